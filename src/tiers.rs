@@ -30,6 +30,7 @@ mod copies;
 mod core;
 mod counters;
 pub mod disk;
+mod drain_control;
 mod housekeeping;
 mod log;
 mod model;
@@ -46,28 +47,23 @@ mod staging;
 mod status;
 mod writeback;
 
-use std::collections::VecDeque;
 use std::ops::{Deref, DerefMut};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use crate::config::{Closed, Config, Rules};
+use crate::config::{Config, Rules};
 use crate::error::{Errno, Error, Result};
 use copies::index::Copies;
 use copies::reads::Reads;
-use disk::sync::{Mutex, RwLock};
-use disk::throttle::TokenBucket;
-use disk::{Clock, Dir, Kind, NewAttr, Space, Time};
-use log::Log;
-use model::state::EngineState;
-use model::view::Ages;
+use core::EngineCore;
+use disk::{Kind, NewAttr, Space, Time};
+use drain_control::DrainControl;
 use objects::file::FileState;
-use objects::pool::Pool;
-use objects::slow_tier::SlowTier;
+use ops::SharedByCalls;
 use pins::Pins;
 use staging::jobs::StagingJobs;
-use writeback::deadline::Urgency;
+use writeback::Publisher;
 
 pub use capacity::evict::{Evictable, Evicted};
 pub use objects::abilities::{Abilities, Lack};
@@ -368,136 +364,28 @@ impl DerefMut for Options {
     }
 }
 
-/// The engine. See the module's documentation for how its parts work together.
+/// The engine: what every room may hold ([`EngineCore`], which it stands for), and what one room has to itself.
 pub struct Tiers {
-    log: Log,
-    pool: Pool,
+    core: EngineCore,
+    drain_control: DrainControl,
     copies: Copies,
     reads: Reads,
-    staging: StagingJobs,
     pins: Pins,
-    slow: SlowTier,
-    fast: Arc<dyn Dir>,
-    state: Mutex<EngineState>,
-    /// Read through [`Tiers::options`]; replaced as a whole.
-    options: RwLock<Arc<Options>>,
-    clock: Arc<dyn Clock>,
-    /// When `uptime` began, since 1970, by the time of day at the start.
-    epoch: Duration,
-    wake: OnceLock<Box<dyn Fn() + Send + Sync>>,
-    forget_attrs: OnceLock<Box<dyn Fn(Ino) + Send + Sync>>,
-    /// How many callers wait for everything to be published.
-    waiters: AtomicU64,
-    /// Nothing is copied or published, by request.
-    paused: AtomicBool,
-    urgency: Urgency,
-    drain_rate: Mutex<TokenBucket>,
-    /// Pieces of large files that the fast disk may begin to write.
-    behind: Mutex<VecDeque<ops::data::Piece>>,
-    /// The latest listings, for the next caller that lists the same directory.
-    recent: Mutex<ops::list::Recent>,
-    /// Held by the thread that publishes; contains a group that an error interrupted.
-    publishing: Mutex<Option<writeback::group::Unfinished>>,
-    /// Damage in the log: nothing is published until an operator has looked.
-    damaged: Option<String>,
-    /// Bytes that this start lacked for the log: the log takes no record, and the mount no change.
-    lacks: OnceLock<u64>,
-    counters: counters::Counters,
+    calls: SharedByCalls,
+    publisher: Publisher,
+    staging: StagingJobs,
+}
+
+impl Deref for Tiers {
+    type Target = EngineCore;
+
+    fn deref(&self) -> &EngineCore {
+        &self.core
+    }
 }
 
 impl std::fmt::Debug for Tiers {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Tiers").field("log", &self.log.last()).finish_non_exhaustive()
-    }
-}
-
-impl Tiers {
-    fn ages(&self) -> Ages {
-        let options = self.options();
-        Ages { ours: options.revalidate, slow: options.attribute_lifetime_slow }
-    }
-
-    /// The options now in force. Keeps no lock, so it may be called under any.
-    fn options(&self) -> Arc<Options> {
-        Arc::clone(&self.options.read())
-    }
-
-    /// Replaces the options from now on, except `ballast`, which was set aside at the start. Work in progress ends as
-    /// it began.
-    pub fn set_options(&self, options: Options) {
-        *self.options.write() = Arc::new(options);
-        self.wake();
-    }
-
-    fn now(&self) -> Time {
-        self.clock.now()
-    }
-
-    /// Time since some fixed start: the engine's moments count from it.
-    pub fn uptime(&self) -> Duration {
-        self.clock.uptime()
-    }
-
-    fn wake(&self) {
-        if let Some(wake) = self.wake.get() {
-            wake();
-        }
-    }
-
-    /// Called once, with a function that makes the kernel forget an inode's attributes after a call changed them
-    /// without returning them.
-    pub fn on_unseen_attrs(&self, forget: Box<dyn Fn(Ino) + Send + Sync>) {
-        let set = self.forget_attrs.set(forget);
-        debug_assert!(set.is_ok(), "there is one kernel");
-    }
-
-    /// Called once, with a function that wakes the background after an append, a close or a publish.
-    pub fn on_work(&self, wake: Box<dyn Fn() + Send + Sync>) {
-        let set = self.wake.set(wake);
-        debug_assert!(set.is_ok(), "a second background, which the fast tier's lock excludes");
-    }
-
-    /// While a caller hurries, publishing does not wait for `settle`: the caller waits for D2.
-    pub fn set_hurry(&self, hurry: bool) {
-        if hurry {
-            self.waiters.fetch_add(1, Ordering::Relaxed);
-        } else {
-            self.waiters.fetch_sub(1, Ordering::Relaxed);
-        }
-        self.wake();
-    }
-
-    /// Pauses or resumes the drain. A copy in progress is finished; the application goes on.
-    pub fn pause(&self, paused: bool) {
-        self.paused.store(paused, Ordering::Relaxed);
-        self.wake();
-    }
-
-    fn is_paused(&self) -> bool {
-        self.paused.load(Ordering::Relaxed) && !self.urgency.is_on()
-    }
-
-    /// Set outside of `drain_hours` while nothing asks for more: no waiting caller, no hurried event, no shortage of
-    /// room on the fast tier or in the log. `None`: the drain need not wait.
-    fn waits(&self) -> Option<Closed> {
-        let (options, closed) = (self.options(), self.outside_hours()?);
-        let is_urgent = || {
-            let st = self.state.lock();
-            self.counters.notes.front() > st.applied || st.events.len() as u64 >= options.max_pending / 4 * 3
-        };
-        (!self.has_waiters() && !self.fast_fails() && !is_urgent() && !self.pressure()).then_some(closed)
-    }
-
-    /// How much room the start lacked. Everything can then be read, but nothing changed or drained.
-    pub fn lacks(&self) -> Option<u64> {
-        self.lacks.get().copied()
-    }
-
-    fn outside_hours(&self) -> Option<Closed> {
-        self.options().drain_hours.closed(self.clock.second_of_day())
-    }
-
-    fn has_waiters(&self) -> bool {
-        self.waiters.load(Ordering::Relaxed) > 0
+        self.core.fmt(f)
     }
 }

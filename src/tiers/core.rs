@@ -1,19 +1,152 @@
-//! Common questions to the engine: paths for messages, moments, whether the fast tier works.
+//! What every room may hold: the log, the objects, the slow tier, the state and the clock; and common questions to
+//! them: paths for messages, moments, whether the fast tier works.
 
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use crate::error::Error;
 use crate::path::escape;
-use crate::tiers::counters::Troubles;
+use crate::tiers::counters::{Counters, Troubles};
 use crate::tiers::disk::errors::{is_broken, is_silence, with_remedy};
+use crate::tiers::disk::sync::{Mutex, Rank, RwLock};
+use crate::tiers::disk::{Clock, Dir, Time};
+use crate::tiers::log::Log;
 use crate::tiers::model::state::EngineState;
-use crate::tiers::{Ino, Tiers};
+use crate::tiers::model::view::{Ages, View};
+use crate::tiers::objects::pool::Pool;
+use crate::tiers::objects::slow_tier::SlowTier;
+use crate::tiers::{Ino, Options};
 
 /// The trouble of a step that has been waiting for long.
 const NO_ANSWER: &str = "no answer";
 
-impl Tiers {
+/// See the module's documentation.
+pub struct EngineCore {
+    pub(super) log: Log,
+    pub(super) pool: Pool,
+    pub(super) slow: SlowTier,
+    pub(super) fast: Arc<dyn Dir>,
+    pub(super) state: Mutex<EngineState>,
+    pub(super) counters: Counters,
+    /// Damage in the log: nothing is published until an operator has looked.
+    pub(super) damaged: Option<String>,
+    /// Bytes that this start lacked for the log: the log takes no record, and the mount no change.
+    lacks: OnceLock<u64>,
+    /// Read through [`EngineCore::options`]; replaced as a whole.
+    options: RwLock<Arc<Options>>,
+    clock: Arc<dyn Clock>,
+    /// When `uptime` began, since 1970, by the time of day at the start.
+    epoch: Duration,
+    wake: OnceLock<Box<dyn Fn() + Send + Sync>>,
+    forget_attrs: OnceLock<Box<dyn Fn(Ino) + Send + Sync>>,
+}
+
+/// What a start opens for [`EngineCore`].
+pub(crate) struct CoreParts {
+    pub(crate) log: Log,
+    pub(crate) damaged: Option<String>,
+    pub(crate) pool: Pool,
+    pub(crate) slow: SlowTier,
+    pub(crate) fast: Arc<dyn Dir>,
+    pub(crate) view: View,
+}
+
+impl std::fmt::Debug for EngineCore {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("EngineCore").field("log", &self.log.last()).finish_non_exhaustive()
+    }
+}
+
+impl EngineCore {
+    pub(crate) fn new(opened: CoreParts, options: Options, clock: Arc<dyn Clock>) -> EngineCore {
+        let CoreParts { log, damaged, pool, slow, fast, view } = opened;
+        let (wall, uptime) = (clock.now(), clock.uptime());
+        EngineCore {
+            log,
+            pool,
+            slow,
+            fast,
+            state: Mutex::new(Rank::State, EngineState::new(view)),
+            counters: Counters::default(),
+            damaged,
+            lacks: OnceLock::new(),
+            options: RwLock::new(Rank::Leaf, 0, Arc::new(options)),
+            clock,
+            epoch: Duration::new(wall.sec.max(0).unsigned_abs(), wall.nsec).saturating_sub(uptime),
+            wake: OnceLock::new(),
+            forget_attrs: OnceLock::new(),
+        }
+    }
+
+    pub(crate) fn ages(&self) -> Ages {
+        let options = self.options();
+        Ages { ours: options.revalidate, slow: options.attribute_lifetime_slow }
+    }
+
+    /// The options now in force. Keeps no lock, so it may be called under any.
+    pub(crate) fn options(&self) -> Arc<Options> {
+        Arc::clone(&self.options.read())
+    }
+
+    /// Replaces the options from now on, except `ballast`, which was set aside at the start. Work in progress ends as
+    /// it began.
+    pub fn set_options(&self, options: Options) {
+        *self.options.write() = Arc::new(options);
+        self.wake();
+    }
+
+    pub(crate) fn now(&self) -> Time {
+        self.clock.now()
+    }
+
+    /// Time since some fixed start: the engine's moments count from it.
+    pub fn uptime(&self) -> Duration {
+        self.clock.uptime()
+    }
+
+    /// Seconds since midnight, local time.
+    pub(crate) fn second_of_day(&self) -> u32 {
+        self.clock.second_of_day()
+    }
+
+    pub(crate) fn wake(&self) {
+        if let Some(wake) = self.wake.get() {
+            wake();
+        }
+    }
+
+    /// Called once, with a function that wakes the background after an append, a close or a publish.
+    pub fn on_work(&self, wake: Box<dyn Fn() + Send + Sync>) {
+        let set = self.wake.set(wake);
+        debug_assert!(set.is_ok(), "a second background, which the fast tier's lock excludes");
+    }
+
+    /// Called once, with a function that makes the kernel forget an inode's attributes after a call changed them
+    /// without returning them.
+    pub fn on_unseen_attrs(&self, forget: Box<dyn Fn(Ino) + Send + Sync>) {
+        let set = self.forget_attrs.set(forget);
+        debug_assert!(set.is_ok(), "there is one kernel");
+    }
+
+    /// A call has changed an inode's attributes without returning them.
+    pub(crate) fn forget_attrs(&self, ino: Ino) {
+        if let Some(forget) = self.forget_attrs.get() {
+            forget(ino);
+        }
+    }
+
+    /// The start lacks this many bytes for the log: nothing is changed any more.
+    pub(crate) fn lack(&self, bytes: u64) {
+        self.log.make_read_only();
+        self.lacks.get_or_init(|| bytes);
+    }
+
+    /// How much room the start lacked. Everything can then be read, but nothing changed or drained.
+    pub fn lacks(&self) -> Option<u64> {
+        self.lacks.get().copied()
+    }
+
     /// An inode's path from the mount root; `None` when it has no name any more.
     pub fn path(&self, ino: Ino) -> Option<Vec<u8>> {
         self.state.lock().view.path(ino)

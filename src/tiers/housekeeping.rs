@@ -35,7 +35,7 @@ impl Tiers {
             st.view.collect(ino);
         }
         drop(st);
-        self.recent.lock().age(now, ages.slow);
+        self.calls.age_listings(now, ages.slow);
         self.age_names(now, ages);
         self.log.restore_if_room();
         if let Err(error) = self.log.check() {
@@ -85,10 +85,10 @@ impl Tiers {
     /// While someone has a deadline, the drain has no limit and is not paused, and nothing is staged.
     pub fn set_urgent(&self, urgent: bool) {
         if urgent {
-            self.urgency.begin();
+            self.drain_control.begin_deadline();
             self.cancel_staging(None);
         } else {
-            self.urgency.end();
+            self.drain_control.end_deadline();
         }
         self.wake();
     }

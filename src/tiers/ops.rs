@@ -9,3 +9,24 @@ pub(crate) mod meet;
 pub(crate) mod names;
 pub(crate) mod recheck;
 pub(crate) mod seal;
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use crate::tiers::disk::sync::Mutex;
+
+/// What the calls leave for later ones, and for the background.
+#[derive(Default)]
+pub(super) struct SharedByCalls {
+    /// Pieces of large files that the fast disk may begin to write.
+    behind: Mutex<VecDeque<data::Piece>>,
+    /// The latest listings, for the next caller that lists the same directory.
+    recent: Mutex<list::Recent>,
+}
+
+impl SharedByCalls {
+    /// Drops listings that are older than `limit`.
+    pub(super) fn age_listings(&self, now: Duration, limit: Duration) {
+        self.recent.lock().age(now, limit);
+    }
+}

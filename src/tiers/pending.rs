@@ -126,7 +126,7 @@ impl Tiers {
     /// The expected copy rate in bytes per second: the recent rate, limited by `drain_bandwidth`.
     pub(crate) fn expected_rate(&self) -> Option<f64> {
         let lately = self.counters.rate(self.uptime());
-        match self.options().drain_bandwidth.filter(|limit| *limit > 0 && !self.urgency.is_on()) {
+        match self.bandwidth_limit() {
             Some(limit) => Some(lately.unwrap_or(f64::MAX).min(limit as f64)),
             None => lately,
         }

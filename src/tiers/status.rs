@@ -138,9 +138,7 @@ impl Tiers {
 
     /// Whether the slow tree is in the middle of changes that are published as one. Waits for the step in progress.
     pub fn is_inside_batch(&self) -> bool {
-        let group = self.publishing.lock();
-        group.as_ref().is_some_and(|group| !group.followed && group.is_inside_batch())
-            || !self.state.lock().early.is_empty()
+        self.publisher.is_inside_batch() || !self.state.lock().early.is_empty()
     }
 
     /// The event that an `fsync` of `ino` waits for on the slow tier, beyond D1: if a rule asks for it, the newest

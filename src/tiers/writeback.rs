@@ -10,3 +10,24 @@ pub(crate) mod priority;
 pub(crate) mod publish;
 pub(crate) mod set_aside;
 pub(crate) mod step;
+
+use crate::tiers::disk::sync::{Mutex, Rank};
+use group::Unfinished;
+
+/// The one that publishes.
+pub(super) struct Publisher {
+    /// Held by the thread that publishes; contains a group that an error interrupted.
+    unfinished: Mutex<Option<Unfinished>>,
+}
+
+impl Publisher {
+    pub(super) fn new() -> Self {
+        Publisher { unfinished: Mutex::new(Rank::Publishing, None) }
+    }
+
+    /// Whether an interrupted group is in the middle of a batch. Waits for the step in progress.
+    pub(super) fn is_inside_batch(&self) -> bool {
+        let group = self.unfinished.lock();
+        group.as_ref().is_some_and(|group| !group.followed && group.is_inside_batch())
+    }
+}

@@ -366,9 +366,7 @@ impl Tiers {
         let perm = chowned(before);
         if perm != before {
             self.change_attr(cx, ino, NewAttr { perm: Some(perm), ..NewAttr::default() })?;
-            if let Some(forget) = self.forget_attrs.get() {
-                forget(ino);
-            }
+            self.forget_attrs(ino);
         }
         Ok(())
     }

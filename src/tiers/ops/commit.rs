@@ -9,6 +9,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use crate::error::{Context, Errno, Error, Result};
 use crate::tiers::disk::{Access, File};
@@ -277,7 +278,7 @@ impl Tiers {
         records.splice(0..0, st.names_record(state.ino));
         let last = self.log.append(&records)?;
         let now = self.uptime();
-        st.note_checkpoint(last - 1, &change, self.uptime(), self.epoch);
+        st.note_checkpoint(last - 1, &change, self.uptime(), self.stamp(Duration::ZERO));
         st.push(last - 1, now, change);
         st.committed(state.ino);
         st.bind(state.ino, last, live, now);

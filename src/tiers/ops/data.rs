@@ -386,7 +386,7 @@ impl Tiers {
         let io = state.io.read();
         let Some(fd) = io.fd.clone().filter(|_| on_fast(&io)) else { return };
         drop(io);
-        let mut behind = self.behind.lock();
+        let mut behind = self.calls.behind.lock();
         if behind.len() < BEHIND_MAX {
             behind.push_back((fd, pieces));
             drop(behind);
@@ -397,7 +397,7 @@ impl Tiers {
     /// Has the fast disk begin with the data written to large files since.
     pub(crate) fn begin_behind(&self) {
         loop {
-            let next = self.behind.lock().pop_front();
+            let next = self.calls.behind.lock().pop_front();
             let Some((fd, piece)) = next else { return };
             fd.write_behind(piece);
         }

@@ -38,7 +38,7 @@ impl Recent {
     }
 
     /// Drops listings that are older than `limit`.
-    pub(crate) fn age(&mut self, now: Duration, limit: Duration) {
+    pub(super) fn age(&mut self, now: Duration, limit: Duration) {
         self.0.retain(|(asked, _)| now.saturating_sub(*asked) < limit);
     }
 }
@@ -61,7 +61,7 @@ impl Tiers {
                 dir.present = Some(Box::new(Present { asked, names }));
             }
         }
-        self.recent.lock().keep(asked, &listing);
+        self.calls.recent.lock().keep(asked, &listing);
         Ok(listing)
     }
 

@@ -6,6 +6,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use crate::error::{Context, Errno, Error, Result};
 use crate::path::Name;
@@ -691,7 +692,7 @@ impl Tiers {
         let records: Vec<Record> = expected.into_iter().chain([record]).collect();
         let append = || self.log.append(&records);
         let lsn = if left_out!(LogFirst) { self.log.last() + records.len() as u64 } else { append()? };
-        st.note_checkpoint(lsn, &change, self.uptime(), self.epoch);
+        st.note_checkpoint(lsn, &change, self.uptime(), self.stamp(Duration::ZERO));
         apply(st, lsn);
         st.push(lsn, self.uptime(), change);
         if left_out!(LogFirst) { append() } else { Ok(lsn) }

@@ -21,10 +21,8 @@ use std::collections::BTreeSet;
 use std::io;
 use std::panic::resume_unwind;
 use std::sync::Arc;
-use std::sync::OnceLock;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 use std::thread;
-use std::time::Duration;
 
 use foldhash::{HashMap, HashMapExt, HashSet, HashSetExt};
 
@@ -32,15 +30,14 @@ use crate::error::{Context, Errno, Error, Result};
 use crate::path::escape;
 use crate::tiers::copies::index::Copies;
 use crate::tiers::copies::reads::Reads;
-use crate::tiers::counters::Counters;
+use crate::tiers::core::{CoreParts, EngineCore};
 use crate::tiers::disk::errors::{absent_is_none, is_full};
 use crate::tiers::disk::fingerprint::Fingerprint;
 use crate::tiers::disk::layout::{OURS, ensure_dir, remove_leftover};
-use crate::tiers::disk::sync::{Mutex, Rank, RwLock};
 use crate::tiers::disk::{Access, Clock, Dir, File, Kind, MetadataOrder, NewAttr, RenameMode, Time, closed, modes};
+use crate::tiers::drain_control::DrainControl;
 use crate::tiers::log::record::{Home, ObjectId, Record, Step};
 use crate::tiers::log::{self, Log};
-use crate::tiers::model::state::EngineState;
 use crate::tiers::model::view::{FIRST_OWN, UnmetObject, View};
 use crate::tiers::objects::abilities::{AT_MOST, Abilities};
 use crate::tiers::objects::attrs::{own_xattrs, set_attrs};
@@ -48,6 +45,7 @@ use crate::tiers::objects::file::FileState;
 use crate::tiers::objects::parts::{Parts, in_part};
 use crate::tiers::objects::pool::{Named, Pool, number_of};
 use crate::tiers::objects::slow_tier::SlowTier;
+use crate::tiers::ops::SharedByCalls;
 use crate::tiers::pins::Pins;
 use crate::tiers::progress::WorkKind;
 use crate::tiers::recovery::identity::{existing_tmp, identify};
@@ -55,7 +53,7 @@ use crate::tiers::recovery::replay::{each_of, object_of};
 use crate::tiers::recovery::state::{Half, Looked, Recovery, carried};
 use crate::tiers::sorted_set::SortedSet;
 use crate::tiers::staging::jobs::StagingJobs;
-use crate::tiers::writeback::deadline::Urgency;
+use crate::tiers::writeback::Publisher;
 use crate::tiers::writeback::step::{Met, SyncSet, step_path};
 use crate::tiers::{Ino, Lsn, Options, Tiers};
 
@@ -129,33 +127,17 @@ fn open_with(
             opened.damage.join("; ")
         )
     });
-    let (wall, uptime) = (clock.now(), clock.uptime());
     let tmp_path = [OURS, b"/tmp/", identity.uuid.as_bytes()].concat();
+    let slow = SlowTier::new(slow, tmp, tmp_path, parts, abilities, kept);
     let tiers = Tiers {
-        pool,
+        core: EngineCore::new(CoreParts { log: opened.log, damaged, pool, slow, fast, view }, options, clock),
+        drain_control: DrainControl::default(),
         copies,
         reads: Reads::default(),
+        pins: Pins::open(ours)?,
+        calls: SharedByCalls::default(),
+        publisher: Publisher::new(),
         staging: StagingJobs::default(),
-        pins: Pins::open(ours.clone())?,
-        slow: SlowTier::new(slow, tmp, tmp_path, parts, abilities, kept),
-        fast,
-        log: opened.log,
-        state: Mutex::new(Rank::State, EngineState::new(view)),
-        options: RwLock::new(Rank::Leaf, 0, Arc::new(options)),
-        clock,
-        epoch: Duration::new(wall.sec.max(0).unsigned_abs(), wall.nsec).saturating_sub(uptime),
-        wake: OnceLock::new(),
-        forget_attrs: OnceLock::new(),
-        waiters: AtomicU64::new(0),
-        paused: AtomicBool::new(false),
-        urgency: Urgency::default(),
-        drain_rate: Mutex::default(),
-        behind: Mutex::default(),
-        recent: Mutex::default(),
-        publishing: Mutex::new(Rank::Publishing, None),
-        damaged,
-        lacks: OnceLock::new(),
-        counters: Counters::default(),
     };
     if let Some(damage) = &tiers.damaged {
         tracing::error!("{damage}");
@@ -788,8 +770,7 @@ impl Recovery<'_> {
             "free as much on its file system, nothing of it is in .dlio-fs; leave the mount, which is read-only until then, and mount it again",
         );
         tracing::warn!("{error}");
-        self.tiers.log.make_read_only();
-        self.tiers.lacks.get_or_init(|| lacking);
+        self.tiers.lack(lacking);
         self.tiers.report("start", Some(&error));
         Ok(())
     }

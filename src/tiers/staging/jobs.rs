@@ -336,7 +336,7 @@ impl Tiers {
         if self.find_copies_step()? == Progress::Did {
             return Ok(Progress::Did);
         }
-        if self.urgency.is_on() {
+        if self.drain_control.has_deadline() {
             return Ok(Progress::Wait(Duration::from_secs(1)));
         }
         if self.end_round()? {

@@ -8,7 +8,6 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::Duration;
 
 use crate::error::{Context, Error, Result};
 use crate::path::escape;
@@ -21,42 +20,6 @@ use crate::tiers::writeback::step::conflict_suffix;
 use crate::tiers::{Cx, Ino, Tiers};
 
 const SAVED: &[u8] = b"saved";
-
-/// How many callers have a deadline, and what follows from it.
-#[derive(Debug, Default)]
-pub(crate) struct Urgency {
-    /// How many have one.
-    count: AtomicU64,
-    /// By the rate so far everything is expected to arrive in time: versions that are deleted or replaced later need
-    /// not be copied. Otherwise each published event counts, and none waits for a batch.
-    fits: AtomicBool,
-    /// A checkpoint is being saved, with the slow tier to itself.
-    saving: AtomicBool,
-}
-
-impl Urgency {
-    pub(crate) fn is_on(&self) -> bool {
-        self.count.load(Ordering::Relaxed) > 0
-    }
-
-    /// Starts a deadline, which lasts until [`Urgency::end`].
-    pub(crate) fn begin(&self) {
-        self.fits.store(false, Ordering::Relaxed);
-        self.count.fetch_add(1, Ordering::Relaxed);
-    }
-
-    pub(crate) fn end(&self) {
-        self.count.fetch_sub(1, Ordering::Relaxed);
-    }
-
-    pub(crate) fn skips_superseded(&self) -> bool {
-        self.is_on() && self.fits.load(Ordering::Relaxed)
-    }
-
-    pub(crate) fn is_saving(&self) -> bool {
-        self.saving.load(Ordering::Relaxed)
-    }
-}
 
 /// A checkpoint that is not wholly on the slow tier.
 #[derive(Clone, Debug)]
@@ -113,12 +76,6 @@ pub(crate) struct SaveTask {
 }
 
 impl Tiers {
-    /// Sets whether everything is expected to arrive in time.
-    pub fn set_fits(&self, fits: bool) {
-        self.urgency.fits.store(fits, Ordering::Relaxed);
-        self.wake();
-    }
-
     /// The newest complete checkpoint, unless it is on the slow tier.
     pub fn newest_unsaved(&self) -> Option<Unsaved> {
         let CheckpointStatus { number, path, safe, .. } =
@@ -129,9 +86,9 @@ impl Tiers {
     /// Copies the files of a checkpoint that the slow tree lacks to a directory of its own there. Waits for the slow
     /// tier as long as that takes; `saving` can end it between two pieces.
     pub fn save_checkpoint(&self, unsaved: &Unsaved, saving: &Saving) -> Result<Saved> {
-        self.urgency.saving.store(true, Ordering::Relaxed);
+        self.drain_control.set_saving(true);
         let done = self.save(unsaved, saving);
-        self.urgency.saving.store(false, Ordering::Relaxed);
+        self.drain_control.set_saving(false);
         self.wake();
         done
     }
@@ -210,16 +167,6 @@ impl Tiers {
         let file = self.state.lock().known_file(one.ino);
         let _io = file.as_ref().map(|file| file.io.write());
         one.content.is_intact()
-    }
-
-    /// Waits before more is copied, unless someone has a deadline.
-    pub(crate) fn wait_for_rate(&self, mut wait: Duration) {
-        const PIECE: Duration = Duration::from_millis(100);
-        while !wait.is_zero() && !self.urgency.is_on() {
-            let piece = wait.min(PIECE);
-            std::thread::sleep(piece);
-            wait -= piece;
-        }
     }
 }
 

@@ -99,7 +99,7 @@ impl Tiers {
 
     fn next_to_copy(&self) -> Vec<CopyTask> {
         let mut found: Vec<CopyTask> = Vec::new();
-        if self.is_paused() || self.waits().is_some() || self.urgency.is_saving() {
+        if self.is_paused() || self.waits().is_some() || self.drain_control.is_saving() {
             return found;
         }
         let pressure = self.batches_by_pressure();
@@ -257,7 +257,7 @@ impl Tiers {
                 file.sync()?;
                 self.counters.arrived(self.counters.notes.arrived(lsn, end), self.uptime());
             }
-            self.keep_to_the_rate(len);
+            self.keep_to_bandwidth(len);
             Ok(())
         };
         copy_data(source, file, 0..content.size, &mut watch)?; // 2
@@ -306,17 +306,6 @@ impl Tiers {
             return Ok(());
         }
         Err(std::io::Error::other("the slow tier gives back other bytes than were written to it"))
-    }
-
-    /// Waits before more is copied, to keep to `drain_bandwidth`.
-    fn keep_to_the_rate(&self, bytes: u64) {
-        let rate = self.options().drain_bandwidth.filter(|_| !self.urgency.is_on());
-        let wait = {
-            let mut bucket = self.drain_rate.lock();
-            bucket.set_rate(rate);
-            bucket.take(self.uptime(), bytes)
-        };
-        self.wait_for_rate(wait);
     }
 
     /// Refuses a version whose end the fast tier has lost: it would be copied as zeros, over a good one. A truncation
@@ -402,21 +391,11 @@ impl Tiers {
         act().at("copy to the slow tier", self.label(state.ino)).map(Some)
     }
 
-    /// The fast tier is nearly full, or someone has a deadline: versions that are deleted or replaced later need not be
-    /// copied.
-    pub(crate) fn pressure(&self) -> bool {
-        self.urgency.skips_superseded() || self.is_nearly_full()
-    }
-
     /// Whether pressure makes batches. An event that was refused once must not be refused in the middle of a batch: of
     /// a half-done batch nothing can be set aside.
     pub(crate) fn batches_by_pressure(&self) -> bool {
         let first = || self.state.lock().events.front().map_or(0, |event| event.lsn);
         self.pressure() && !self.counters.notes.is_refused(first())
-    }
-
-    fn is_nearly_full(&self) -> bool {
-        self.fast.space().is_ok_and(|space| space.used() as f64 > self.options().high * space.capacity() as f64)
     }
 
     /// Publishing waits for a version that was rewritten in place and not committed since. After `live_after`, or if

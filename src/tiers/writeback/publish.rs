@@ -65,7 +65,7 @@ impl Tiers {
     }
 
     fn publish_next(&self) -> Result<Progress> {
-        let mut unfinished = self.publishing.lock();
+        let mut unfinished = self.publisher.unfinished.lock();
         if self.damaged.is_some() {
             return Ok(Progress::Idle);
         }
@@ -184,7 +184,7 @@ impl Tiers {
     pub(crate) fn take_over(&self, group: Unfinished) {
         self.slow.set_moving(self.moves(group.steps()));
         self.begin(&group.planned);
-        *self.publishing.lock() = Some(group);
+        *self.publisher.unfinished.lock() = Some(group);
     }
 
     /// Steps 4 and 5, from where an error stopped them before. `false`: the next node to place is being copied again.
