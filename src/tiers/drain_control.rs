@@ -85,7 +85,7 @@ impl Tiers {
         let (options, closed) = (self.options(), self.outside_hours()?);
         let is_urgent = || {
             let st = self.state.lock();
-            self.counters.notes.front() > st.applied || st.events.len() as u64 >= options.max_pending / 4 * 3
+            self.counters.notes.front() > st.queue.applied() || st.queue.len() as u64 >= options.max_pending / 4 * 3
         };
         (!self.has_waiters() && !self.fast_fails() && !is_urgent() && !self.pressure()).then_some(closed)
     }
@@ -112,9 +112,10 @@ impl Tiers {
 
     /// Waits before more is copied, to keep to `drain_bandwidth`.
     pub(crate) fn keep_to_bandwidth(&self, bytes: u64) {
+        let limit = self.bandwidth_limit();
         let wait = {
             let mut bucket = self.drain_control.bandwidth.lock();
-            bucket.set_rate(self.bandwidth_limit());
+            bucket.set_rate(limit);
             bucket.take(self.uptime(), bytes)
         };
         self.wait_for_rate(wait);
