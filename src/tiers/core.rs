@@ -210,7 +210,7 @@ impl EngineCore {
     }
 
     pub(crate) fn refuses_changes(&self, st: &EngineState) -> bool {
-        st.events.len() as u64 >= self.options().max_pending
+        st.queue.len() as u64 >= self.options().max_pending
     }
 
     /// The background reports on one kind of its work: the failure, or success.

@@ -16,7 +16,7 @@ impl Tiers {
     pub fn tick(&self) -> Result<Progress> {
         let (now, cx) = (self.uptime(), Cx::internal());
         let due = |st: &EngineState, ino: Ino| {
-            st.uncommitted.get(&ino).is_some_and(|since| now.saturating_sub(*since) >= self.options().live_after)
+            st.uncommitted.since(ino).is_some_and(|since| now.saturating_sub(since) >= self.options().live_after)
         };
         for state in self.uncommitted_files(due) {
             if state.io.read().interrupted {
@@ -30,7 +30,7 @@ impl Tiers {
         self.look_at_checkpoints(now);
         let ages = self.ages();
         let mut st = self.state.lock();
-        for ino in std::mem::take(&mut st.orphans) {
+        for ino in st.take_orphans() {
             self.settle_removed(&mut st, ino);
             st.view.collect(ino);
         }
@@ -69,7 +69,7 @@ impl Tiers {
         }
         let ahead = {
             let st = self.state.lock();
-            st.expected.ahead(self.stamp(self.uptime()), st.bursts.being_written())
+            st.forecast.ahead(self.stamp(self.uptime()), st.bursts.being_written())
         };
         let wanted = {
             let (usage, limits) = (self.usage()?, self.limits());

@@ -1,8 +1,15 @@
 //! What the engine believes, as plain data: the view, the pending events, who refers to which object, and what may be published
 //! next. Pure: no I/O, no clock.
 
+pub(crate) mod aside_nodes;
+pub(crate) mod clean_list;
 pub(crate) mod closure;
+pub(crate) mod event;
+pub(crate) mod in_place;
 pub(crate) mod node;
+pub(crate) mod object_references;
 pub(crate) mod publish_plan;
+pub(crate) mod queue;
 pub(crate) mod state;
+pub(crate) mod uncommitted;
 pub(crate) mod view;

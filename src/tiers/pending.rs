@@ -7,11 +7,11 @@ use std::time::Duration;
 use crate::path::escape;
 use crate::tiers::counters::PendingExtent;
 use crate::tiers::log::record::Kept;
+use crate::tiers::model::event::Change;
 use crate::tiers::model::publish_plan;
-use crate::tiers::model::state::{Change, EngineState};
+use crate::tiers::model::state::EngineState;
 use crate::tiers::objects::file::FileState;
 use crate::tiers::progress::to_copy;
-use crate::tiers::small_deque::SmallDeque;
 use crate::tiers::{Ino, Lsn, Tiers};
 
 impl Tiers {
@@ -33,7 +33,7 @@ impl Tiers {
     pub(crate) fn pending_extent(&self, now: Duration) -> PendingExtent {
         let are_many = || {
             let st = self.state.lock();
-            st.events.len() + st.uncommitted.len() > FEW
+            st.queue.len() + st.uncommitted.len() > FEW
         };
         let told = *self.counters.told.lock();
         if let Some((at, extent)) = told
@@ -53,7 +53,7 @@ impl Tiers {
         let arrivals = self.counters.notes.arrivals();
         let st = self.state.lock();
         let mut pending = PendingNodes::default();
-        for event in &st.events {
+        for event in st.queue.events() {
             pending.since(event.at);
             pending.to_copy += to_copy(event, &arrivals);
             for ino in event.change.inodes().into_iter().take(1) {
@@ -115,11 +115,11 @@ impl Tiers {
     pub fn pending_below(&self, ino: Ino) -> Option<Lsn> {
         let st = self.state.lock();
         let below = |other: Ino| st.view.is_above(ino, other);
-        let touched = st.events.iter().rev().find(|event| {
+        let touched = st.queue.events().iter().rev().find(|event| {
             event.change.inodes().into_iter().any(below)
                 || event.change.places().into_iter().any(|(dir, _)| below(*dir))
         });
-        let uncommitted = st.uncommitted.keys().any(|file| below(*file));
+        let uncommitted = st.uncommitted.files().any(below);
         if uncommitted { Some(self.log.last()) } else { touched.map(|event| event.lsn) }
     }
 
@@ -137,7 +137,7 @@ impl Tiers {
         const CHECKPOINT: u64 = 1 << 20;
         let waits = self.waits().is_some();
         let st = self.state.lock();
-        let mut pending = st.contents.values().flat_map(SmallDeque::iter).scan(0, |sum: &mut u64, (_, content)| {
+        let mut pending = st.queue.all_versions().scan(0, |sum: &mut u64, (_, content)| {
             *sum += content.size;
             Some(*sum)
         });
@@ -146,8 +146,8 @@ impl Tiers {
 
     /// How much is set aside.
     pub(crate) fn aside_extent(&self, st: &EngineState) -> AsideExtent {
-        let mut extent = AsideExtent { nodes: st.aside.len() as u64, ..AsideExtent::default() };
-        for aside in st.aside.values() {
+        let mut extent = AsideExtent { nodes: st.aside.iter().len() as u64, ..AsideExtent::default() };
+        for aside in st.aside.iter().map(|(_, aside)| aside) {
             if let Kept::File { size, .. } = &aside.kept {
                 extent.bytes += size;
             }
@@ -160,7 +160,7 @@ impl Tiers {
     pub fn aside_paths(&self, limit: usize) -> Vec<String> {
         let st = self.state.lock();
         let mut paths: Vec<String> =
-            st.aside.keys().filter_map(|ino| st.view.path(*ino)).map(|path| escape(&path)).collect();
+            st.aside.iter().map(|(ino, _)| ino).filter_map(|ino| st.view.path(ino)).map(|path| escape(&path)).collect();
         paths.sort();
         paths.truncate(limit);
         paths
@@ -170,7 +170,7 @@ impl Tiers {
 /// Files with bytes that are not in an event, and since when.
 pub(crate) fn uncommitted(st: &EngineState) -> Vec<(Ino, Duration, Arc<FileState>)> {
     let files = st.uncommitted.iter();
-    files.filter_map(|(ino, since)| Some((*ino, *since, st.view.get(*ino)?.file.clone()?))).collect()
+    files.filter_map(|(ino, since)| Some((ino, since, st.view.get(ino)?.file.clone()?))).collect()
 }
 
 #[derive(Default)]

@@ -11,7 +11,7 @@ use crate::error::{Errno, Error};
 use crate::tiers::Lsn;
 use crate::tiers::disk::errors::{is_silence, with_remedy};
 use crate::tiers::disk::sync::Mutex;
-use crate::tiers::model::state::{Change, Event};
+use crate::tiers::model::event::{Change, Event};
 
 /// Bytes still to be copied for an event; `arrivals` comes from [`Notes::arrivals`].
 pub(crate) fn to_copy(event: &Event, arrivals: &BTreeMap<Lsn, u64>) -> u64 {

@@ -47,17 +47,17 @@ impl Tiers {
 
     /// Deletes the objects without references, once the log says so durably.
     pub(crate) fn delete_unreferenced(&self, cx: &Cx) -> Result<()> {
-        let needed = self.state.lock().to_delete.values().max().copied();
+        let needed = self.state.lock().objects.deletable_at();
         let Some(needed) = needed else { return Ok(()) };
         if !left_out!(DeleteDurable) {
             self.log.sync(needed)?;
         }
-        let to_delete: Vec<_> = {
+        let to_delete = {
             let mut st = self.state.lock();
             let durable = if left_out!(DeleteDurable) { needed } else { self.log.durable() };
-            st.to_delete.extract_if(.., |_, lsn| *lsn <= durable).collect()
+            st.objects.take_deletable(durable)
         };
-        for (object, _) in to_delete {
+        for object in to_delete {
             if object.needs_slow() {
                 cx.slow()?;
             }
@@ -88,21 +88,21 @@ impl Tiers {
             return;
         }
         let Some(file) = st.known_file(ino) else { return };
-        st.committed(ino);
+        st.uncommitted.remove(ino);
         if file.opens.load(Ordering::Acquire) > 0 || !file.holds_bytes() {
             return;
         }
         // `io` comes before the state lock; if a reader holds it, `tick` comes back to the file.
         let Some(mut io) = file.io.try_write() else {
-            st.orphans.insert(ino);
+            st.add_orphan(ino);
             return;
         };
         if let Some(object) = io.object() {
             file.place(&mut io, Bytes::Slow, None);
             io.dirty = false;
-            st.unset_clean(ino);
+            st.clean.remove(ino);
             let lsn = self.log.last();
-            st.unrefer(object, lsn);
+            st.objects.remove(object, lsn);
             // The object's size and times are lost with it: if the file is found under another name, it shows what the
             // slow tier has.
             if let Some(node) = st.view.get_mut(ino) {
@@ -115,9 +115,9 @@ impl Tiers {
     pub(crate) fn drop_clean(&self, st: &mut EngineState, state: &FileState, io: &mut Io) {
         let Some(object) = io.object() else { return };
         state.place(io, Bytes::Slow, None);
-        st.unset_clean(state.ino);
+        st.clean.remove(state.ino);
         let lsn = self.log.last();
-        st.unrefer(object, lsn);
+        st.objects.remove(object, lsn);
     }
 
     /// The file's lock, shared. A caller that must not wait for the slow tier does not wait for a caller that does.

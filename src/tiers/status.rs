@@ -2,7 +2,6 @@
 
 pub(crate) mod queue;
 
-use std::collections::HashSet;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
@@ -57,11 +56,11 @@ impl Tiers {
             self.damaged.clone().or_else(paused).or_else(refusal).or_else(closed).or_else(|| self.held_by_cut_off());
         let (objects, known_inodes, interrupted, events, applied, refusing, aside) = {
             let st = self.state.lock();
-            let cut_off: Vec<_> = st.uncommitted.keys().filter_map(|ino| st.view.get(*ino)?.file.clone()).collect();
+            let cut_off: Vec<_> = st.uncommitted.files().filter_map(|ino| st.view.get(ino)?.file.clone()).collect();
             let objects = st.objects.len() + st.view.waiting.len();
             let refusing = self.refuses_changes(&st);
-            let (known, events, aside) = (st.view.nodes.len() as u64, st.events.len() as u64, self.aside_extent(&st));
-            (objects as u64, known, cut_off, events, st.applied, refusing, aside)
+            let (known, events, aside) = (st.view.nodes.len() as u64, st.queue.len() as u64, self.aside_extent(&st));
+            (objects as u64, known, cut_off, events, st.queue.applied(), refusing, aside)
         };
         let waits = self.waits();
         let interrupted =
@@ -123,7 +122,7 @@ impl Tiers {
     pub fn applied_lsn(&self) -> Lsn {
         let st = self.state.lock();
         // With nothing pending, everything logged counts as applied.
-        if st.events.is_empty() { self.log.last() } else { st.applied }
+        if st.queue.is_empty() { self.log.last() } else { st.queue.applied() }
     }
 
     /// The owner of a file, as the view knows it; neither tier is asked.
@@ -138,7 +137,7 @@ impl Tiers {
 
     /// Whether the slow tree is in the middle of changes that are published as one. Waits for the step in progress.
     pub fn is_inside_batch(&self) -> bool {
-        self.publisher.is_inside_batch() || !self.state.lock().early.is_empty()
+        self.publisher.is_inside_batch() || self.state.lock().is_inside_batch()
     }
 
     /// The event that an `fsync` of `ino` waits for on the slow tier, beyond D1: if a rule asks for it, the newest
@@ -159,7 +158,7 @@ impl Tiers {
     /// waits.
     pub fn is_out_of_the_order(&self, ino: Ino) -> Result<()> {
         let st = self.state.lock();
-        let is_aside = st.aside.keys().any(|aside| st.view.is_above(ino, *aside));
+        let is_aside = st.aside.iter().map(|(ino, _)| ino).any(|aside| st.view.is_above(ino, aside));
         if is_aside { Err(Errno::EIO.into()) } else { Ok(()) }
     }
 
@@ -167,12 +166,7 @@ impl Tiers {
     pub fn check(&self) {
         let st = self.state.lock();
         st.view.check();
-        let mut last = 0;
-        for event in &st.events {
-            assert!(event.lsn > last && event.lsn > st.applied, "events are in order and behind applied");
-            last = event.lsn;
-        }
-        let named: HashSet<Ino> = st.bound.values().map(|(ino, _)| *ino).collect();
-        assert_eq!(named.len(), st.bound.len(), "one bind record a file");
+        st.queue.check();
+        st.uncommitted.check();
     }
 }

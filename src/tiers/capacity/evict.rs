@@ -13,10 +13,10 @@ use crate::error::{Context, Result};
 use crate::tiers::capacity::policy::{Amount, Candidate, Class, FreeTarget, Order, SpaceLimits, Usage};
 use crate::tiers::disk::fingerprint::Fingerprint;
 use crate::tiers::disk::{Space, Stat};
+use crate::tiers::model::clean_list::Clean;
 use crate::tiers::model::node::{Node, NodeAttrs, ObservedAt};
-use crate::tiers::model::state::{Clean, EngineState};
+use crate::tiers::model::state::EngineState;
 use crate::tiers::objects::file::FileState;
-use crate::tiers::small_deque::SmallDeque;
 use crate::tiers::{Cx, Ino, Progress, Tiers};
 
 /// How many clean objects are considered at once.
@@ -65,7 +65,7 @@ impl Tiers {
         let inside = |ino: &Ino| st.view.is_above(below, *ino);
         let dirty: Vec<Ino> = dirty.into_iter().filter(inside).collect();
         Evictable {
-            clean: st.clean.values().map(|clean| clean.ino).filter(inside).collect(),
+            clean: st.clean.iter().map(|(_, clean)| clean).map(|clean| clean.ino).filter(inside).collect(),
             dirty: dirty.iter().take(limit).map(|ino| (*ino, self.label_in(&st, *ino))).collect(),
             dirty_files: dirty.len() as u64,
         }
@@ -76,7 +76,7 @@ impl Tiers {
         cx.slow()?;
         let file = {
             let st = self.state.lock();
-            let clean = st.clean_at.contains_key(&ino);
+            let clean = st.clean.has(ino);
             st.view.get(ino).filter(|_| clean).and_then(|node| node.file.clone())
         };
         let Some(file) = file else { return Ok(Evicted::NotClean) };
@@ -193,7 +193,7 @@ impl Tiers {
             let class = if is_checkpoint { Class::Checkpoint } else { Class::Other };
             let pinned = st.view.path(clean.ino).is_some_and(|path| self.stays(&path, clean.bytes));
             let group = is_checkpoint.then_some(clean.burst);
-            let (last_used, bytes, drained) = (Duration::ZERO, clean.bytes, *seq);
+            let (last_used, bytes, drained) = (Duration::ZERO, clean.bytes, seq);
             Some((Victim::Object(clean.ino), Candidate { class, pinned, group, last_used, bytes, drained }))
         });
         let may_go = |(_, candidate): &(Victim, Candidate)| order.place(candidate).is_some();
@@ -211,8 +211,8 @@ impl Tiers {
     /// The checkpoints that are on the fast tier in whole or in part.
     fn checkpoints_here(&self) -> BTreeSet<u64> {
         let st = self.state.lock();
-        let dirty = st.contents.values().flat_map(SmallDeque::iter).map(|(_, content)| content.burst());
-        let clean = st.clean.values().map(|clean| clean.burst);
+        let dirty = st.queue.all_versions().map(|(_, content)| content.burst());
+        let clean = st.clean.iter().map(|(_, clean)| clean).map(|clean| clean.burst);
         dirty.chain(clean).filter(|burst| st.bursts.is_checkpoint(*burst)).collect()
     }
 
@@ -227,7 +227,7 @@ impl Tiers {
         if Fingerprint::of(&slow_stat) != fingerprint && !left_out!(CompareFingerprint) {
             // Changed by someone else; the next open decides. It is not ours to delete meanwhile, and goes last in
             // line.
-            self.state.lock().set_clean(Clean { ino: file.ino, bytes: fingerprint.size, burst: 0 });
+            self.state.lock().clean.add(Clean { ino: file.ino, bytes: fingerprint.size, burst: 0 });
             return Ok(false);
         }
         let shown = self.pool.stat(object.number).at_fast("stat", "object")?;

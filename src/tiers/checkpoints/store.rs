@@ -13,7 +13,8 @@ use crate::path::escape;
 use crate::stats::safe::Checkpoint;
 use crate::tiers::checkpoints::index::{CheckpointStatus, Moment, SavedIndex};
 use crate::tiers::disk::layout::{OURS, read_text, replace_text};
-use crate::tiers::model::state::{Change, EngineState};
+use crate::tiers::model::event::Change;
+use crate::tiers::model::state::EngineState;
 use crate::tiers::{Cx, Ino, Lsn, Progress, Tiers};
 
 const FILE: &[u8] = b"checkpoints";
@@ -31,13 +32,13 @@ impl Tiers {
             let mut st = self.state.lock();
             let over = st.bursts.end_if_quiet(now, &writing, patience);
             if let Some(over) = over {
-                st.expected.learn(self.stamp(over.began), over.bytes);
+                st.forecast.learn(self.stamp(over.began), over.bytes);
             }
-            if !st.book.take_changed() && over.is_none() {
+            if !st.checkpoints.take_changed() && over.is_none() {
                 return;
             }
             let moment = self.moment(&st, &writing);
-            st.book.saved(&moment)
+            st.checkpoints.saved(&moment)
         };
         self.save_checkpoints(&saved);
     }
@@ -47,7 +48,7 @@ impl Tiers {
         let saved = {
             let st = self.state.lock();
             let moment = Moment { going_on: None, ..self.moment(&st, &[]) };
-            st.book.saved(&moment)
+            st.checkpoints.saved(&moment)
         };
         self.save_checkpoints(&saved);
     }
@@ -59,10 +60,10 @@ impl Tiers {
     }
 
     fn moment(&self, st: &EngineState, writing: &[Duration]) -> Moment {
-        let uncommitted = st.uncommitted.keys().filter_map(|ino| st.view.path(*ino)).collect();
+        let uncommitted = st.uncommitted.files().filter_map(|ino| st.view.path(ino)).collect();
         Moment {
             now: self.stamp(self.uptime()),
-            applied: if st.events.is_empty() { Lsn::MAX } else { st.applied },
+            applied: if st.queue.is_empty() { Lsn::MAX } else { st.queue.applied() },
             going_on: st.bursts.going_on(),
             writing: st.bursts.is_joined_by(writing),
             uncommitted,
@@ -73,7 +74,7 @@ impl Tiers {
         let writing = self.being_written();
         let st = self.state.lock();
         let moment = self.moment(&st, &writing);
-        st.book.told(&moment)
+        st.checkpoints.told(&moment)
     }
 
     /// All known checkpoints, the oldest first; the mount was made at the uptime `mounted_at`.
@@ -105,7 +106,7 @@ impl Tiers {
 
     /// How many checkpoints of this mount are no longer among them.
     pub fn forgotten_checkpoints(&self) -> u64 {
-        self.state.lock().book.forgotten()
+        self.state.lock().checkpoints.forgotten()
     }
 
     /// The path, from the root, of the newest checkpoint that is complete and wholly on the slow tier. The caller must
@@ -114,14 +115,14 @@ impl Tiers {
         let writing = self.being_written();
         let st = self.state.lock();
         let moment = self.moment(&st, &writing);
-        st.book.latest_safe(&moment)
+        st.checkpoints.latest_safe(&moment)
     }
 
     /// Both copies of a file are the same.
     pub(crate) fn note_verified(&self, ino: Ino) {
         let mut st = self.state.lock();
         if let Some(path) = st.view.path(ino) {
-            st.book.verified(&path);
+            st.checkpoints.verified(&path);
         }
     }
 
@@ -138,32 +139,32 @@ impl Tiers {
         let Ok(Some((saved, text))) = saved else { return HashMap::new() };
         *self.counters.checkpoints.lock() = text;
         let mut st = self.state.lock();
-        for (number, began, bytes) in st.book.restore(saved, only_durable) {
+        for (number, began, bytes) in st.checkpoints.restore(saved, only_durable) {
             st.bursts.resume(number, bytes);
-            st.expected.learn(began, bytes);
+            st.forecast.learn(began, bytes);
         }
-        st.book.bursts_of_events()
+        st.checkpoints.bursts_of_events()
     }
 
     /// Called at a start, when the log has been replayed: the pending version of a path is the newest there. Versions
     /// that were published before, but not saved as such, count as published now.
     pub(crate) fn expect_versions(&self, st: &mut EngineState, applied: Lsn) {
-        st.book.published(applied, self.stamp(self.uptime()));
-        if st.book.has_no_files() {
+        st.checkpoints.published(applied, self.stamp(self.uptime()));
+        if st.checkpoints.has_no_files() {
             return;
         }
-        let newest = st.events.iter().filter_map(|event| match &event.change {
+        let newest = st.queue.events().iter().filter_map(|event| match &event.change {
             Change::Content { ino, .. } => Some((st.view.path(*ino)?, event.lsn)),
             _ => None,
         });
         let newest: HashMap<Vec<u8>, Lsn> = newest.collect();
-        newest.into_iter().for_each(|(path, lsn)| st.book.expect_version(&path, lsn));
+        newest.into_iter().for_each(|(path, lsn)| st.checkpoints.expect_version(&path, lsn));
     }
 
     /// Looks up some of the files that the previous mount knew as a checkpoint's. A file that has changed is lost to
     /// its checkpoint.
     pub(crate) fn check_remembered(&self) -> Result<Progress> {
-        let some = self.state.lock().book.unchecked(AT_ONCE);
+        let some = self.state.lock().checkpoints.unchecked(AT_ONCE);
         if some.is_empty() {
             return Ok(Progress::Idle);
         }
@@ -172,11 +173,11 @@ impl Tiers {
             let size = self.at_path(&Cx::internal(), &path, |ino| Ok(self.getattr(&Cx::internal(), ino)?.size));
             match size {
                 Ok(size) if size == bytes => {}
-                Ok(_) | Err(Error::Posix(_)) => self.state.lock().book.removed(&path),
+                Ok(_) | Err(Error::Posix(_)) => self.state.lock().checkpoints.removed(&path),
                 Err(error) => return Err(error),
             }
         }
-        self.state.lock().book.checked(AT_ONCE);
+        self.state.lock().checkpoints.checked(AT_ONCE);
         Ok(Progress::Did)
     }
 

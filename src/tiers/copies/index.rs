@@ -481,7 +481,7 @@ impl Tiers {
             found => found.at("stat on slow", self.label(ino))?,
         };
         let mut st = self.state.lock();
-        let applied = st.applied;
+        let applied = st.queue.applied();
         st.view.refresh(ino, &found, asked, applied);
         Ok(Fingerprint::of(&found) == *fingerprint)
     }

@@ -9,8 +9,9 @@
 
 use std::collections::{HashMap, HashSet};
 
+use crate::tiers::model::event::Change;
 use crate::tiers::model::node::DirEntryKey;
-use crate::tiers::model::state::{Change, EngineState};
+use crate::tiers::model::state::EngineState;
 use crate::tiers::{Ino, Lsn};
 
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -41,7 +42,7 @@ pub(crate) fn closure(st: &EngineState, start: HashSet<Ino>) -> Closure {
 /// The nodes that pending events have had, or will have, under a name.
 pub(crate) fn pending_at<'a>(st: &'a EngineState, place: &'a DirEntryKey) -> impl Iterator<Item = Ino> + 'a {
     let at = move |change: &&Change| change.places().contains(&place);
-    st.events.iter().map(|event| &event.change).filter(at).flat_map(Change::inodes)
+    st.queue.events().iter().map(|event| &event.change).filter(at).flat_map(Change::inodes)
 }
 
 /// One walk through the queue.
@@ -62,7 +63,7 @@ impl<'a> QueueWalk<'a> {
 
     fn go(mut self) -> Closure {
         let st = self.st;
-        for event in &st.events {
+        for event in st.queue.events() {
             let change = &event.change;
             let goes = self.is_inside(change) || change.places().into_iter().any(|place| self.differs(place));
             if goes {
@@ -73,11 +74,11 @@ impl<'a> QueueWalk<'a> {
             }
             put(&mut self.with, change);
         }
-        for ino in st.uncommitted.keys() {
-            let links = st.view.get(*ino).map(|node| &node.links[..]).unwrap_or_default();
-            if !links.is_empty() && (self.is_node_inside(*ino) || links.iter().any(|place| self.differs(place))) {
-                self.found.inodes.insert(*ino);
-                self.found.uncommitted.push(*ino);
+        for ino in st.uncommitted.files() {
+            let links = st.view.get(ino).map(|node| &node.links[..]).unwrap_or_default();
+            if !links.is_empty() && (self.is_node_inside(ino) || links.iter().any(|place| self.differs(place))) {
+                self.found.inodes.insert(ino);
+                self.found.uncommitted.push(ino);
             }
         }
         let differing = self.with.keys().filter(|place| self.differs(place));
@@ -165,7 +166,7 @@ mod tests {
         }
 
         fn push(&mut self, change: Change) {
-            let lsn = self.0.events.back().map_or(1, |event| event.lsn + 1);
+            let lsn = self.0.queue.events().back().map_or(1, |event| event.lsn + 1);
             self.0.push(lsn, Duration::ZERO, change);
         }
 
@@ -289,7 +290,7 @@ mod tests {
         queue.0.view.add(new, Kind::File, NodeAttrs::default());
         let (dir, name) = at(ROOT, "name");
         queue.0.view.set_view(dir, &name, Some(new));
-        queue.0.bind(new, 2, ObjectId { home: Home::Fast, number: 1 }, Duration::ZERO);
+        queue.0.uncommitted.bind(new, 2, ObjectId { home: Home::Fast, number: 1 }, Duration::ZERO);
         assert_eq!(queue.closure(old).uncommitted, [new]);
         let elsewhere = queue.file(ROOT, "elsewhere");
         assert!(queue.closure(elsewhere).uncommitted.is_empty());

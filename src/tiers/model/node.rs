@@ -602,7 +602,7 @@ mod tests {
     /// The additional cost of a pending file. Each has a lock; a build that checks the lock order stores its place.
     #[test]
     fn what_a_million_may_wait_of_is_small() {
-        use crate::tiers::model::state::Event;
+        use crate::tiers::model::event::Event;
 
         let place = if cfg!(debug_assertions) { 16 } else { 0 };
         let sizes = (size_of::<Event>(), size_of::<Content>() - place, size_of::<FileState>() - place);

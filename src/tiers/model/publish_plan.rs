@@ -22,8 +22,9 @@ use std::time::Duration;
 use crate::tiers::disk::Kind;
 use crate::tiers::disk::sync::atomic::Ordering;
 use crate::tiers::log::record::{Path, Step};
+use crate::tiers::model::event::{Change, Event};
 use crate::tiers::model::node::DirEntryKey;
-use crate::tiers::model::state::{Change, EngineState, Event};
+use crate::tiers::model::state::EngineState;
 use crate::tiers::objects::parts::in_part;
 use crate::tiers::objects::version::{Content, Copied};
 use crate::tiers::{Ino, Lsn};
@@ -90,7 +91,7 @@ pub(crate) struct PublishPace {
 
 /// Chooses the batches of the next group.
 pub(crate) fn next(st: &EngineState, pace: PublishPace) -> NextToPublish {
-    let events = &st.events;
+    let events = st.queue.events();
     if events.is_empty() {
         return NextToPublish::Empty;
     }
@@ -129,7 +130,7 @@ pub(crate) fn next(st: &EngineState, pace: PublishPace) -> NextToPublish {
 pub(crate) fn wanted(st: &EngineState, pressure: bool) -> impl Iterator<Item = (Lsn, Ino, Arc<Content>)> + '_ {
     let (mut walk, mut at) = (Walk::default(), 0);
     let batches = std::iter::from_fn(move || {
-        if at >= st.events.len() {
+        if at >= st.queue.len() {
             return None;
         }
         let batch = batch_at(st, &mut walk, at, pressure);
@@ -147,7 +148,7 @@ pub(crate) fn wanted(st: &EngineState, pressure: bool) -> impl Iterator<Item = (
 /// The file whose missing version blocks the front of the queue: it was rewritten in place and has not been committed
 /// since. Also the uptime of the event that waits for it.
 pub(crate) fn blocker(st: &EngineState) -> Option<(Ino, Duration)> {
-    let events = &st.events;
+    let events = st.queue.events();
     let mut walk = Walk::default();
     if events.is_empty() || batch_at(st, &mut walk, 0, false).is_some() {
         return None;
@@ -165,7 +166,7 @@ pub(crate) fn blocker(st: &EngineState) -> Option<(Ino, Duration)> {
 pub(crate) fn removable_first(st: &EngineState) -> Vec<Ino> {
     let mut touched = TouchedByGroup::default();
     let mut found = Vec::new();
-    for event in st.events.iter().take(AHEAD_MAX) {
+    for event in st.queue.events().iter().take(AHEAD_MAX) {
         let other = TouchedByGroup::by(st, &[event]);
         if let Change::Remove { ino, at } = &event.change
             && is_only_there(st, *ino, at)
@@ -196,7 +197,7 @@ fn is_ready(batch: &Batch) -> bool {
 /// follow at once.
 fn ready_through(st: &EngineState, before: &Walk, mut at: usize, through: Lsn, pressure: bool) -> bool {
     let mut walk = Walk { arrived: before.arrived.clone(), ..Walk::default() };
-    while st.events.get(at).is_some_and(|event| event.lsn <= through) {
+    while st.queue.events().get(at).is_some_and(|event| event.lsn <= through) {
         match batch_at(st, &mut walk, at, pressure) {
             Some(batch) if is_ready(&batch) => at = batch.events.end,
             _ => return false,
@@ -296,7 +297,9 @@ fn cuts(st: &EngineState, change: &Change) -> bool {
 /// Whether event `i` renames a file into another part of the slow tree, right after a version made for that: a rename
 /// cannot do it there, so the version is placed under the new name and the old name removed.
 fn goes_across(st: &EngineState, i: usize) -> bool {
-    let (Some(event), Some(before)) = (st.events.get(i), i.checked_sub(1).and_then(|i| st.events.get(i))) else {
+    let (Some(event), Some(before)) =
+        (st.queue.events().get(i), i.checked_sub(1).and_then(|i| st.queue.events().get(i)))
+    else {
         return false;
     };
     match (&event.change, &before.change) {
@@ -309,7 +312,7 @@ fn goes_across(st: &EngineState, i: usize) -> bool {
 
 /// The batch that begins with event `at`; `None` while a version it needs does not exist.
 fn batch_at(st: &EngineState, walk: &mut Walk, at: usize, pressure: bool) -> Option<Batch> {
-    let events = &st.events;
+    let events = st.queue.events();
     let mut sources = vec![walk.source(st, at)?];
     let mut end = adjacent_end(st, walk, at);
     if pressure && !cuts(st, &events[at].change) {
@@ -377,7 +380,7 @@ struct Walk {
 impl Walk {
     /// The event that has the bytes of event `i`: itself, or the one that replaces it.
     fn source(&mut self, st: &EngineState, i: usize) -> Option<usize> {
-        match &st.events[i].change {
+        match &st.queue.events()[i].change {
             Change::Content { ino, content, .. } if !content.exists() => self.of(st, i, *ino),
             _ => Some(i),
         }
@@ -398,17 +401,14 @@ impl Walk {
 
 /// The event that replaces content event `i` of `ino`: its next version that exists, or the loss of its last name.
 fn stand_in(st: &EngineState, i: usize, ino: Ino) -> Option<usize> {
-    let lsn = st.events[i].lsn;
-    let versions = st.contents.get(&ino);
-    let next = versions.and_then(|versions| {
-        versions.behind(|(at, _)| *at <= lsn).find(|(_, content)| content.exists()).map(|(at, _)| *at)
-    });
+    let lsn = st.queue.events()[i].lsn;
+    let next = st.queue.versions_behind(ino, lsn).find(|(_, content)| content.exists()).map(|(at, _)| *at);
     let gone = || {
         let unnamed = st.view.get(ino).is_none_or(|node| node.links.is_empty());
-        st.unnamed.get(&ino).copied().filter(|at| unnamed && *at > lsn)
+        st.queue.last_removal(ino).filter(|at| unnamed && *at > lsn)
     };
     let at = next.or_else(gone)?;
-    Some(st.events.partition_point(|event| event.lsn < at))
+    Some(st.queue.events().partition_point(|event| event.lsn < at))
 }
 
 /// Files that lose their last name within these events and were never on the slow tier.
@@ -428,7 +428,7 @@ fn removed_in<'a>(st: &EngineState, walk: &Walk, slice: impl Iterator<Item = &'a
 
 /// Case (a): content of a file new to the slow tier, then its renames, its newer contents, or its removal.
 fn adjacent_end(st: &EngineState, walk: &Walk, at: usize) -> usize {
-    let events = &st.events;
+    let events = st.queue.events();
     let (first, mut place) = match &events[at].change {
         Change::Content { ino, at, .. } if !on_slow(st, *ino) && !walk.arrived.contains(ino) => (*ino, at.clone()),
         _ => return at + 1,
@@ -463,7 +463,7 @@ pub(crate) fn steps(st: &EngineState, batches: &[Batch], made: &HashMap<Lsn, Cop
     let mut planner = Planner { st, made, dirs: HashMap::new(), out: Vec::new(), upto: 0 };
     for batch in batches {
         planner.upto = batch.upto;
-        let events: Vec<&Event> = st.events.range(batch.events.clone()).collect();
+        let events: Vec<&Event> = st.queue.events().range(batch.events.clone()).collect();
         if events.len() == 1 {
             planner.single(events[0], batch)?;
         } else {
@@ -645,13 +645,13 @@ impl Planner<'_> {
 
     /// Whether the version on the slow tier is newer than the event, because it was published early.
     fn is_overtaken(&self, ino: Ino, lsn: Lsn) -> bool {
-        self.st.early.get(&ino).is_some_and(|early| *early > lsn)
+        self.st.is_ahead_of(ino, lsn)
     }
 
     fn attributes_at(&mut self, change: &Change, path: Path, ino: u64) {
         let (step, node) = match change {
             Change::SetAttr { ino: node, new } => {
-                (Step::Attr { path, ino, new: self.st.as_overtaken(*node, **new) }, *node)
+                (Step::Attr { path, ino, new: self.st.in_place.as_overtaken(*node, **new) }, *node)
             }
             Change::SetXattr { ino: node, key, value } => {
                 (Step::Xattr { path, ino, key: key.to_vec(), value: value.as_deref().map(<[u8]>::to_vec) }, *node)
@@ -825,7 +825,7 @@ pub(crate) fn to_link(st: &EngineState, batch: &Batch) -> Vec<(Ino, Vec<u8>)> {
     if batch.events.len() == 1 {
         return Vec::new();
     }
-    let events: Vec<&Event> = st.events.range(batch.events.clone()).collect();
+    let events: Vec<&Event> = st.queue.events().range(batch.events.clone()).collect();
     let moved = moved(st, batch, &simulate(st, &events));
     moved.into_keys().map(|ino| (ino, link_name(st, batch.upto, ino))).collect()
 }

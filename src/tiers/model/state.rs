@@ -1,6 +1,6 @@
 //! What the engine's one lock protects: the view, the pending events and the references to objects.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -10,225 +10,86 @@ use crate::tiers::checkpoints::bursts::{Bursts, PAUSE};
 use crate::tiers::checkpoints::forecast::CheckpointForecast;
 use crate::tiers::checkpoints::index::{CheckpointIndex, Version};
 use crate::tiers::disk::sync::atomic::Ordering;
-use crate::tiers::disk::{Kind, NewAttr, Time};
-use crate::tiers::log::record::{Home, Kept, ObjectId, Record, Spec};
+use crate::tiers::disk::{Kind, Time};
+use crate::tiers::log::record::Record;
+use crate::tiers::model::aside_nodes::{Aside, AsideNodes};
+use crate::tiers::model::clean_list::CleanList;
+use crate::tiers::model::event::{Change, Event};
+use crate::tiers::model::in_place::InPlaceFiles;
 use crate::tiers::model::node::{DirEntryKey, Node, Slot};
+use crate::tiers::model::object_references::ObjectReferences;
+use crate::tiers::model::queue::EventQueue;
+use crate::tiers::model::uncommitted::UncommittedFiles;
 use crate::tiers::model::view::View;
 use crate::tiers::objects::file::FileState;
-use crate::tiers::objects::version::Content;
-use crate::tiers::small_deque::SmallDeque;
 use crate::tiers::{Ino, Lsn};
 
 /// How many states that were made for readers only are kept.
 const MATERIALIZED_KEPT: usize = 1024;
-/// Capacity that the queue keeps, in events, when it shrinks.
-const EVENTS_KEPT: usize = 1024;
-
-/// One ordered change of the view that the slow tier does not have yet.
-#[derive(Debug, Clone)]
-pub(crate) struct Event {
-    pub(crate) lsn: Lsn,
-    /// Uptime of the append.
-    pub(crate) at: Duration,
-    pub(crate) change: Change,
-}
-
-/// What changed, by inode. Names are the view's at the event's LSN. There may be a million: larger variants than
-/// `Content` are boxed.
-#[derive(Debug, Clone)]
-pub(crate) enum Change {
-    Make { ino: Ino, at: DirEntryKey, spec: Arc<Spec> },
-    Content { ino: Ino, at: DirEntryKey, content: Arc<Content> },
-    Link { ino: Ino, at: DirEntryKey },
-    Rename { ino: Ino, from: Box<DirEntryKey>, to: Box<DirEntryKey>, replaced: Option<Ino> },
-    Exchange { a: Ino, a_at: Box<DirEntryKey>, b: Ino, b_at: Box<DirEntryKey> },
-    Remove { ino: Ino, at: DirEntryKey },
-    SetAttr { ino: Ino, new: Box<NewAttr> },
-    SetXattr { ino: Ino, key: Box<[u8]>, value: Option<Box<[u8]>> },
-}
-
-impl Change {
-    /// The names it touches.
-    pub(crate) fn places(&self) -> Vec<&DirEntryKey> {
-        match self {
-            Change::Make { at, .. }
-            | Change::Content { at, .. }
-            | Change::Link { at, .. }
-            | Change::Remove { at, .. } => vec![at],
-            Change::Rename { from, to, .. } => vec![from, to],
-            Change::Exchange { a_at, b_at, .. } => vec![a_at, b_at],
-            Change::SetAttr { .. } | Change::SetXattr { .. } => Vec::new(),
-        }
-    }
-
-    /// The name that leads to another node from then on, if it is a single one.
-    pub(crate) fn overwrites(&self) -> Option<&DirEntryKey> {
-        match self {
-            Change::Make { at, .. } | Change::Link { at, .. } | Change::Remove { at, .. } => Some(at),
-            Change::Rename { to, .. } => Some(to),
-            Change::Content { .. } | Change::Exchange { .. } | Change::SetAttr { .. } | Change::SetXattr { .. } => None,
-        }
-    }
-
-    /// The inodes it touches.
-    pub(crate) fn inodes(&self) -> Vec<Ino> {
-        match self {
-            Change::Make { ino, .. }
-            | Change::Content { ino, .. }
-            | Change::Link { ino, .. }
-            | Change::Remove { ino, .. }
-            | Change::SetAttr { ino, .. }
-            | Change::SetXattr { ino, .. } => vec![*ino],
-            Change::Rename { ino, replaced, .. } => [Some(*ino), *replaced].into_iter().flatten().collect(),
-            Change::Exchange { a, b, .. } => vec![*a, *b],
-        }
-    }
-}
 
 #[derive(Debug)]
 pub(crate) struct EngineState {
     pub(crate) view: View,
-    /// Not yet applied, by LSN.
-    pub(crate) events: VecDeque<Event>,
-    pub(crate) applied: Lsn,
-    /// The content events up to here were sealed at the last check, and perhaps further ones.
-    pub(crate) sealed: Lsn,
-    /// The pending content events, by file, and the last event that removed a name of a file.
-    pub(crate) contents: HashMap<Ino, SmallDeque<(Lsn, Arc<Content>)>>,
-    pub(crate) unnamed: HashMap<Ino, Lsn>,
+    pub(crate) queue: EventQueue,
+    pub(crate) uncommitted: UncommittedFiles,
+    pub(crate) in_place: InPlaceFiles,
+    pub(crate) aside: AsideNodes,
+    pub(crate) objects: ObjectReferences,
+    pub(crate) clean: CleanList,
+    /// Which versions were written together, and when the next such burst may come.
+    pub(crate) bursts: Bursts,
+    pub(crate) checkpoints: CheckpointIndex,
+    pub(crate) forecast: CheckpointForecast,
     /// The files whose state was made most recently from a pending version.
     materialized: VecDeque<Ino>,
     /// Removed files whose object could not be released at once, because a caller was using it.
-    pub(crate) orphans: HashSet<Ino>,
-    /// Files whose slow version is ahead of `applied`, and the event it belongs to: a batch cut in two is under way.
-    pub(crate) early: HashMap<Ino, Lsn>,
-    /// The newest `bind` record of each file with bytes that are not in an event; logged again before `applied` passes
-    /// it.
-    pub(crate) bound: BTreeMap<Lsn, (Ino, ObjectId)>,
-    pub(crate) bound_at: HashMap<Ino, Lsn>,
-    /// Since when a file has bytes that are not in an event.
-    pub(crate) uncommitted: HashMap<Ino, Duration>,
-    /// Files written in place on the slow tier and not synced there since.
-    pub(crate) in_place: HashSet<Ino>,
-    /// For files written in place while changes of their times were pending: the record that says so, and the time of
-    /// the last write. The changes before that record set this time.
-    pub(crate) overtaken: HashMap<Ino, (Lsn, Time)>,
-    /// An earlier daemon may have left more files written in place, which are unknown.
-    pub(crate) in_place_before: bool,
-    /// Nodes that were set aside and are no event again.
-    pub(crate) aside: HashMap<Ino, Aside>,
-    /// Nodes that were set aside and are events again, by that event: until it is applied, a start may have to set
-    /// them aside again.
-    pub(crate) was_aside: BTreeMap<Lsn, Aside>,
-    /// How many events and files refer to an object.
-    pub(crate) objects: References,
-    /// Objects without references, to be deleted once the log is durable up to the LSN that says so.
-    pub(crate) to_delete: BTreeMap<ObjectId, Lsn>,
-    /// Clean files with an object, oldest drained first.
-    pub(crate) clean: BTreeMap<u64, Clean>,
-    pub(crate) clean_at: HashMap<Ino, u64>,
-    pub(crate) clean_next: u64,
-    /// Which versions were written together, and when the next such burst may come.
-    pub(crate) bursts: Bursts,
-    pub(crate) book: CheckpointIndex,
-    pub(crate) expected: CheckpointForecast,
-}
-
-/// How many events and files refer to each object. Objects of the pool, of which there may be a million, are stored by
-/// number alone.
-#[derive(Debug, Default)]
-pub(crate) struct References {
-    in_pool: HashMap<u64, u32>,
-    others: HashMap<ObjectId, u32>,
-}
-
-impl References {
-    /// Adds a reference; returns how many there are now.
-    fn add(&mut self, object: ObjectId) -> u32 {
-        let count = match object.home {
-            Home::Fast => self.in_pool.entry(object.number).or_default(),
-            Home::Slow | Home::Split { .. } => self.others.entry(object).or_default(),
-        };
-        *count += 1;
-        *count
-    }
-
-    /// Removes a reference; returns how many are left, if there was any.
-    fn remove(&mut self, object: ObjectId) -> Option<u32> {
-        let count = match object.home {
-            Home::Fast => self.in_pool.get_mut(&object.number)?,
-            Home::Slow | Home::Split { .. } => self.others.get_mut(&object)?,
-        };
-        *count -= 1;
-        let left = *count;
-        if left == 0 {
-            match object.home {
-                Home::Fast => self.in_pool.remove(&object.number),
-                Home::Slow | Home::Split { .. } => self.others.remove(&object),
-            };
-        }
-        Some(left)
-    }
-
-    pub(crate) fn len(&self) -> usize {
-        self.in_pool.len() + self.others.len()
-    }
-
-    pub(crate) fn objects(&self) -> impl Iterator<Item = ObjectId> {
-        let in_pool = self.in_pool.keys().map(|number| ObjectId { home: Home::Fast, number: *number });
-        in_pool.chain(self.others.keys().copied())
-    }
-}
-
-/// A node that an operator has set aside. It has its own reference to its object, whatever object the file goes on in.
-#[derive(Clone, Debug)]
-pub(crate) struct Aside {
-    pub(crate) kept: Kept,
-    /// Seconds since 1970.
-    pub(crate) since: u64,
-    /// The record that a start uses; and its repetition, for when `applied` has passed the first.
-    pub(crate) lsn: Lsn,
-    pub(crate) again: Option<Lsn>,
-}
-
-/// A clean file.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Clean {
-    pub(crate) ino: Ino,
-    pub(crate) bytes: u64,
-    /// The number of its burst; 0: not known.
-    pub(crate) burst: u64,
+    orphans: HashSet<Ino>,
+    /// Files whose slow version is ahead of what is applied, and the event it belongs to: a batch cut in two is under
+    /// way.
+    early: HashMap<Ino, Lsn>,
 }
 
 impl EngineState {
     pub(crate) fn new(view: View) -> Self {
         EngineState {
             view,
-            events: VecDeque::new(),
-            sealed: 0,
-            applied: 0,
-            contents: HashMap::new(),
-            unnamed: HashMap::new(),
+            queue: EventQueue::default(),
+            uncommitted: UncommittedFiles::default(),
+            in_place: InPlaceFiles::default(),
+            aside: AsideNodes::default(),
+            objects: ObjectReferences::default(),
+            clean: CleanList::default(),
+            bursts: Bursts::default(),
+            checkpoints: CheckpointIndex::default(),
+            forecast: CheckpointForecast::default(),
             materialized: VecDeque::new(),
             orphans: HashSet::new(),
             early: HashMap::new(),
-            bound: BTreeMap::new(),
-            bound_at: HashMap::new(),
-            uncommitted: HashMap::new(),
-            in_place: HashSet::new(),
-            overtaken: HashMap::new(),
-            in_place_before: false,
-            aside: HashMap::new(),
-            was_aside: BTreeMap::new(),
-            objects: References::default(),
-            to_delete: BTreeMap::new(),
-            clean: BTreeMap::new(),
-            clean_at: HashMap::new(),
-            clean_next: 0,
-            bursts: Bursts::default(),
-            book: CheckpointIndex::default(),
-            expected: CheckpointForecast::default(),
         }
+    }
+
+    /// A removed file whose object is in use; [`EngineState::take_orphans`] comes back to it.
+    pub(crate) fn add_orphan(&mut self, ino: Ino) {
+        self.orphans.insert(ino);
+    }
+
+    pub(crate) fn take_orphans(&mut self) -> HashSet<Ino> {
+        std::mem::take(&mut self.orphans)
+    }
+
+    /// Batches that are cut in two are under way: the slow tier has these versions ahead of their events.
+    pub(crate) fn run_ahead(&mut self, early: impl IntoIterator<Item = (Ino, Lsn)>) {
+        self.early.extend(early);
+    }
+
+    /// Whether the slow tree is inside of a batch that was cut.
+    pub(crate) fn is_inside_batch(&self) -> bool {
+        !self.early.is_empty()
+    }
+
+    /// Whether the slow tier has a version of the file that belongs to an event behind this one.
+    pub(crate) fn is_ahead_of(&self, ino: Ino, lsn: Lsn) -> bool {
+        self.early.get(&ino).is_some_and(|early| *early > lsn)
     }
 
     /// Queues an event that has just been logged; at a start it may have a place before others. The nodes it touches
@@ -247,68 +108,34 @@ impl EngineState {
                 node.pins += 1;
             }
         }
-        match &change {
-            Change::Content { ino, content, .. } => {
-                self.refer(content.object());
-                self.contents.entry(*ino).or_default().push_back((lsn, content.clone()));
-            }
-            Change::Remove { ino, .. } | Change::Rename { replaced: Some(ino), .. } => {
-                let last = self.unnamed.entry(*ino).or_default();
-                *last = lsn.max(*last);
-            }
-            _ => {}
+        if let Change::Content { content, .. } = &change {
+            self.objects.add(content.object());
         }
-        // Grow by 25 %, not 2x: the queue may hold a million events.
-        if self.events.len() == self.events.capacity() {
-            self.events.reserve_exact((self.events.len() / 4).max(64));
-        }
-        let behind = self.events.iter().rev().take_while(|event| event.lsn > lsn).count();
-        self.events.insert(self.events.len() - behind, Event { lsn, at, change });
+        self.queue.push(Event { lsn, at, change });
     }
 
     /// Drops every event up to `upto`; `now` is the log's newest LSN.
     pub(crate) fn pop(&mut self, upto: Lsn, now: Lsn) {
-        while self.events.front().is_some_and(|event| event.lsn <= upto) {
-            let Some(event) = self.events.pop_front() else { return };
+        while let Some(event) = self.queue.pop(upto) {
             self.unpin(&event, now);
             for ino in event.change.inodes() {
                 self.view.collect(ino);
             }
         }
-        // A small queue is not worth shrinking.
-        if self.events.capacity() > EVENTS_KEPT && self.events.len() < self.events.capacity() / 4 {
-            self.events.shrink_to((self.events.len() * 2).max(EVENTS_KEPT));
-        }
-        self.applied = self.applied.max(upto);
+        self.queue.set_applied(upto);
+        self.in_place.set_applied(upto);
         self.early.retain(|_, lsn| *lsn > upto);
-        self.unnamed.retain(|_, lsn| *lsn > upto);
-        self.overtaken.retain(|_, (lsn, _)| *lsn > upto);
-        let over: Vec<Lsn> = self.was_aside.range(..=upto).map(|(lsn, _)| *lsn).collect();
-        over.into_iter().for_each(|lsn| self.forget_was_aside(lsn, now));
+        for lsn in self.aside.events_up_to(upto) {
+            self.forget_was_aside(lsn, now);
+        }
     }
 
     /// Takes these events out of the order, wherever they are in it. The nodes they touched are not collected yet.
     pub(crate) fn take_out(&mut self, events: &[Lsn], now: Lsn) -> Vec<Event> {
-        let (taken, left): (Vec<Event>, VecDeque<Event>) = {
-            let (mut taken, mut left) = (Vec::new(), VecDeque::with_capacity(self.events.len()));
-            for event in std::mem::take(&mut self.events) {
-                match events.binary_search(&event.lsn) {
-                    Ok(_) => taken.push(event),
-                    Err(_) => left.push_back(event),
-                }
-            }
-            (taken, left)
-        };
-        self.events = left;
+        let taken = self.queue.take_out(events);
         for event in &taken {
             self.unpin(event, now);
             self.forget_was_aside(event.lsn, now);
-        }
-        self.unnamed.clear();
-        for event in &self.events {
-            if let Change::Remove { ino, .. } | Change::Rename { replaced: Some(ino), .. } = &event.change {
-                self.unnamed.insert(*ino, event.lsn);
-            }
         }
         taken
     }
@@ -318,17 +145,8 @@ impl EngineState {
             // Wake first: no state can be made from a version that is gone.
             self.wake(*ino);
             content.set_applied();
-            self.unrefer(content.object(), now);
-            if let Some(versions) = self.contents.get_mut(ino) {
-                let is_first = versions.iter().next().is_some_and(|(first, _)| *first == event.lsn);
-                match is_first {
-                    true => drop(versions.pop_front()),
-                    false => versions.retain(|(lsn, _)| *lsn != event.lsn),
-                }
-                if versions.is_empty() {
-                    self.contents.remove(ino);
-                }
-            }
+            self.objects.remove(content.object(), now);
+            self.queue.forget_version(*ino, event.lsn);
         }
         for (dir, name) in event.change.places() {
             if let Some(node) = self.view.get_mut(*dir) {
@@ -347,15 +165,14 @@ impl EngineState {
 
     /// Sets a node aside, or replaces its aside. `now` is the log's newest LSN.
     pub(crate) fn set_aside(&mut self, ino: Ino, aside: Aside, now: Lsn) {
-        aside.kept.object().into_iter().for_each(|object| self.refer(object));
-        self.end_aside(ino, now);
-        self.aside.insert(ino, aside);
+        aside.kept.object().into_iter().for_each(|object| self.objects.add(object));
+        let replaced = self.aside.insert(ino, aside);
+        replaced.into_iter().for_each(|object| self.objects.remove(object, now));
     }
 
     /// Ends an aside: the node is gone.
     pub(crate) fn end_aside(&mut self, ino: Ino, now: Lsn) {
-        let ended = self.aside.remove(&ino).and_then(|aside| aside.kept.object());
-        ended.into_iter().for_each(|object| self.unrefer(object, now));
+        self.aside.remove(ino).into_iter().for_each(|object| self.objects.remove(object, now));
     }
 
     /// The slot of a name, in a directory that is in memory.
@@ -363,26 +180,13 @@ impl EngineState {
         self.view.get(*dir)?.dir.as_ref()?.slots.get(name)
     }
 
-    /// The node is an event again, this one.
-    pub(crate) fn take_up(&mut self, ino: Ino, lsn: Lsn) -> bool {
-        let Some(aside) = self.aside.remove(&ino) else { return false };
-        self.was_aside.insert(lsn, aside);
-        true
-    }
-
     fn forget_was_aside(&mut self, lsn: Lsn, now: Lsn) {
-        let ended = self.was_aside.remove(&lsn).and_then(|aside| aside.kept.object());
-        ended.into_iter().for_each(|object| self.unrefer(object, now));
+        self.aside.forget_event(lsn).into_iter().for_each(|object| self.objects.remove(object, now));
     }
 
     /// The first LSN that the log must keep for asides.
     pub(crate) fn aside_from(&mut self) -> Option<Lsn> {
-        for aside in self.aside.values_mut() {
-            if let Some(again) = aside.again.filter(|again| *again <= self.applied) {
-                (aside.lsn, aside.again) = (again, None);
-            }
-        }
-        self.aside.values().chain(self.was_aside.values()).map(|aside| aside.lsn).min()
+        self.aside.first_needed(self.queue.applied())
     }
 
     /// The state of a regular file, made if it was not needed so far. Ask for it before changing anything about a file:
@@ -409,7 +213,7 @@ impl EngineState {
         {
             self.rest(longest);
         }
-        let versions = self.contents.get(&ino).into_iter().flat_map(SmallDeque::iter).map(|(_, content)| content);
+        let versions = self.queue.versions(ino).map(|(_, content)| content);
         if let Some(node) = self.view.get_mut(ino) {
             node.wake(|opened| FileState::on_pending(ino, opened, versions));
             self.materialized.push_back(ino);
@@ -418,39 +222,9 @@ impl EngineState {
 
     /// Drops the state of a file that is fully described by its pending versions.
     pub(crate) fn rest(&mut self, ino: Ino) {
-        let newest = self.contents.get(&ino).and_then(SmallDeque::back).map(|(_, content)| content);
+        let newest = self.queue.newest_version(ino).map(|(_, content)| content);
         if let Some(node) = self.view.get_mut(ino) {
             node.rest(newest);
-        }
-    }
-
-    pub(crate) fn refer(&mut self, object: ObjectId) {
-        if self.objects.add(object) == 1 {
-            // A replay may return to an object that a later record seemed to have replaced.
-            self.to_delete.remove(&object);
-            object.head().into_iter().for_each(|head| self.refer(head));
-        }
-    }
-
-    /// Removes a reference; after the last one, the object is deleted once the log is durable up to `lsn`.
-    pub(crate) fn unrefer(&mut self, object: ObjectId, lsn: Lsn) {
-        if self.objects.remove(object) == Some(0) {
-            self.to_delete.insert(object, lsn);
-            object.head().into_iter().for_each(|head| self.unrefer(head, lsn));
-        }
-    }
-
-    /// Remembers that the file's bytes are ahead of its events, since when, and which record says so.
-    pub(crate) fn bind(&mut self, ino: Ino, lsn: Lsn, object: ObjectId, now: Duration) {
-        self.unbind(ino);
-        self.bound.insert(lsn, (ino, object));
-        self.bound_at.insert(ino, lsn);
-        self.uncommitted.entry(ino).or_insert(now);
-    }
-
-    fn unbind(&mut self, ino: Ino) {
-        if let Some(lsn) = self.bound_at.remove(&ino) {
-            self.bound.remove(&lsn);
         }
     }
 
@@ -482,10 +256,10 @@ impl EngineState {
             Some(slot) if slot.pins > 0 => return None,
             Some(slot) => match slot.slow() {
                 None => None,
-                Some(ino) if self.contents.contains_key(&ino) => return None,
+                Some(ino) if self.queue.has_versions(ino) => return None,
                 Some(ino) => {
                     let node = self.view.get(ino).filter(|node| node.kind == Kind::File)?;
-                    Some(node.slow_fingerprint().filter(|_| node.meta_lsn() <= self.applied)?)
+                    Some(node.slow_fingerprint().filter(|_| node.meta_lsn() <= self.queue.applied())?)
                 }
             },
         };
@@ -505,7 +279,7 @@ impl EngineState {
         if let Some(node) = self.view.get_mut(ino) {
             node.set_slow_fingerprint(None);
         }
-        if self.in_place.insert(ino)
+        if self.in_place.written(ino)
             && let Some(node) = self.view.get_mut(ino)
         {
             node.pins += 1;
@@ -513,7 +287,7 @@ impl EngineState {
     }
 
     pub(crate) fn synced_in_place(&mut self, ino: Ino) {
-        if self.in_place.remove(&ino)
+        if self.in_place.synced(ino)
             && let Some(node) = self.view.get_mut(ino)
         {
             node.pins -= 1;
@@ -526,8 +300,8 @@ impl EngineState {
             Change::SetAttr { ino: other, new } => *other == ino && new.mtime.is_some(),
             _ => false,
         };
-        let awaits_any = self.view.get(ino).is_some_and(|node| node.meta_lsn() > self.applied);
-        awaits_any && self.events.iter().any(|event| sets_time(&event.change))
+        let awaits_any = self.view.get(ino).is_some_and(|node| node.meta_lsn() > self.queue.applied());
+        awaits_any && self.queue.events().iter().any(|event| sets_time(&event.change))
     }
 
     /// A record says that the file was written in place at `mtime`, after the pending changes of its times.
@@ -536,14 +310,8 @@ impl EngineState {
             && let Some(node) = self.view.get_mut(ino)
         {
             node.change_meta(|meta| meta.mtime = mtime);
-            self.overtaken.insert(ino, (lsn, mtime));
+            self.in_place.overtake(ino, lsn, mtime);
         }
-    }
-
-    /// The attributes that a pending change sets by now.
-    pub(crate) fn as_overtaken(&self, ino: Ino, new: NewAttr) -> NewAttr {
-        let written = self.overtaken.get(&ino).filter(|_| new.mtime.is_some());
-        NewAttr { mtime: written.map(|(_, mtime)| *mtime).or(new.mtime), ..new }
     }
 
     /// An event got its place in the log, and the view does not show it yet. `now` is the uptime, `epoch` the start of
@@ -555,21 +323,21 @@ impl EngineState {
                 let Some(path) = self.view.path_at(at) else { return };
                 let began = epoch.saturating_add(self.began_to_write(*ino, now));
                 let (burst, bytes) = (content.burst(), content.size);
-                self.book.written(Version { burst, path, lsn, bytes, began, at: epoch.saturating_add(now) });
+                self.checkpoints.written(Version { burst, path, lsn, bytes, began, at: epoch.saturating_add(now) });
             }
             Change::Rename { from, to, .. } => {
                 if let (Some(from), Some(to)) = (self.view.path_at(from), self.view.path_at(to)) {
-                    self.book.moved(&from, &to, lsn, going_on);
+                    self.checkpoints.moved(&from, &to, lsn, going_on);
                 }
             }
             Change::Exchange { a_at, b_at, .. } => {
                 if let (Some(a), Some(b)) = (self.view.path_at(a_at), self.view.path_at(b_at)) {
-                    self.book.exchanged(&a, &b, lsn, going_on);
+                    self.checkpoints.exchanged(&a, &b, lsn, going_on);
                 }
             }
             Change::Remove { at, .. } => {
                 if let Some(path) = self.view.path_at(at) {
-                    self.book.removed(&path);
+                    self.checkpoints.removed(&path);
                 }
             }
             Change::Make { .. } | Change::Link { .. } | Change::SetAttr { .. } | Change::SetXattr { .. } => {}
@@ -579,30 +347,9 @@ impl EngineState {
     /// When a program began to write bytes that are not in an event yet: at its open, if it wrote soon after. A log is
     /// open for hours.
     pub(crate) fn began_to_write(&self, ino: Ino, now: Duration) -> Duration {
-        let first = self.uncommitted.get(&ino).copied().unwrap_or(now);
+        let first = self.uncommitted.since(ino).unwrap_or(now);
         let open_for = self.view.get(ino).and_then(|node| node.file.as_ref()).map(|file| file.open_to_write_for(first));
         first.saturating_sub(open_for.filter(|time| *time <= PAUSE).unwrap_or_default())
-    }
-
-    /// The file's bytes have all become events, or it is gone.
-    pub(crate) fn committed(&mut self, ino: Ino) {
-        self.unbind(ino);
-        self.uncommitted.remove(&ino);
-    }
-
-    /// The file was drained last; calling it again moves it behind all others.
-    pub(crate) fn set_clean(&mut self, clean: Clean) {
-        let ino = clean.ino;
-        self.unset_clean(ino);
-        self.clean.insert(self.clean_next, clean);
-        self.clean_at.insert(ino, self.clean_next);
-        self.clean_next += 1;
-    }
-
-    pub(crate) fn unset_clean(&mut self, ino: Ino) {
-        if let Some(at) = self.clean_at.remove(&ino) {
-            self.clean.remove(&at);
-        }
     }
 }
 
@@ -611,10 +358,11 @@ mod tests {
     use super::*;
     use crate::path::Name;
     use crate::tiers::ROOT;
-    use crate::tiers::log::record::Attrs;
+    use crate::tiers::log::record::{Attrs, Home, ObjectId};
     use crate::tiers::model::node::NodeAttrs;
     use crate::tiers::model::view::tests::stat;
     use crate::tiers::objects::file::Bytes;
+    use crate::tiers::objects::version::Content;
 
     fn state() -> EngineState {
         EngineState::new(View::new(&stat(2, Kind::Dir), Duration::ZERO))
@@ -648,7 +396,7 @@ mod tests {
 
         let file = st.known_file(ino).expect("its versions say all");
         let io = file.io.read();
-        let newest = st.contents[&ino].back().map(|(_, content)| content);
+        let newest = st.queue.newest_version(ino).map(|(_, content)| content);
         assert!(io.object() == Some(object) && io.has_event && !io.dirty && file.holds_bytes());
         assert!(io.latest.as_ref().zip(newest).is_some_and(|(latest, newest)| Arc::ptr_eq(latest, newest)));
         assert_eq!((io.pending_versions.iter().count(), file.is_guarded(8), file.is_guarded(9)), (2, true, false));
@@ -669,24 +417,6 @@ mod tests {
         st.pop(2, 2);
         let file = st.known_file(ino).expect("made before its last version went");
         assert_eq!(file.io.read().object(), Some(object));
-    }
-
-    /// An event that is inserted before others has its place before them, so the name it removes is not the last one.
-    #[test]
-    fn a_removal_that_comes_in_before_another_is_not_the_last() {
-        let mut st = state();
-        let ino = st.view.new_ino();
-        st.view.add(ino, Kind::File, NodeAttrs::default());
-        for (lsn, name) in [(5, "other"), (3, "left"), (7, "made")] {
-            let at = (ROOT, Name::new(name.as_bytes()).expect("a name"));
-            let change = match name {
-                "made" => Change::Link { ino, at },
-                _ => Change::Remove { ino, at },
-            };
-            st.push(lsn, Duration::ZERO, change);
-        }
-        assert_eq!(st.events.iter().map(|event| event.lsn).collect::<Vec<_>>(), [3, 5, 7]);
-        assert_eq!(st.unnamed[&ino], 5);
     }
 
     #[test]

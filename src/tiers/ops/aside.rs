@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use crate::error::Result;
 use crate::tiers::log::record::{Attrs, Kept, Record};
-use crate::tiers::model::state::{Change, EngineState};
+use crate::tiers::model::event::Change;
+use crate::tiers::model::state::EngineState;
 use crate::tiers::{Cx, Ino, Lsn, ROOT, Tiers};
 
 impl Tiers {
@@ -34,7 +35,7 @@ impl Tiers {
         ino: Ino,
         change: impl FnOnce(&mut Attrs),
     ) -> Result<bool> {
-        let Some(aside) = st.aside.get(&ino) else { return Ok(false) };
+        let Some(aside) = st.aside.get(ino) else { return Ok(false) };
         let mut new = aside.clone();
         change(new.kept.attrs_mut());
         let last = self.log_aside(st, [(ino, new.since, &new.kept)].into_iter(), Vec::new())?;
@@ -69,11 +70,11 @@ impl Tiers {
     }
 
     pub(crate) fn take_up_node(&self, st: &mut EngineState, ino: Ino) -> Result<()> {
-        let Some(Kept::Node(spec)) = st.aside.get(&ino).map(|aside| aside.kept.clone()) else { return Ok(()) };
+        let Some(Kept::Node(spec)) = st.aside.get(ino).map(|aside| aside.kept.clone()) else { return Ok(()) };
         let at = st.view.get(ino).and_then(|node| node.links.first().cloned());
         let Some((at, path)) = at.and_then(|at| Some((at.clone(), st.view.path_at(&at)?))) else { return Ok(()) };
         let lsn = self.log.append(&[Record::Make { path, ino, spec: spec.clone() }])?;
-        st.take_up(ino, lsn);
+        st.aside.take_up(ino, lsn);
         if let Some(node) = st.view.get_mut(ino) {
             node.set_meta_lsn(lsn);
         }
@@ -83,7 +84,7 @@ impl Tiers {
 
     /// A set-aside file has become an event, `lsn`, under its first name. Its other names get events of their own.
     pub(crate) fn take_up(&self, cx: &Cx, st: &mut EngineState, ino: Ino, lsn: Lsn) -> Result<()> {
-        if !st.take_up(ino, lsn) {
+        if !st.aside.take_up(ino, lsn) {
             return Ok(());
         }
         let links = st.view.get(ino).map(|node| node.links.to_vec()).unwrap_or_default();

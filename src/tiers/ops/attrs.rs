@@ -13,8 +13,9 @@ use crate::tiers::disk::errors::{is_elsewhere, is_full};
 use crate::tiers::disk::layout::PRIVATE;
 use crate::tiers::disk::{Access, Kind, NewAttr, Space, Stat, Time, acl};
 use crate::tiers::log::record::{Attrs, Home, Record};
+use crate::tiers::model::event::Change;
 use crate::tiers::model::node::{KnownAcl, Node, NodeAttrs, ObservedAt};
-use crate::tiers::model::state::{Change, EngineState};
+use crate::tiers::model::state::EngineState;
 use crate::tiers::objects::attrs::{changed, changed_xattr, travels};
 use crate::tiers::objects::file::{Bytes, FileState, Io};
 use crate::tiers::{Attr, Cx, FileStatus, Ino, ROOT, SetAttr, TierKind, Tiers};
@@ -71,7 +72,7 @@ impl Tiers {
                 let fd = fd.clone();
                 drop(io);
                 // While a change of attributes is on its way, memory has both it and the effects of writes since.
-                let pending = |st: &EngineState, node: &Node| node.meta_lsn() > st.applied;
+                let pending = |st: &EngineState, node: &Node| node.meta_lsn() > st.queue.applied();
                 {
                     let st = self.state.lock();
                     let node = st.view.get(ino).ok_or(Errno::ESTALE)?;
@@ -137,7 +138,7 @@ impl Tiers {
             if node.ours || node.staged { self.options().revalidate } else { self.options().attribute_lifetime_slow };
         let fresh = node.seen.fresh(self.uptime(), limit) || self.slow.is_down();
         let gone = node.slow().is_empty() && ino != ROOT;
-        fresh || gone || node.meta_lsn() > st.applied || node.slow_id().is_none()
+        fresh || gone || node.meta_lsn() > st.queue.applied() || node.slow_id().is_none()
     }
 
     fn attr_from_memory_or_slow(&self, cx: &Cx, ino: Ino) -> Result<Attr> {
@@ -161,7 +162,7 @@ impl Tiers {
             },
         };
         let mut st = self.state.lock();
-        let applied = st.applied;
+        let applied = st.queue.applied();
         let node = st.view.get(ino).ok_or(Errno::ESTALE)?;
         match found {
             Some(stat) if Some((stat.dev, stat.ino)) == id => st.view.refresh(ino, &stat, asked, applied),
@@ -257,7 +258,7 @@ impl Tiers {
     fn take_attrs(&self, ino: Ino, shown: &Attr, io: Option<&mut Io>) {
         let Some(io) = io.filter(|io| io.goes_as_it_is() && !io.attrs_in_view) else { return };
         let mut st = self.state.lock();
-        if st.aside.contains_key(&ino) {
+        if st.aside.has(ino) {
             return;
         }
         if let Some(node) = st.view.get_mut(ino) {
@@ -338,7 +339,7 @@ impl Tiers {
             node.set_meta_lsn(lsn);
             if new.mtime.is_some() {
                 // Newer than any write in place so far.
-                st.overtaken.remove(&ino);
+                st.in_place.forget_overtaken(ino);
             }
         }
         if let Some(perm) = new.perm
@@ -694,9 +695,9 @@ impl Tiers {
         let (pending, kind, file, aside) = {
             let mut st = self.state.lock();
             let kind = st.view.get(ino).ok_or(Errno::ESTALE)?.kind;
-            let aside = st.aside.contains_key(&ino);
+            let aside = st.aside.has(ino);
             let pending =
-                st.uncommitted.contains_key(&ino) || st.events.iter().any(|event| event.change.inodes().contains(&ino));
+                st.uncommitted.has(ino) || st.queue.events().iter().any(|event| event.change.inodes().contains(&ino));
             (pending, kind, st.known_file(ino), aside)
         };
         let has_copy = kind == Kind::File && self.copy_number(ino).is_some_and(|number| self.copies.has(number));

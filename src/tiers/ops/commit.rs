@@ -14,7 +14,8 @@ use std::time::Duration;
 use crate::error::{Context, Errno, Error, Result};
 use crate::tiers::disk::{Access, File};
 use crate::tiers::log::record::{Attrs, Home, ObjectId, Record};
-use crate::tiers::model::state::{Change, EngineState};
+use crate::tiers::model::event::Change;
+use crate::tiers::model::state::EngineState;
 use crate::tiers::objects::attrs::own_xattrs;
 use crate::tiers::objects::copy::copy_bytes;
 use crate::tiers::objects::file::{Author, Bytes, FileState, Io};
@@ -128,7 +129,7 @@ impl Tiers {
         let mut st = self.state.lock();
         st.bursts.synced(burst, now);
         if st.bursts.going_on() == Some(burst) {
-            st.book.synced(burst, self.stamp(now));
+            st.checkpoints.synced(burst, self.stamp(now));
         }
         waited
     }
@@ -146,12 +147,13 @@ impl Tiers {
         }
         let within: std::collections::HashSet<Ino> = {
             let st = self.state.lock();
-            st.in_place.iter().copied().filter(|file| inside(&st, *file)).collect()
+            st.in_place.unsynced().filter(|file| inside(&st, *file)).collect()
         };
         self.sync_in_place(cx, |file| within.contains(&file))?;
         let files: std::collections::HashSet<Ino> = {
             let st = self.state.lock();
-            let named = st.events.iter().flat_map(|event| event.change.inodes()).filter(|file| inside(&st, *file));
+            let named =
+                st.queue.events().iter().flat_map(|event| event.change.inodes()).filter(|file| inside(&st, *file));
             named.collect()
         };
         let pending = self.unsealed(|file, _| files.contains(&file), usize::MAX);
@@ -177,13 +179,13 @@ impl Tiers {
 
     /// Files written in place have their newest bytes on the slow tier only: they are synced there.
     pub(crate) fn sync_in_place(&self, cx: &Cx, which: impl Fn(Ino) -> bool) -> Result<()> {
-        if self.state.lock().in_place_before {
+        if self.state.lock().in_place.has_unknown_left() {
             cx.slow()?;
             // Before the sync, which is not tried again if it fails.
-            self.state.lock().in_place_before = false;
+            self.state.lock().in_place.set_unknown_left(false);
             self.slow.root.sync_all().at("sync", "slow tier")?;
         }
-        let files: Vec<Ino> = self.state.lock().in_place.iter().copied().filter(|ino| which(*ino)).collect();
+        let files: Vec<Ino> = self.state.lock().in_place.unsynced().filter(|ino| which(*ino)).collect();
         for ino in files {
             cx.slow()?;
             let file = self.state.lock().known_file(ino);
@@ -214,8 +216,8 @@ impl Tiers {
 
     pub(crate) fn uncommitted_files(&self, which: impl Fn(&EngineState, Ino) -> bool) -> Vec<Arc<FileState>> {
         let st = self.state.lock();
-        let files = st.uncommitted.keys().filter(|ino| which(&st, **ino));
-        files.filter_map(|ino| st.view.get(*ino)?.file.clone()).collect()
+        let files = st.uncommitted.files().filter(|ino| which(&st, *ino));
+        files.filter_map(|ino| st.view.get(ino)?.file.clone()).collect()
     }
 
     /// Makes a content event of the changes since the last one. Returns its LSN if there were any.
@@ -280,8 +282,8 @@ impl Tiers {
         let now = self.uptime();
         st.note_checkpoint(last - 1, &change, self.uptime(), self.stamp(Duration::ZERO));
         st.push(last - 1, now, change);
-        st.committed(state.ino);
-        st.bind(state.ino, last, live, now);
+        st.uncommitted.remove(state.ino);
+        st.uncommitted.bind(state.ino, last, live, now);
         self.take_up(&Cx::internal(), &mut st, state.ino, last - 1)?;
         Ok(Some(last - 1))
     }
@@ -294,7 +296,7 @@ impl Tiers {
 
     /// The same for a file that is set aside, changed or not: it is to become an event again.
     pub(crate) fn freeze_aside(&self, cx: &Cx, ino: Ino, io: Option<&mut Io>) -> Result<Option<Frozen>> {
-        let is_aside = self.state.lock().aside.contains_key(&ino);
+        let is_aside = self.state.lock().aside.has(ino);
         let Some(io) = io.filter(|_| is_aside) else { return Ok(None) };
         self.freeze(cx, io)
     }
@@ -336,7 +338,7 @@ impl Tiers {
         state.forget_author();
         io.dirty = false;
         io.interrupted = false;
-        st.committed(ino);
+        st.uncommitted.remove(ino);
         self.take_up(cx, st, ino, lsn)?;
         if object.home == Home::Fast {
             // Only for a rescue without a log; the event itself is logged.
@@ -353,28 +355,13 @@ impl Tiers {
         let began = st.began_to_write(ino, now);
         let (burst, over) = st.bursts.add(began, now, size);
         if let Some(over) = over {
-            st.expected.learn(self.stamp(over.began), over.bytes);
+            st.forecast.learn(self.stamp(over.began), over.bytes);
         }
         burst
     }
 
     /// The first `most` content events that are not sealed yet, in LSN order.
     pub(crate) fn unsealed(&self, which: impl Fn(Ino, Lsn) -> bool, most: usize) -> Vec<(Lsn, Ino, Arc<Content>)> {
-        let mut st = self.state.lock();
-        let done = |content: &Content| content.is_sealed() || content.is_applied();
-        let behind = st.events.partition_point(|event| event.lsn <= st.sealed);
-        let open = st.events.range(behind..).filter_map(|event| match &event.change {
-            Change::Content { ino, content, .. } if !done(content) => Some((event.lsn, *ino, content)),
-            _ => None,
-        });
-        let mut open = open.peekable();
-        let sealed = match (open.peek(), st.events.back()) {
-            (Some((first, ..)), _) => first - 1,
-            (None, last) => last.map_or(st.sealed, |last| last.lsn),
-        };
-        let wanted = open.filter(|(lsn, ino, _)| which(*ino, *lsn));
-        let wanted = wanted.take(most).map(|(lsn, ino, content)| (lsn, ino, content.clone())).collect();
-        st.sealed = sealed;
-        wanted
+        self.state.lock().queue.unsealed(which, most)
     }
 }

@@ -269,7 +269,7 @@ impl Tiers {
             };
             if (stat.dev, stat.ino) == id {
                 let mut st = self.state.lock();
-                let applied = st.applied;
+                let applied = st.queue.applied();
                 st.view.refresh(ino, &stat, asked, applied);
                 return Ok(fd);
             }
@@ -564,7 +564,7 @@ impl Tiers {
             io.pending_versions.iter().filter(|content| is_of(content)).for_each(|content| content.lose());
         }
         let mut st = self.state.lock();
-        st.unset_clean(state.ino);
+        st.clean.remove(state.ino);
         if !left_out!(Bind) {
             self.log_bind(&mut st, state.ino, object)?; // 2
         }
@@ -601,7 +601,7 @@ impl Tiers {
         let records: Vec<Record> = st.before_bind(ino).chain([bind]).collect();
         let lsn = self.log.append(&records)?;
         let now = self.uptime();
-        st.bind(ino, lsn, object, now);
+        st.uncommitted.bind(ino, lsn, object, now);
         Ok(())
     }
 
@@ -707,11 +707,11 @@ impl Tiers {
         cx.proceed()?;
         let mut st = self.state.lock();
         self.log_bind(&mut st, state.ino, object)?;
-        st.refer(object);
-        st.unset_clean(state.ino);
+        st.objects.add(object);
+        st.clean.remove(state.ino);
         if let Some(old) = io.object() {
             let lsn = self.log.last();
-            st.unrefer(old, lsn);
+            st.objects.remove(old, lsn);
         }
         Ok(())
     }
@@ -972,7 +972,7 @@ impl Tiers {
 
 /// From here on the inode is the file that someone else has put there.
 fn adopt(st: &mut EngineState, ino: Ino, stat: &Stat, asked: LookupStart) {
-    let (id, applied) = ((stat.dev, stat.ino), st.applied);
+    let (id, applied) = ((stat.dev, stat.ino), st.queue.applied());
     let Some(node) = st.view.get_mut(ino) else { return };
     if node.slow_id() != Some(id) {
         node.replaced_behind();

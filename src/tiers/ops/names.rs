@@ -16,8 +16,10 @@ use crate::tiers::disk::layout::OURS;
 use crate::tiers::disk::sync::RwLockWriteGuard;
 use crate::tiers::disk::{Kind, RenameMode, Stat, acl};
 use crate::tiers::log::record::{Attrs, Path, Record, Spec};
+use crate::tiers::model::clean_list::Clean;
+use crate::tiers::model::event::Change;
 use crate::tiers::model::node::{KnownAcl, Node, NodeAttrs, ObservedAt, Slot};
-use crate::tiers::model::state::{Change, Clean, EngineState};
+use crate::tiers::model::state::EngineState;
 use crate::tiers::model::view::LookupStart;
 use crate::tiers::objects::attrs::Birth;
 use crate::tiers::objects::file::{Bytes, FileState, Io};
@@ -146,7 +148,7 @@ impl Tiers {
         stat: Option<&Stat>,
         asked: LookupStart,
     ) -> Option<Ino> {
-        let applied = st.applied;
+        let applied = st.queue.applied();
         let before = st.view.live_dir(dir).and_then(|slots| slots.slots.get(name)).and_then(Slot::view);
         let found = st.view.learn(dir, name, stat, asked, applied);
         if let Some(ino) = found
@@ -183,16 +185,16 @@ impl Tiers {
             // Changed on the slow tier since: that is the newer version. Or its attributes were changed and a power cut
             // took the record of it.
             let lsn = self.log.last();
-            st.to_delete.insert(waiting.object, lsn);
+            st.objects.delete_after(waiting.object, lsn);
             return;
         }
         file.place(&mut io, Bytes::Object(waiting.object), None);
         io.set_clean(waiting.fingerprint);
         io.set_checked(self.uptime());
         drop(io);
-        st.refer(waiting.object);
-        let burst = st.view.path(ino).and_then(|path| st.book.burst_at(&path, stat.size)).unwrap_or(0);
-        st.set_clean(Clean { ino, bytes: stat.size, burst });
+        st.objects.add(waiting.object);
+        let burst = st.view.path(ino).and_then(|path| st.checkpoints.burst_at(&path, stat.size)).unwrap_or(0);
+        st.clean.add(Clean { ino, bytes: stat.size, burst });
     }
 
     /// The directory's generation if it is empty.
@@ -362,9 +364,9 @@ impl Tiers {
             }
             state.privileged.store(birth.perm & 0o6000 != 0, Ordering::Relaxed);
             self.count_open(&state);
-            st.refer(object);
+            st.objects.add(object);
             st.view.set_view(parent, name, Some(ino));
-            st.bind(ino, lsn, object, uptime);
+            st.uncommitted.bind(ino, lsn, object, uptime);
             touch(&mut st, parent, now);
             return Ok(state);
         }

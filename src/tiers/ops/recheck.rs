@@ -193,7 +193,7 @@ impl Recheck {
     fn may_ask(&self, st: &EngineState, name: &Name) -> bool {
         let slot = st.view.live_dir(self.ino).and_then(|dir| dir.slots.get(name));
         let is_ours = slot.is_some_and(|slot| {
-            let is_written = slot.view().is_some_and(|ino| st.uncommitted.contains_key(&ino));
+            let is_written = slot.view().is_some_and(|ino| st.uncommitted.has(ino));
             slot.pending() || slot.changed > self.generation || is_written
         });
         !is_ours && !st.view.is_following(self.ino, name)

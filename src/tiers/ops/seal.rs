@@ -44,7 +44,7 @@ impl Tiers {
     pub(crate) fn seal_durably(&self, cx: &Cx, pending: &[(Lsn, Ino, Arc<Content>)]) -> Result<()> {
         self.seal(cx, pending)?;
         self.log.sync(self.log.last())?;
-        self.state.lock().book.sealed(pending.iter().map(|(lsn, ..)| *lsn), self.stamp(self.uptime()));
+        self.state.lock().checkpoints.sealed(pending.iter().map(|(lsn, ..)| *lsn), self.stamp(self.uptime()));
         Ok(())
     }
 

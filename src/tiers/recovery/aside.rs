@@ -14,8 +14,9 @@ use crate::error::Result;
 use crate::path::escape;
 use crate::tiers::disk::Kind;
 use crate::tiers::log::record::{Attrs, Kept, ObjectId, Path, Record, Spec};
+use crate::tiers::model::aside_nodes::Aside;
 use crate::tiers::model::node::{DirEntryKey, NodeAttrs};
-use crate::tiers::model::state::{Aside, EngineState};
+use crate::tiers::model::state::EngineState;
 use crate::tiers::model::view::FIRST_OWN;
 use crate::tiers::ops::names::{add_made, add_subdir};
 use crate::tiers::recovery::state::{Recovery, carried};
@@ -141,7 +142,7 @@ impl Recovery<'_> {
         let all = aside_at(&self.records, self.applied);
         all.into_iter().try_for_each(|one| self.replay_aside(one))?;
         let cancelled = cancelled(&self.records);
-        self.tiers.state.lock().book.set_aside(|lsn| cancelled.contains(&lsn));
+        self.tiers.state.lock().checkpoints.set_aside(|lsn| cancelled.contains(&lsn));
         Ok(())
     }
 
@@ -164,14 +165,14 @@ impl Recovery<'_> {
             None => None,
         };
         let st = self.tiers.state.lock();
-        Ok([known, there].into_iter().flatten().find(|ino| st.aside.contains_key(ino)))
+        Ok([known, there].into_iter().flatten().find(|ino| st.aside.has(*ino)))
     }
 
     /// Renews a known node: its attributes may have changed.
     fn renew_aside(&mut self, known: Ino, entry: Entry) -> Result<()> {
         self.meet(entry.ino, known);
         let mut st = self.tiers.state.lock();
-        let Some(old) = st.aside.get(&known).cloned() else { return Ok(()) };
+        let Some(old) = st.aside.get(known).cloned() else { return Ok(()) };
         match &entry.kept {
             Kept::File { object, size, attrs } => drop(self.sealed_as.insert(*object, (*size, attrs.clone()))),
             Kept::Node(spec) => dress(&mut st, known, spec),

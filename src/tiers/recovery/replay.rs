@@ -15,8 +15,9 @@ use crate::tiers::disk::errors::absent_is_none;
 use crate::tiers::disk::fingerprint::Fingerprint;
 use crate::tiers::disk::layout::split;
 use crate::tiers::log::record::{Attrs, Home, ObjectId, Record, Spec, Step};
+use crate::tiers::model::event::Change;
 use crate::tiers::model::node::{DirEntryKey, NodeAttrs};
-use crate::tiers::model::state::{Change, EngineState};
+use crate::tiers::model::state::EngineState;
 use crate::tiers::model::view::{Ages, FIRST_OWN};
 use crate::tiers::objects::file::{Bytes, FileState, Io};
 use crate::tiers::objects::pool::Pool;
@@ -25,7 +26,6 @@ use crate::tiers::ops::attrs;
 use crate::tiers::ops::names::{add_made, add_subdir, apply_rename};
 use crate::tiers::recovery::aside::{Entry, left_out};
 use crate::tiers::recovery::state::{Looked, Recovery};
-use crate::tiers::small_deque::SmallDeque;
 use crate::tiers::{Cx, Ino, Lsn, ROOT, Tiers};
 
 impl<'a> Recovery<'a> {
@@ -386,7 +386,7 @@ impl<'a> Recovery<'a> {
         io.attrs_in_view = false;
         io.dirty = true;
         io.unset_clean();
-        self.tiers.state.lock().bind(file.ino, lsn, object, self.uptime);
+        self.tiers.state.lock().uncommitted.bind(file.ino, lsn, object, self.uptime);
     }
 
     /// Someone else has changed the file under the name while no daemon ran: the view goes on from the earlier file,
@@ -433,11 +433,9 @@ impl<'a> Recovery<'a> {
         let mut io = file.io.write();
         let broken = |content: &Content| object.shares(content.object()) && from < content.size;
         let mut any = false;
-        if let Some(versions) = self.tiers.state.lock().contents.get(&file.ino) {
-            for (_, content) in versions.iter().filter(|(_, content)| broken(content)) {
-                content.set_overwritten();
-                any = true;
-            }
+        for (_, content) in self.tiers.state.lock().queue.versions(file.ino).filter(|(_, content)| broken(content)) {
+            content.set_overwritten();
+            any = true;
         }
         if let Some(known) = io.object().filter(|known| any && object.shares(*known)) {
             // It got the view's attributes before this record. A power cut may have taken them: see `reapply_attrs`.
@@ -469,12 +467,12 @@ impl<'a> Recovery<'a> {
         }
         let mut st = self.tiers.state.lock();
         if let Some(old) = io.object() {
-            st.unset_clean(file.ino);
-            st.unrefer(old, self.tiers.log.last());
+            st.clean.remove(file.ino);
+            st.objects.remove(old, self.tiers.log.last());
         }
-        st.refer(object);
+        st.objects.add(object);
         file.place(io, Bytes::Object(object), None);
-        for (_, content) in st.contents.get(&file.ino).into_iter().flat_map(SmallDeque::iter) {
+        for (_, content) in st.queue.versions(file.ino) {
             if object.shares(content.object()) && content.is_alive() {
                 file.add_pending_version(io, content.clone());
             }
@@ -533,8 +531,8 @@ impl<'a> Recovery<'a> {
             content.set_sealed();
         }
         file.add_pending_version(&mut io, content.clone());
-        st.committed(file.ino);
-        st.take_up(file.ino, lsn);
+        st.uncommitted.remove(file.ino);
+        st.aside.take_up(file.ino, lsn);
         st.push(lsn, self.uptime, Change::Content { ino: file.ino, at: place, content });
         if let Some(before) = self.last_file.replace(file.ino).filter(|before| *before != file.ino) {
             st.rest(before);
@@ -547,7 +545,7 @@ impl<'a> Recovery<'a> {
         self.make_way(&place)?;
         if let Some(found) = self.find(&place, None)? {
             let mut st = self.tiers.state.lock();
-            if st.take_up(found, lsn) {
+            if st.aside.take_up(found, lsn) {
                 st.push(lsn, self.uptime, Change::Make { ino: found, at: place, spec: Arc::new(spec.clone()) });
                 drop(st);
                 self.meet(ino, found);

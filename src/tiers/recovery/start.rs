@@ -251,7 +251,7 @@ impl Recovery<'_> {
         self.reserve_numbers()?;
         self.bursts.extend(self.tiers.restore_checkpoints(self.rebooted));
         // After a change of boot there is nothing left to sync.
-        self.tiers.state.lock().in_place_before = !self.rebooted && !self.records.is_empty();
+        self.tiers.state.lock().in_place.set_unknown_left(!self.rebooted && !self.records.is_empty());
         let placed = self.finish_intents(); // 3
         self.tiers.restore_parts();
         let binds = self.binds_passed();
@@ -277,13 +277,13 @@ impl Recovery<'_> {
         self.take_over();
         if let Some(error) = self.refused.take() {
             tracing::warn!(%error, "a change is refused by the slow tier, and what comes behind it waits; it is tried again until it succeeds");
-            let front = self.tiers.state.lock().events.front().map(|event| event.lsn);
+            let front = self.tiers.state.lock().queue.front();
             front.into_iter().for_each(|lsn| self.tiers.counters.notes.tried(lsn, WorkKind::Publish, Some(&error)));
             self.tiers.report("publish", Some(&error));
         }
         tracing::info!(
             applied = self.applied,
-            pending = self.tiers.state.lock().events.len(),
+            pending = self.tiers.state.lock().queue.len(),
             struck = self.struck.len(),
             "recovered"
         );
@@ -332,7 +332,7 @@ impl Recovery<'_> {
         }
         let applied = group[..finished].last().map_or(0, |(upto, _)| *upto);
         self.applied = self.applied.max(applied);
-        self.tiers.state.lock().applied = self.applied;
+        self.tiers.state.lock().queue.start_behind(self.applied);
         group.into_iter().take(finished).map(|(_, step)| step).collect()
     }
 
@@ -653,7 +653,7 @@ impl Recovery<'_> {
                 continue;
             }
             let Some(fd) = self.object_fd(*ino)? else { continue };
-            let dirty = self.tiers.state.lock().uncommitted.contains_key(ino);
+            let dirty = self.tiers.state.lock().uncommitted.has(*ino);
             for (lsn, record) in records {
                 // The last operation before the end may have been logged and not done.
                 let moved_on = dirty && *lsn != last;
@@ -724,11 +724,8 @@ impl Recovery<'_> {
                 self.tiers.counters.quarantined.fetch_add(1, Ordering::Relaxed);
             }
         }
-        self.tiers
-            .state
-            .lock()
-            .to_delete
-            .retain(|object, _| object.needs_slow() || self.tiers.pool.stat(object.number).is_ok());
+        let is_there = |object: ObjectId| object.needs_slow() || self.tiers.pool.stat(object.number).is_ok();
+        self.tiers.state.lock().objects.keep_deletable(is_there);
         self.tiers.counters.struck.store(self.struck.len() as u64, Ordering::Relaxed);
         Ok(())
     }
@@ -779,7 +776,11 @@ impl Recovery<'_> {
     fn start_bytes(&self) -> u64 {
         let paths = {
             let st = self.tiers.state.lock();
-            st.bound.values().filter_map(|(ino, _)| st.view.path(*ino)).map(|path| 128 + path.len() as u64).sum::<u64>()
+            st.uncommitted
+                .bound()
+                .filter_map(|(ino, _)| st.view.path(ino))
+                .map(|path| 128 + path.len() as u64)
+                .sum::<u64>()
         };
         128 + paths
     }
@@ -787,7 +788,7 @@ impl Recovery<'_> {
     fn log_start(&self) -> Result<()> {
         let mut st = self.tiers.state.lock();
         let bound: Vec<_> =
-            st.bound.values().filter_map(|(ino, object)| Some((*ino, *object, st.view.path(*ino)?))).collect();
+            st.uncommitted.bound().filter_map(|(ino, object)| Some((ino, object, st.view.path(ino)?))).collect();
         let mut records = vec![Record::Start { boot: self.boot.to_string() }];
         records.extend(self.struck_for_good().map(|ino| Record::Struck { ino }));
         records.extend(bound.iter().flat_map(|(ino, ..)| st.before_bind(*ino)));
@@ -804,7 +805,7 @@ impl Recovery<'_> {
         let first = last + 1 - records.len() as u64 + before;
         let now = self.tiers.uptime();
         for (lsn, (ino, object, _)) in (first..).zip(bound) {
-            st.bind(ino, lsn, object, now);
+            st.uncommitted.bind(ino, lsn, object, now);
         }
         self.tiers.log_aside_again(&mut st, self.renumbered.clone())?;
         drop(st);
@@ -815,7 +816,7 @@ impl Recovery<'_> {
     fn mark_cut_off(&self) {
         let files: Vec<Arc<FileState>> = {
             let st = self.tiers.state.lock();
-            st.bound.values().filter_map(|(ino, _)| st.view.get(*ino)?.file.clone()).collect()
+            st.uncommitted.bound().filter_map(|(ino, _)| st.view.get(ino)?.file.clone()).collect()
         };
         for file in files {
             file.io.write().interrupted = true;

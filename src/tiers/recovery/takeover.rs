@@ -22,7 +22,6 @@ use crate::tiers::model::state::EngineState;
 use crate::tiers::objects::parts::bare;
 use crate::tiers::objects::version::{Content, Copied};
 use crate::tiers::recovery::state::{Half, Recovery};
-use crate::tiers::small_deque::SmallDeque;
 use crate::tiers::writeback::group::Unfinished;
 use crate::tiers::writeback::mend::base_of;
 use crate::tiers::writeback::step::{Met, step_path};
@@ -87,7 +86,7 @@ impl Recovery<'_> {
         // Below a directory that did not exist either.
         let Some((dir, name)) = place else { return Ok(()) };
         let mut st = self.tiers.state.lock();
-        let (asked, applied) = (st.view.asked(self.uptime), st.applied);
+        let (asked, applied) = (st.view.asked(self.uptime), st.queue.applied());
         let found = st.view.learn(dir, &name, stat.as_ref(), asked, applied);
         if let Some(dir) = found.and_then(|ino| st.view.get_mut(ino)).and_then(|node| node.dir.as_mut()) {
             // It was empty when it was removed.
@@ -111,7 +110,7 @@ impl Recovery<'_> {
                 })
                 .collect();
             parts.hide_links(&mut st, &planned, &met);
-            let events = 0..st.events.partition_point(|event| event.lsn <= upto);
+            let events = 0..st.queue.index_behind(upto);
             let ahead = parts.contents.iter().filter(|(_, (lsn, _))| *lsn > upto).map(|(ino, (lsn, _))| (*ino, *lsn));
             let batch = Batch { events, upto, ahead: ahead.collect(), contents: parts.contents };
             Unfinished::taken_over(batch, planned, met)
@@ -242,7 +241,7 @@ fn version(st: &EngineState, node: Ino, tmp: &[u8], object: ObjectId) -> Option<
         Some(of) => *lsn == of,
         None => content.object().tail() == object.tail(),
     };
-    st.contents.get(&node).into_iter().flat_map(SmallDeque::iter).filter(is_it).last().cloned()
+    st.queue.versions(node).filter(is_it).last().cloned()
 }
 
 /// A node that no longer exists: the view needs it until the event that has removed it is replayed. No file system of

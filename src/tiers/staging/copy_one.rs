@@ -98,7 +98,7 @@ impl Tiers {
         if self.is_recent(&before, &fingerprint) {
             return Ok(StageOutcome::Changing);
         }
-        let expected = self.state.lock().expected.expected();
+        let expected = self.state.lock().forecast.expected();
         let (_counted, others) = self.copies.count(before.size);
         if !self.limits().admits(&self.usage()?.with(Class::Data, others), expected, before.size) {
             return Ok(StageOutcome::NoRoom(before.size));

@@ -319,7 +319,7 @@ impl Tiers {
 
     pub fn staging(&self) -> Staging {
         let (copies, copies_bytes) = self.copies.extent();
-        let expected = self.state.lock().expected.expected();
+        let expected = self.state.lock().forecast.expected();
         let room = self.usage().map_or(0, |usage| self.limits().room(&usage, expected));
         let queue = self.staging.queue.lock();
         let (paused, promoted, passed_over) = (queue.paused, queue.promoted, self.reads.passed_over());
@@ -413,7 +413,7 @@ impl Tiers {
         let victims = victims.map(|(number, bytes, last_used)| {
             (number, Candidate { class, pinned: false, group: None, last_used, bytes, drained: number })
         });
-        let expected = self.state.lock().expected.expected();
+        let expected = self.state.lock().forecast.expected();
         let usage = self.usage().ok();
         let go =
             usage.and_then(|usage| self.limits().make_way(&usage, expected, bytes, victims, interval, self.uptime()));

@@ -5,8 +5,9 @@ use std::time::Duration;
 
 use crate::path::escape;
 use crate::stats::queue::{EventState, PendingEvent, Queue};
+use crate::tiers::model::event::{Change, Event};
 use crate::tiers::model::node::DirEntryKey;
-use crate::tiers::model::state::{Change, EngineState, Event};
+use crate::tiers::model::state::EngineState;
 use crate::tiers::progress::{copied_in, to_copy};
 use crate::tiers::{Ino, Lsn, Tiers};
 
@@ -22,7 +23,7 @@ impl Tiers {
         let st = self.state.lock();
         let mut look = QueueLook::new(self, &st, self.expected_rate(), held);
         let mut queue = Queue {
-            events: st.events.len() as u64,
+            events: st.queue.len() as u64,
             held: status.held,
             conflicts: status.conflicts,
             aside: status.aside,
@@ -30,7 +31,7 @@ impl Tiers {
             conflicts_shown: self.counters.notes.conflicts.lock().iter().cloned().collect(),
             ..Queue::default()
         };
-        for (at, event) in st.events.iter().enumerate() {
+        for (at, event) in st.queue.events().iter().enumerate() {
             queue.bytes_to_copy += to_copy(event, &look.arrivals);
             if at < limit {
                 queue.pending.push(look.at(at, event, queue.bytes_to_copy));
@@ -45,7 +46,8 @@ impl Tiers {
         let theirs: HashSet<Lsn> = {
             let st = self.state.lock();
             let owns = |ino: Ino| st.view.get(ino).is_some_and(|node| node.meta().uid == uid);
-            let theirs = st.events.iter().take(limit).filter(|event| event.change.inodes().into_iter().all(owns));
+            let theirs =
+                st.queue.events().iter().take(limit).filter(|event| event.change.inodes().into_iter().all(owns));
             theirs.map(|event| event.lsn).collect()
         };
         let mut queue = self.queue(limit);

@@ -131,11 +131,11 @@ impl Tiers {
     /// The versions of a checkpoint that are not published, and how many files it has.
     fn to_save(&self, number: u64) -> (Vec<SaveTask>, u64) {
         let st = self.state.lock();
-        let newest = st.contents.iter().filter_map(|(ino, versions)| Some((*ino, versions.back()?.1.clone())));
+        let newest = st.queue.newest_versions().map(|(ino, (_, content))| (ino, content.clone()));
         let of_it = newest.filter(|(_, content)| content.burst() == number);
         let wanted =
             of_it.filter_map(|(ino, content)| Some(SaveTask { path: st.view.path(ino)?, ino, content })).collect();
-        (wanted, st.book.files_of(number))
+        (wanted, st.checkpoints.files_of(number))
     }
 
     /// Saves a file with the bytes and attributes of a published version.

@@ -21,8 +21,8 @@ use crate::tiers::disk::errors::absent_is_none;
 use crate::tiers::disk::layout::remove_leftover;
 use crate::tiers::disk::{Access, Dir, File};
 use crate::tiers::log::record::{Attrs, TmpStat};
+use crate::tiers::model::event::Change;
 use crate::tiers::model::publish_plan;
-use crate::tiers::model::state::Change;
 use crate::tiers::objects::abilities::Abilities;
 use crate::tiers::objects::copy::{CHUNK, NotCopied, copy_data, next_data};
 use crate::tiers::objects::file::FileState;
@@ -91,7 +91,7 @@ impl Tiers {
             return false;
         }
         let st = self.state.lock();
-        st.events.front().is_some_and(|event| match &event.change {
+        st.queue.events().front().is_some_and(|event| match &event.change {
             Change::Content { content, .. } => content.is_copied() || !content.exists(),
             _ => true,
         })
@@ -216,7 +216,7 @@ impl Tiers {
         let intact = {
             let _io = state.io.write();
             let st = self.state.lock();
-            let intact = (content.is_intact() || left_out!(WrittenOver)) && st.applied < *lsn;
+            let intact = (content.is_intact() || left_out!(WrittenOver)) && st.queue.applied() < *lsn;
             if intact {
                 let (id, known) = ((stat.dev, stat.ino), Some(TmpStat::of(&stat)));
                 let copied = Copied { tmp: tmp.clone(), id, sum: Some(sum), known };
@@ -227,13 +227,13 @@ impl Tiers {
         if !intact {
             discard(&*dir, name);
         } else if reads_back {
-            self.state.lock().book.verified_version(*lsn);
+            self.state.lock().checkpoints.verified_version(*lsn);
         }
         Ok(intact)
     }
 
     fn is_pending(&self, lsn: Lsn) -> bool {
-        self.state.lock().applied < lsn
+        self.state.lock().queue.applied() < lsn
     }
 
     /// Steps 2 and 3. Returns the hash of the bytes.
@@ -394,7 +394,7 @@ impl Tiers {
     /// Whether pressure makes batches. An event that was refused once must not be refused in the middle of a batch: of
     /// a half-done batch nothing can be set aside.
     pub(crate) fn batches_by_pressure(&self) -> bool {
-        let first = || self.state.lock().events.front().map_or(0, |event| event.lsn);
+        let first = || self.state.lock().queue.front().unwrap_or(0);
         self.pressure() && !self.counters.notes.is_refused(first())
     }
 
@@ -408,7 +408,7 @@ impl Tiers {
         };
         let Some((state, at)) = blocked else { return Ok(Progress::Idle) };
         let left = (at + self.options().live_after).saturating_sub(self.uptime());
-        let front = self.counters.notes.front() > self.state.lock().applied;
+        let front = self.counters.notes.front() > self.state.lock().queue.applied();
         if let Some(done) = self.save_what_is_open(&state)? {
             return Ok(done);
         }

@@ -18,12 +18,11 @@ use crate::tiers::disk::errors::is_elsewhere;
 use crate::tiers::disk::layout::{remove_leftover, split};
 use crate::tiers::disk::{Dir, Kind, RenameMode, acl};
 use crate::tiers::log::record::{Attrs, Path, Record, Spec, Step};
+use crate::tiers::model::event::Change;
 use crate::tiers::model::publish_plan::{Effect, Planned};
-use crate::tiers::model::state::Change;
 use crate::tiers::objects::parts::{bare, in_part};
 use crate::tiers::objects::slow_tier::SlowId;
 use crate::tiers::objects::version::{Content, Copied};
-use crate::tiers::small_deque::SmallDeque;
 use crate::tiers::writeback::group::Unfinished;
 use crate::tiers::writeback::step::{Met, step_path};
 use crate::tiers::{Ino, Lsn, ROOT, Tiers};
@@ -159,8 +158,7 @@ impl Tiers {
         let number = std::str::from_utf8(bare(base_of(tmp)).strip_prefix(b"m")?).ok()?;
         let lsn = Lsn::from_str_radix(number, 16).ok()?;
         let st = self.state.lock();
-        let at = st.events.binary_search_by_key(&lsn, |event| event.lsn).ok()?;
-        match &st.events[at].change {
+        match &st.queue.event(lsn)?.change {
             Change::Make { spec, at, .. } => Some((lsn, spec.clone(), at.0)),
             _ => None,
         }
@@ -169,8 +167,7 @@ impl Tiers {
     /// Whether a newer version of the file exists, or the file has no name any more.
     fn is_superseded(&self, node: Ino, lsn: Lsn) -> bool {
         let st = self.state.lock();
-        let newer =
-            st.contents.get(&node).and_then(|versions| versions.back()).is_some_and(|(newest, _)| *newest > lsn);
+        let newer = st.queue.newest_version(node).is_some_and(|(newest, _)| *newest > lsn);
         newer || st.view.get(node).is_none_or(|node| node.links.is_empty())
     }
 
@@ -242,7 +239,7 @@ impl Tiers {
                 self.slow.placed(content.object().tail());
             }
         }
-        group.upto = group.batches.last().map_or_else(|| self.state.lock().applied, |batch| batch.upto);
+        group.upto = group.batches.last().map_or_else(|| self.state.lock().queue.applied(), |batch| batch.upto);
         group.left.extend(rest.into_iter().filter_map(|planned| match planned.step {
             Step::Place { tmp, .. } if bare(&tmp).starts_with(b"l") || bare(&tmp).contains(&b'.') => Some(tmp),
             _ => None,
@@ -254,7 +251,7 @@ impl Tiers {
     pub(crate) fn forget_vanished(&self, done: &[Planned]) -> Result<()> {
         let copies: Vec<(Vec<u8>, Arc<Content>)> = {
             let st = self.state.lock();
-            let contents = st.contents.values().flat_map(SmallDeque::iter);
+            let contents = st.queue.all_versions();
             let copy = |content: &Arc<Content>| Some((content.copy.lock().as_ref()?.tmp.clone(), content.clone()));
             contents.filter_map(|(_, content)| copy(content)).collect()
         };

@@ -25,7 +25,7 @@ impl Tiers {
         let notes = &self.counters.notes;
         notes.priority_ino.store(ino, Ordering::Relaxed);
         notes.front.store(lsn, Ordering::Relaxed);
-        let before = self.state.lock().events.iter().take_while(|event| event.lsn <= lsn).count() as u64;
+        let before = self.state.lock().queue.events().iter().take_while(|event| event.lsn <= lsn).count() as u64;
         self.wake();
         Ok(Some(before))
     }
@@ -33,7 +33,7 @@ impl Tiers {
     /// The version to copy before all others: the newest of the file that was moved to the front.
     pub(crate) fn first_to_copy(&self, st: &EngineState) -> Option<(Lsn, Ino, Arc<Content>)> {
         let ino = self.counters.notes.priority_ino.load(Ordering::Relaxed);
-        let (lsn, content) = st.contents.get(&ino)?.back()?;
+        let (lsn, content) = st.queue.newest_version(ino)?;
         let wanted = *lsn <= self.counters.notes.front() && content.exists() && !content.is_copied();
         wanted.then(|| (*lsn, ino, content.clone()))
     }

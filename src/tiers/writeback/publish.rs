@@ -31,9 +31,11 @@ use crate::tiers::disk::fingerprint::Fingerprint;
 use crate::tiers::disk::layout::{remove_leftover, split};
 use crate::tiers::disk::{Access, Dir, File, Kind, MetadataOrder, NewAttr, Stat};
 use crate::tiers::log::record::{Attrs, ObjectId, Path, Record, Spec, Step, TmpStat};
+use crate::tiers::model::clean_list::Clean;
+use crate::tiers::model::event::Change;
 use crate::tiers::model::node::{DirEntryKey, ObservedAt};
 use crate::tiers::model::publish_plan::{self, Batch, Effect, NextToPublish, Planned, PublishPace};
-use crate::tiers::model::state::{Change, Clean, EngineState};
+use crate::tiers::model::state::EngineState;
 use crate::tiers::objects::abilities::is_refused;
 use crate::tiers::objects::file::{Bytes, FileState, Io};
 use crate::tiers::objects::parts::{bare, in_part};
@@ -52,7 +54,7 @@ const PROVEN_MAX: usize = 64;
 impl Tiers {
     /// Publishes the next group of events, if it is settled, sealed and copied.
     pub fn publish_step(&self) -> Result<Progress> {
-        let front = self.state.lock().events.front().map(|event| event.lsn);
+        let front = self.state.lock().queue.front();
         let done = match self.publish_next() {
             // For a name or an attribute.
             Err(error) if self.removes_first(&error, 1) => Ok(Progress::Did),
@@ -107,7 +109,7 @@ impl Tiers {
             }
             let next = {
                 let st = self.state.lock();
-                if st.early.is_empty() {
+                if !st.is_inside_batch() {
                     return Ok(());
                 }
                 let (settle, live_after) = (std::time::Duration::ZERO, self.options().live_after);
@@ -297,7 +299,7 @@ impl Tiers {
     fn make_in_tmp(&self, batches: &[Batch]) -> Result<HashMap<Lsn, Copied>> {
         let specs: Vec<(Lsn, Arc<Spec>, Ino)> = {
             let st = self.state.lock();
-            let events = batches.iter().flat_map(|batch| st.events.range(batch.events.clone()));
+            let events = batches.iter().flat_map(|batch| st.queue.events().range(batch.events.clone()));
             let specs = events.filter_map(|event| match &event.change {
                 Change::Make { spec, at, .. } => Some((event.lsn, spec.clone(), at.0)),
                 _ => None,
@@ -405,7 +407,7 @@ impl Tiers {
         let (Step::Attr { path, ino, new }, [Effect::Touched(node)]) = (&planned.step, &planned.effects[..]) else {
             return None;
         };
-        let now = self.state.lock().as_overtaken(*node, *new);
+        let now = self.state.lock().in_place.as_overtaken(*node, *new);
         (now != *new).then(|| Step::Attr { path: path.clone(), ino: *ino, new: now })
     }
 
@@ -468,7 +470,7 @@ impl Tiers {
         self.renew_proofs(planned, met)?; // 6
         let mut st = self.state.lock();
         self.forget_applied_attrs(&mut st, *upto);
-        st.early.extend(batches.iter().flat_map(|batch| batch.ahead.iter().copied()));
+        st.run_ahead(batches.iter().flat_map(|batch| batch.ahead.iter().copied()));
         let rebound = self.rebind(&st, *upto);
         let mut records: Vec<Record> = rebound.iter().flat_map(|(ino, ..)| st.before_bind(*ino)).collect();
         let names = records.len() as u64;
@@ -477,12 +479,12 @@ impl Tiers {
         let last = self.log.append(&records)?; // 7
         let first = last + 1 - records.len() as u64 + names;
         for (lsn, (ino, object, _)) in (first..).zip(rebound) {
-            st.bind(ino, lsn, object, self.uptime());
+            st.uncommitted.bind(ino, lsn, object, self.uptime());
         }
         let superseded = superseded(&st, *upto, planned);
-        let events = st.events.iter().take_while(|event| event.lsn <= *upto).count() as u64;
+        let events = st.queue.up_to(*upto).count() as u64;
         st.pop(*upto, last);
-        st.book.published(*upto, self.stamp(self.uptime()));
+        st.checkpoints.published(*upto, self.stamp(self.uptime()));
         self.counters.notes.applied(*upto);
         self.counters.published(events, publish_plan::stepped(batches, planned));
         Ok(superseded)
@@ -534,7 +536,7 @@ impl Tiers {
             self.mark_clean_or_let_go(&file, &mut io, fd.clone(), Fingerprint::of(stat), Pool::set_fingerprint)?;
         if is_clean {
             io.set_checked(self.uptime());
-            self.state.lock().set_clean(Clean { ino, bytes: content.size, burst: content.burst() });
+            self.state.lock().clean.add(Clean { ino, bytes: content.size, burst: content.burst() });
         }
         Ok(is_clean.then_some(fd))
     }
@@ -558,7 +560,7 @@ impl Tiers {
                 }
                 file.place(&mut io, Bytes::Slow, fd);
                 let lsn = self.log.last();
-                st.unrefer(content.object(), lsn);
+                st.objects.remove(content.object(), lsn);
             }
         }
         self.slow.placed(content.object().tail());
@@ -741,7 +743,7 @@ impl Tiers {
     /// New `bind` records for files whose present record `applied` is about to pass: recovery reads only records after
     /// it.
     fn rebind(&self, st: &EngineState, upto: Lsn) -> Vec<(Ino, ObjectId, Record)> {
-        let passed = st.bound.range(..=upto).map(|(_, bound)| *bound).filter(|_| !left_out!(Rebind));
+        let passed = st.uncommitted.bound_up_to(upto).filter(|_| !left_out!(Rebind));
         let files = passed.filter_map(|(ino, object)| {
             let path = st.view.path(ino)?;
             Some((ino, object, Record::Bind { path, ino, object }))
@@ -775,7 +777,7 @@ impl Tiers {
         let applied = {
             let mut st = self.state.lock();
             st.view.leave_tmp(self.uptime());
-            st.applied
+            st.queue.applied()
         };
         self.drop_log(applied)
     }
@@ -783,7 +785,7 @@ impl Tiers {
 
 /// The inodes of the events up to `upto`.
 fn inodes_upto(st: &EngineState, upto: Lsn) -> HashSet<Ino> {
-    st.events.iter().take_while(|event| event.lsn <= upto).flat_map(|event| event.change.inodes()).collect()
+    st.queue.up_to(upto).flat_map(|event| event.change.inodes()).collect()
 }
 
 /// Whether no event pending after `upto` gives the file another name or version.
@@ -801,7 +803,7 @@ fn is_placed_after(st: &EngineState, ino: Ino, (dir, name): (&Ino, &Name), upto:
 }
 
 fn changes_after(st: &EngineState, ino: Ino, upto: Lsn) -> impl Iterator<Item = &Change> {
-    let later = st.events.iter().rev().take_while(move |event| event.lsn > upto);
+    let later = st.queue.events().iter().rev().take_while(move |event| event.lsn > upto);
     later.map(|event| &event.change).filter(move |change| change.inodes().contains(&ino))
 }
 
@@ -823,7 +825,7 @@ fn superseded(st: &EngineState, upto: Lsn, planned: &[Planned]) -> Vec<Vec<u8>> 
             _ => None,
         })
         .collect();
-    let copies = st.events.iter().take_while(|event| event.lsn <= upto).filter_map(|event| match &event.change {
+    let copies = st.queue.up_to(upto).filter_map(|event| match &event.change {
         Change::Content { content, .. } if !content.object().needs_slow() => {
             content.copy.lock().as_ref().map(|copied| copied.tmp.clone())
         }

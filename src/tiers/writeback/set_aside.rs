@@ -33,14 +33,15 @@ use crate::path::{Name, escape};
 use crate::tiers::disk::Kind;
 use crate::tiers::disk::layout::{remove_leftover, split};
 use crate::tiers::log::record::{Attrs, Kept, Spec};
+use crate::tiers::model::aside_nodes::Aside;
 use crate::tiers::model::closure::{Closure, closure, pending_at};
+use crate::tiers::model::event::{Change, Event};
 use crate::tiers::model::node::DirEntryKey;
-use crate::tiers::model::state::{Aside, Change, EngineState, Event};
+use crate::tiers::model::state::EngineState;
 use crate::tiers::objects::attrs::own_xattrs;
 use crate::tiers::objects::file::{Bytes, FileState, Io};
 use crate::tiers::objects::version::Content;
 use crate::tiers::ops::names::add_subdir;
-use crate::tiers::small_deque::SmallDeque;
 use crate::tiers::writeback::deadline::{SaveTask, Saving};
 use crate::tiers::writeback::group::Unfinished;
 use crate::tiers::{Cx, Ino, Lsn, ROOT, Tiers};
@@ -225,7 +226,7 @@ impl Tiers {
         let (taken, touched) = self.follow_set_aside(&mut st, &closure, kept, &outcome.returned, &mut ios); // 5
         if taken.iter().any(|event| matches!(event.change, Change::Rename { .. } | Change::Exchange { .. })) {
             // A directory may have its old name again, and with it nodes that were set aside below it before.
-            let before = st.aside.iter().filter(|(_, aside)| aside.lsn < first).map(|(ino, _)| *ino).collect();
+            let before = st.aside.iter().filter(|(_, aside)| aside.lsn < first).map(|(ino, _)| ino).collect();
             self.log_aside_again(&mut st, before)?;
         }
         drop(st);
@@ -254,7 +255,7 @@ impl Tiers {
                 self.finish_group(unfinished)?;
             }
         }
-        if self.state.lock().early.is_empty() { Ok(()) } else { Err(half_done()) }
+        if !self.state.lock().is_inside_batch() { Ok(()) } else { Err(half_done()) }
     }
 
     /// The attributes of the object. Attributes that only the view has are written to the object first.
@@ -285,7 +286,7 @@ impl Tiers {
         let now = self.log.last();
         let taken = st.take_out(&closure.events, now);
         let of_it: HashSet<Lsn> = closure.events.iter().copied().collect();
-        st.book.set_aside(|lsn| of_it.contains(&lsn));
+        st.checkpoints.set_aside(|lsn| of_it.contains(&lsn));
         for event in &taken {
             if let Change::Content { content, .. } = &event.change {
                 // A copy in progress finds that it is no longer wanted.
@@ -306,7 +307,7 @@ impl Tiers {
         }
         returned.iter().filter(|ino| !detached.contains_key(ino)).for_each(|ino| {
             st.view.give_back(*ino);
-            st.overtaken.remove(ino);
+            st.in_place.forget_overtaken(*ino);
         });
         for (ino, aside) in kept {
             if let Some((file, io)) = ios.get_mut(&ino) {
@@ -315,7 +316,7 @@ impl Tiers {
                     file.place(io, Bytes::Object(object), fd);
                 }
                 (io.dirty, io.has_event, io.mtime_set_since_bind, io.interrupted) = (false, false, false, false);
-                st.committed(ino);
+                st.uncommitted.remove(ino);
             }
             if let Some(node) = st.view.get_mut(ino) {
                 let names = node.links.len() as u32;
@@ -361,7 +362,7 @@ impl Tiers {
             let viewed = st.slot(&(dir, name.clone())).and_then(|slot| slot.view());
             touched.extend([Some(dir), who, viewed].into_iter().flatten());
             // Nodes set aside earlier keep their names.
-            let is_aside = |ino: Ino| stays.contains(&ino) || st.aside.contains_key(&ino);
+            let is_aside = |ino: Ino| stays.contains(&ino) || st.aside.has(ino);
             if viewed == who || viewed.is_some_and(is_aside) {
                 continue;
             }
@@ -411,7 +412,7 @@ impl Tiers {
         let from = st.aside_from().filter(|_| !left_out!(AsideAgain)).unwrap_or(Lsn::MAX);
         if from <= last {
             let old = st.aside.iter().filter(|(_, aside)| aside.lsn <= last && aside.again.is_none());
-            let old: Vec<Ino> = old.map(|(ino, _)| *ino).collect();
+            let old: Vec<Ino> = old.map(|(ino, _)| ino).collect();
             self.log_aside_again(&mut st, old)?;
         }
         drop(st);
@@ -423,12 +424,10 @@ impl Tiers {
             return Ok(());
         }
         nodes.sort_by_key(|ino| (depth(st, *ino), *ino));
-        let said = nodes.iter().filter_map(|ino| st.aside.get(ino).map(|aside| (*ino, aside.since, &aside.kept)));
+        let said = nodes.iter().filter_map(|ino| st.aside.get(*ino).map(|aside| (*ino, aside.since, &aside.kept)));
         let last = self.log_aside(st, said, Vec::new())?;
         for (lsn, ino) in (last - nodes.len() as u64..).zip(nodes) {
-            if let Some(aside) = st.aside.get_mut(&ino) {
-                aside.again = Some(lsn);
-            }
+            st.aside.repeated(ino, lsn);
         }
         Ok(())
     }
@@ -443,16 +442,16 @@ fn outcome(st: &EngineState, closure: &Closure) -> AsideOutcome {
     let made: HashSet<Ino> = {
         let of_it = |event: &&Event| closure.events.binary_search(&event.lsn).is_ok();
         let made = |event: &Event| if let Change::Make { ino, .. } = event.change { Some(ino) } else { None };
-        st.events.iter().filter(of_it).filter_map(made).collect()
+        st.queue.events().iter().filter(of_it).filter_map(made).collect()
     };
     let changed: HashSet<Ino> = {
         let of_it = |event: &&Event| closure.events.binary_search(&event.lsn).is_ok();
-        st.events.iter().filter(of_it).flat_map(|event| event.change.inodes()).collect()
+        st.queue.events().iter().filter(of_it).flat_map(|event| event.change.inodes()).collect()
     };
     let mut outcome = AsideOutcome::default();
     for ino in closure.inodes.iter().filter(|ino| changed.contains(ino) || closure.uncommitted.contains(ino)) {
         let Some(node) = st.view.get(*ino) else { continue };
-        let newest = st.contents.get(ino).and_then(SmallDeque::back).map(|(_, content)| content.clone());
+        let newest = st.queue.newest_version(*ino).map(|(_, content)| content.clone());
         let has_name = !node.links.is_empty();
         match newest {
             Some(content) if has_name => outcome.kept.push((*ino, Some(content))),

@@ -1,0 +1,71 @@
+//! What the log's events are in memory: changes of the view that the slow tier does not have yet.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::tiers::disk::NewAttr;
+use crate::tiers::log::record::Spec;
+use crate::tiers::model::node::DirEntryKey;
+use crate::tiers::objects::version::Content;
+use crate::tiers::{Ino, Lsn};
+
+/// One ordered change of the view that the slow tier does not have yet.
+#[derive(Debug, Clone)]
+pub(crate) struct Event {
+    pub(crate) lsn: Lsn,
+    /// Uptime of the append.
+    pub(crate) at: Duration,
+    pub(crate) change: Change,
+}
+
+/// What changed, by inode. Names are the view's at the event's LSN. There may be a million: larger variants than
+/// `Content` are boxed.
+#[derive(Debug, Clone)]
+pub(crate) enum Change {
+    Make { ino: Ino, at: DirEntryKey, spec: Arc<Spec> },
+    Content { ino: Ino, at: DirEntryKey, content: Arc<Content> },
+    Link { ino: Ino, at: DirEntryKey },
+    Rename { ino: Ino, from: Box<DirEntryKey>, to: Box<DirEntryKey>, replaced: Option<Ino> },
+    Exchange { a: Ino, a_at: Box<DirEntryKey>, b: Ino, b_at: Box<DirEntryKey> },
+    Remove { ino: Ino, at: DirEntryKey },
+    SetAttr { ino: Ino, new: Box<NewAttr> },
+    SetXattr { ino: Ino, key: Box<[u8]>, value: Option<Box<[u8]>> },
+}
+
+impl Change {
+    /// The names it touches.
+    pub(crate) fn places(&self) -> Vec<&DirEntryKey> {
+        match self {
+            Change::Make { at, .. }
+            | Change::Content { at, .. }
+            | Change::Link { at, .. }
+            | Change::Remove { at, .. } => vec![at],
+            Change::Rename { from, to, .. } => vec![from, to],
+            Change::Exchange { a_at, b_at, .. } => vec![a_at, b_at],
+            Change::SetAttr { .. } | Change::SetXattr { .. } => Vec::new(),
+        }
+    }
+
+    /// The name that leads to another node from then on, if it is a single one.
+    pub(crate) fn overwrites(&self) -> Option<&DirEntryKey> {
+        match self {
+            Change::Make { at, .. } | Change::Link { at, .. } | Change::Remove { at, .. } => Some(at),
+            Change::Rename { to, .. } => Some(to),
+            Change::Content { .. } | Change::Exchange { .. } | Change::SetAttr { .. } | Change::SetXattr { .. } => None,
+        }
+    }
+
+    /// The inodes it touches.
+    pub(crate) fn inodes(&self) -> Vec<Ino> {
+        match self {
+            Change::Make { ino, .. }
+            | Change::Content { ino, .. }
+            | Change::Link { ino, .. }
+            | Change::Remove { ino, .. }
+            | Change::SetAttr { ino, .. }
+            | Change::SetXattr { ino, .. } => vec![*ino],
+            Change::Rename { ino, replaced, .. } => [Some(*ino), *replaced].into_iter().flatten().collect(),
+            Change::Exchange { a, b, .. } => vec![*a, *b],
+        }
+    }
+}

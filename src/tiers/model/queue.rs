@@ -1,0 +1,230 @@
+//! The pending events in the order of the log, and an index of the versions among them.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use foldhash::HashMap;
+
+use crate::tiers::model::event::{Change, Event};
+use crate::tiers::objects::version::Content;
+use crate::tiers::small_deque::SmallDeque;
+use crate::tiers::{Ino, Lsn};
+
+/// Capacity that the queue keeps, in events, when it shrinks.
+const EVENTS_KEPT: usize = 1024;
+
+/// A version of a file, and its event.
+pub(crate) type QueuedVersion = (Lsn, Arc<Content>);
+
+#[derive(Debug, Default)]
+pub(crate) struct EventQueue {
+    /// Not yet applied, by LSN.
+    events: VecDeque<Event>,
+    applied: Lsn,
+    /// The content events up to here were sealed at the last check, and perhaps further ones.
+    sealed: Lsn,
+    /// The pending versions, by file.
+    versions: HashMap<Ino, SmallDeque<QueuedVersion>>,
+    /// The last event that removed a name of a file.
+    last_removals: HashMap<Ino, Lsn>,
+}
+
+impl EventQueue {
+    /// In the order of their LSNs.
+    pub(crate) fn events(&self) -> &VecDeque<Event> {
+        &self.events
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.events.len()
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.events.is_empty()
+    }
+
+    /// Everything up to here is on the slow tier.
+    pub(crate) fn applied(&self) -> Lsn {
+        self.applied
+    }
+
+    /// The LSN of the oldest event.
+    pub(crate) fn front(&self) -> Option<Lsn> {
+        self.events.front().map(|event| event.lsn)
+    }
+
+    /// The events up to this LSN.
+    pub(crate) fn up_to(&self, upto: Lsn) -> impl Iterator<Item = &Event> + Clone {
+        self.events.iter().take_while(move |event| event.lsn <= upto)
+    }
+
+    /// How many events there are up to this LSN: the index of the first one behind it.
+    pub(crate) fn index_behind(&self, lsn: Lsn) -> usize {
+        self.events.partition_point(|event| event.lsn <= lsn)
+    }
+
+    /// The event with this LSN.
+    pub(crate) fn event(&self, lsn: Lsn) -> Option<&Event> {
+        let at = self.events.binary_search_by_key(&lsn, |event| event.lsn).ok()?;
+        self.events.get(at)
+    }
+
+    /// The pending versions of a file, oldest first.
+    pub(crate) fn versions(&self, ino: Ino) -> impl Iterator<Item = &QueuedVersion> + Clone {
+        self.versions.get(&ino).into_iter().flat_map(SmallDeque::iter)
+    }
+
+    /// The pending versions of a file behind this event, oldest first.
+    pub(crate) fn versions_behind(&self, ino: Ino, lsn: Lsn) -> impl Iterator<Item = &QueuedVersion> {
+        self.versions.get(&ino).into_iter().flat_map(move |versions| versions.behind(move |(at, _)| *at <= lsn))
+    }
+
+    pub(crate) fn newest_version(&self, ino: Ino) -> Option<&QueuedVersion> {
+        self.versions.get(&ino)?.back()
+    }
+
+    pub(crate) fn has_versions(&self, ino: Ino) -> bool {
+        self.versions.contains_key(&ino)
+    }
+
+    /// The pending versions of all files, in no order of the files.
+    pub(crate) fn all_versions(&self) -> impl Iterator<Item = &QueuedVersion> {
+        self.versions.values().flat_map(SmallDeque::iter)
+    }
+
+    /// The newest pending version of each file.
+    pub(crate) fn newest_versions(&self) -> impl Iterator<Item = (Ino, &QueuedVersion)> {
+        self.versions.iter().filter_map(|(ino, versions)| Some((*ino, versions.back()?)))
+    }
+
+    /// The last pending event that removes a name of the file.
+    pub(crate) fn last_removal(&self, ino: Ino) -> Option<Lsn> {
+        self.last_removals.get(&ino).copied()
+    }
+
+    /// Adds an event behind all others or, at a start, in its place among them.
+    pub(super) fn push(&mut self, event: Event) {
+        let lsn = event.lsn;
+        match &event.change {
+            Change::Content { ino, content, .. } => {
+                self.versions.entry(*ino).or_default().push_back((lsn, content.clone()));
+            }
+            Change::Remove { ino, .. } | Change::Rename { replaced: Some(ino), .. } => {
+                let last = self.last_removals.entry(*ino).or_default();
+                *last = lsn.max(*last);
+            }
+            _ => {}
+        }
+        // Grow by 25 %, not 2x: the queue may hold a million events.
+        if self.events.len() == self.events.capacity() {
+            self.events.reserve_exact((self.events.len() / 4).max(64));
+        }
+        let behind = self.events.iter().rev().take_while(|other| other.lsn > lsn).count();
+        self.events.insert(self.events.len() - behind, event);
+    }
+
+    /// Takes out the oldest event, if it is not behind `upto`. Its version stays until [`EventQueue::forget_version`].
+    pub(super) fn pop(&mut self, upto: Lsn) -> Option<Event> {
+        self.events.pop_front_if(|event| event.lsn <= upto)
+    }
+
+    /// Everything up to here is applied, and popped.
+    pub(super) fn set_applied(&mut self, upto: Lsn) {
+        // A small queue is not worth shrinking.
+        if self.events.capacity() > EVENTS_KEPT && self.events.len() < self.events.capacity() / 4 {
+            self.events.shrink_to((self.events.len() * 2).max(EVENTS_KEPT));
+        }
+        self.applied = self.applied.max(upto);
+        self.last_removals.retain(|_, lsn| *lsn > upto);
+    }
+
+    /// Where the log of the last daemon says that everything is applied.
+    pub(crate) fn start_behind(&mut self, applied: Lsn) {
+        self.applied = applied;
+    }
+
+    /// Takes these events out of the order, wherever they are in it; `events` is sorted. Their versions stay until
+    /// [`EventQueue::forget_version`].
+    pub(super) fn take_out(&mut self, events: &[Lsn]) -> Vec<Event> {
+        let (mut taken, mut left) = (Vec::new(), VecDeque::with_capacity(self.events.len()));
+        for event in std::mem::take(&mut self.events) {
+            match events.binary_search(&event.lsn) {
+                Ok(_) => taken.push(event),
+                Err(_) => left.push_back(event),
+            }
+        }
+        self.events = left;
+        self.last_removals.clear();
+        for event in &self.events {
+            if let Change::Remove { ino, .. } | Change::Rename { replaced: Some(ino), .. } = &event.change {
+                self.last_removals.insert(*ino, event.lsn);
+            }
+        }
+        taken
+    }
+
+    /// The version of this event has left the queue.
+    pub(super) fn forget_version(&mut self, ino: Ino, lsn: Lsn) {
+        let Some(versions) = self.versions.get_mut(&ino) else { return };
+        let is_first = versions.iter().next().is_some_and(|(first, _)| *first == lsn);
+        match is_first {
+            true => drop(versions.pop_front()),
+            false => versions.retain(|(at, _)| *at != lsn),
+        }
+        if versions.is_empty() {
+            self.versions.remove(&ino);
+        }
+    }
+
+    /// The first `most` versions, in LSN order, that are not sealed yet and that `which` chooses.
+    pub(crate) fn unsealed(&mut self, which: impl Fn(Ino, Lsn) -> bool, most: usize) -> Vec<(Lsn, Ino, Arc<Content>)> {
+        let done = |content: &Content| content.is_sealed() || content.is_applied();
+        let open = self.events.range(self.index_behind(self.sealed)..).filter_map(|event| match &event.change {
+            Change::Content { ino, content, .. } if !done(content) => Some((event.lsn, *ino, content)),
+            _ => None,
+        });
+        let mut open = open.peekable();
+        let sealed = match (open.peek(), self.events.back()) {
+            (Some((first, ..)), _) => first - 1,
+            (None, last) => last.map_or(self.sealed, |last| last.lsn),
+        };
+        let wanted = open.filter(|(lsn, ino, _)| which(*ino, *lsn));
+        let wanted = wanted.take(most).map(|(lsn, ino, content)| (lsn, ino, content.clone())).collect();
+        self.sealed = sealed;
+        wanted
+    }
+
+    /// Panics if the events are not in order or not behind `applied`; for tests.
+    pub(crate) fn check(&self) {
+        let mut last = self.applied;
+        for event in &self.events {
+            assert!(event.lsn > last, "events are in order and behind applied");
+            last = event.lsn;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::path::Name;
+    use crate::tiers::ROOT;
+    use std::time::Duration;
+
+    /// An event that is inserted before others has its place before them, so the name it removes is not the last one.
+    #[test]
+    fn a_removal_that_comes_in_before_another_is_not_the_last() {
+        let mut queue = EventQueue::default();
+        let ino = 2;
+        for (lsn, name) in [(5, "other"), (3, "left"), (7, "made")] {
+            let at = (ROOT, Name::new(name.as_bytes()).expect("a name"));
+            let change = match name {
+                "made" => Change::Link { ino, at },
+                _ => Change::Remove { ino, at },
+            };
+            queue.push(Event { lsn, at: Duration::ZERO, change });
+        }
+        assert_eq!(queue.events().iter().map(|event| event.lsn).collect::<Vec<_>>(), [3, 5, 7]);
+        assert_eq!(queue.last_removal(ino), Some(5));
+    }
+}

@@ -1,0 +1,77 @@
+//! The files with bytes that are not in an event, and the `bind` records that name their objects.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use foldhash::HashMap;
+
+use crate::tiers::log::record::ObjectId;
+use crate::tiers::{Ino, Lsn};
+
+#[derive(Debug, Default)]
+pub(crate) struct UncommittedFiles {
+    /// Since when a file has such bytes.
+    since: HashMap<Ino, Duration>,
+    /// The newest `bind` record of each; logged again before `applied` passes it.
+    binds: BTreeMap<Lsn, (Ino, ObjectId)>,
+    bound_at: HashMap<Ino, Lsn>,
+}
+
+impl UncommittedFiles {
+    /// The file's bytes are ahead of its events, at the latest since now; the record at `lsn` says so.
+    pub(crate) fn bind(&mut self, ino: Ino, lsn: Lsn, object: ObjectId, now: Duration) {
+        self.unbind(ino);
+        self.binds.insert(lsn, (ino, object));
+        self.bound_at.insert(ino, lsn);
+        self.since.entry(ino).or_insert(now);
+    }
+
+    fn unbind(&mut self, ino: Ino) {
+        if let Some(lsn) = self.bound_at.remove(&ino) {
+            self.binds.remove(&lsn);
+        }
+    }
+
+    /// The file's bytes have all become events, or it is gone.
+    pub(crate) fn remove(&mut self, ino: Ino) {
+        self.unbind(ino);
+        self.since.remove(&ino);
+    }
+
+    pub(crate) fn has(&self, ino: Ino) -> bool {
+        self.since.contains_key(&ino)
+    }
+
+    pub(crate) fn since(&self, ino: Ino) -> Option<Duration> {
+        self.since.get(&ino).copied()
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.since.len()
+    }
+
+    pub(crate) fn files(&self) -> impl Iterator<Item = Ino> {
+        self.since.keys().copied()
+    }
+
+    /// Each file, and since when.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (Ino, Duration)> {
+        self.since.iter().map(|(ino, since)| (*ino, *since))
+    }
+
+    /// The files with a `bind` record, and their objects, in the order of the records.
+    pub(crate) fn bound(&self) -> impl Iterator<Item = (Ino, ObjectId)> {
+        self.binds.values().copied()
+    }
+
+    /// The same for the records up to here.
+    pub(crate) fn bound_up_to(&self, upto: Lsn) -> impl Iterator<Item = (Ino, ObjectId)> {
+        self.binds.range(..=upto).map(|(_, bound)| *bound)
+    }
+
+    /// Panics unless there is one `bind` record a file; for tests.
+    pub(crate) fn check(&self) {
+        assert!(self.binds.iter().all(|(lsn, (ino, _))| self.bound_at.get(ino) == Some(lsn)));
+        assert_eq!(self.binds.len(), self.bound_at.len(), "one bind record a file");
+    }
+}
