@@ -113,6 +113,7 @@ const PURE: &[&str] = &[
     "src/tiers/model/view.rs",
     "src/tiers/model/aside_nodes.rs",
     "src/tiers/model/clean_list.rs",
+    "src/tiers/model/copy_plan.rs",
     "src/tiers/model/event.rs",
     "src/tiers/model/in_place.rs",
     "src/tiers/model/object_references.rs",

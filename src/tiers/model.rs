@@ -4,6 +4,7 @@
 pub(crate) mod aside_nodes;
 pub(crate) mod clean_list;
 pub(crate) mod closure;
+pub(crate) mod copy_plan;
 pub(crate) mod event;
 pub(crate) mod in_place;
 pub(crate) mod node;

@@ -139,7 +139,7 @@ fn put<'a>(world: &mut HashMap<&'a DirEntryKey, Option<Ino>>, change: &'a Change
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use std::sync::Arc;
     use std::time::Duration;
 
@@ -154,14 +154,14 @@ mod tests {
     use crate::tiers::objects::version::Content;
 
     /// A queue that is filled step by step and numbers its events from 1 on.
-    struct Queue(EngineState);
+    pub(crate) struct Queue(pub(crate) EngineState);
 
-    fn at(dir: Ino, name: &str) -> DirEntryKey {
+    pub(crate) fn at(dir: Ino, name: &str) -> DirEntryKey {
         (dir, Name::new(name.as_bytes()).expect("a name"))
     }
 
     impl Queue {
-        fn new() -> Self {
+        pub(crate) fn new() -> Self {
             Queue(EngineState::new(View::new(&stat(2, Kind::Dir), Duration::ZERO)))
         }
 
@@ -177,7 +177,7 @@ mod tests {
             self.0.view.learn(dir, &name, Some(&stat(number, kind)), asked, 0).expect("it is there")
         }
 
-        fn file(&mut self, dir: Ino, name: &str) -> Ino {
+        pub(crate) fn file(&mut self, dir: Ino, name: &str) -> Ino {
             let (ino, at) = (self.0.view.new_ino(), at(dir, name));
             self.0.view.add(ino, Kind::File, NodeAttrs::default());
             self.0.view.set_view(at.0, &at.1, Some(ino));
@@ -185,7 +185,7 @@ mod tests {
             ino
         }
 
-        fn content(&mut self, ino: Ino, at: DirEntryKey) {
+        pub(crate) fn content(&mut self, ino: Ino, at: DirEntryKey) {
             let object = ObjectId { home: Home::Fast, number: ino };
             let content = Arc::new(Content::new(object, 1, Attrs::default(), 0));
             self.push(Change::Content { ino, at, content });
@@ -200,14 +200,14 @@ mod tests {
             ino
         }
 
-        fn rename(&mut self, ino: Ino, from: DirEntryKey, to: DirEntryKey) {
+        pub(crate) fn rename(&mut self, ino: Ino, from: DirEntryKey, to: DirEntryKey) {
             let replaced = self.0.view.live_dir(to.0).and_then(|dir| dir.slots.get(&to.1)?.view());
             self.0.view.set_view(to.0, &to.1, Some(ino));
             self.0.view.set_view(from.0, &from.1, None);
             self.push(Change::Rename { ino, from: from.into(), to: to.into(), replaced });
         }
 
-        fn remove(&mut self, ino: Ino, at: DirEntryKey) {
+        pub(crate) fn remove(&mut self, ino: Ino, at: DirEntryKey) {
             self.0.view.set_view(at.0, &at.1, None);
             self.push(Change::Remove { ino, at });
         }

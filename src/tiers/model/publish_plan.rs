@@ -24,13 +24,14 @@ use crate::tiers::disk::sync::atomic::Ordering;
 use crate::tiers::log::record::{Path, Step};
 use crate::tiers::model::event::{Change, Event};
 use crate::tiers::model::node::DirEntryKey;
+use crate::tiers::model::queue::QueuedVersion;
 use crate::tiers::model::state::EngineState;
 use crate::tiers::objects::parts::in_part;
 use crate::tiers::objects::version::{Content, Copied};
 use crate::tiers::{Ino, Lsn};
 
 /// Events in one group, and in one batch under pressure.
-const GROUP_MAX: usize = 128;
+pub(super) const GROUP_MAX: usize = 128;
 const PRESSURE_MAX: usize = 1024;
 /// How many events are searched for removals that may go ahead of others.
 const AHEAD_MAX: usize = 16_384;
@@ -53,7 +54,7 @@ pub(crate) struct Batch {
     pub(crate) events: Range<usize>,
     pub(crate) upto: Lsn,
     /// The published version of each file with content in the batch, and its event.
-    pub(crate) contents: HashMap<Ino, (Lsn, Arc<Content>)>,
+    pub(crate) contents: HashMap<Ino, QueuedVersion>,
     /// Files whose version in this batch is gone and replaced by a version of a later event, because the batch was cut:
     /// until that event the slow tree is inside of a batch.
     pub(crate) ahead: Vec<(Ino, Lsn)>,
@@ -125,24 +126,24 @@ pub(crate) fn next(st: &EngineState, pace: PublishPace) -> NextToPublish {
     NextToPublish::Batches(batches)
 }
 
-/// Versions that batches near the front of the queue wait for, in the order in which they are needed. Computed lazily:
-/// a copier takes the first.
-pub(crate) fn wanted(st: &EngineState, pressure: bool) -> impl Iterator<Item = (Lsn, Ino, Arc<Content>)> + '_ {
-    let (mut walk, mut at) = (Walk::default(), 0);
-    let batches = std::iter::from_fn(move || {
-        if at >= st.queue.len() {
-            return None;
-        }
-        let batch = batch_at(st, &mut walk, at, pressure);
-        at = batch.as_ref().map_or(at + 1, |batch| batch.events.end);
-        Some(batch)
-    });
-    let missing = batches.flatten().flat_map(|batch| {
-        let mut missing: Vec<_> = batch.contents.into_iter().filter(|(_, (_, content))| !content.is_copied()).collect();
-        missing.sort_by_key(|(_, (lsn, _))| *lsn);
-        missing.into_iter().map(|(ino, (lsn, content))| (lsn, ino, content))
-    });
-    missing.take(GROUP_MAX)
+/// The versions without a copy that a batch needs, in the order of the log.
+pub(super) fn missing_in(batch: Batch) -> Vec<(Ino, QueuedVersion)> {
+    let mut missing: Vec<_> = batch.contents.into_iter().filter(|(_, (_, content))| !content.is_copied()).collect();
+    missing.sort_by_key(|(_, (lsn, _))| *lsn);
+    missing
+}
+
+/// The versions without a copy for which the front of the queue waits.
+pub(super) fn missing_at_front(st: &EngineState, pressure: bool) -> Vec<Lsn> {
+    let (mut walk, mut missing) = (Walk::default(), Vec::new());
+    let (mut at, mut through) = (0, 0);
+    while at == 0 || st.queue.events().get(at).is_some_and(|event| event.lsn <= through) {
+        let Some(batch) = st.queue.events().get(at).and_then(|_| batch_at(st, &mut walk, at, pressure)) else { break };
+        at = batch.events.end;
+        through = batch.ahead.iter().map(|(_, lsn)| *lsn).max().unwrap_or(0).max(through);
+        missing.extend(missing_in(batch).into_iter().map(|(_, (lsn, _))| lsn));
+    }
+    missing
 }
 
 /// The file whose missing version blocks the front of the queue: it was rewritten in place and has not been committed
@@ -311,7 +312,7 @@ fn goes_across(st: &EngineState, i: usize) -> bool {
 }
 
 /// The batch that begins with event `at`; `None` while a version it needs does not exist.
-fn batch_at(st: &EngineState, walk: &mut Walk, at: usize, pressure: bool) -> Option<Batch> {
+pub(super) fn batch_at(st: &EngineState, walk: &mut Walk, at: usize, pressure: bool) -> Option<Batch> {
     let events = st.queue.events();
     let mut sources = vec![walk.source(st, at)?];
     let mut end = adjacent_end(st, walk, at);
@@ -370,7 +371,9 @@ fn batch_at(st: &EngineState, walk: &mut Walk, at: usize, pressure: bool) -> Opt
 
 /// State of a walk through the events, from batch to batch.
 #[derive(Default)]
-struct Walk {
+pub(super) struct Walk {
+    /// The walk begins behind this event: earlier batches bring the earlier versions to the slow tier.
+    behind: Lsn,
     /// Where versions come from: each file's history is walked once, not once per version.
     stands: HashMap<Ino, (usize, Option<usize>)>,
     /// Files that earlier batches bring to the slow tier.
@@ -378,6 +381,16 @@ struct Walk {
 }
 
 impl Walk {
+    pub(super) fn behind(behind: Lsn) -> Self {
+        Walk { behind, ..Walk::default() }
+    }
+
+    /// Whether an earlier batch brings the file to the slow tier.
+    fn brings(&self, st: &EngineState, ino: Ino) -> bool {
+        let has_earlier = || st.queue.versions(ino).next().is_some_and(|(lsn, _)| *lsn <= self.behind);
+        self.arrived.contains(&ino) || (self.behind > 0 && has_earlier())
+    }
+
     /// The event that has the bytes of event `i`: itself, or the one that replaces it.
     fn source(&mut self, st: &EngineState, i: usize) -> Option<usize> {
         match &st.queue.events()[i].change {
@@ -422,7 +435,7 @@ fn removed_in<'a>(st: &EngineState, walk: &Walk, slice: impl Iterator<Item = &'a
         _ => None,
     });
     let unnamed = |ino: &Ino| st.view.get(*ino).is_none_or(|node| node.links.is_empty());
-    let there = |ino: &Ino| on_slow(st, *ino) || walk.arrived.contains(ino);
+    let there = |ino: &Ino| on_slow(st, *ino) || walk.brings(st, *ino);
     gone.filter(|ino| !there(ino) && !linked.contains(ino) && unnamed(ino)).collect()
 }
 
@@ -430,7 +443,7 @@ fn removed_in<'a>(st: &EngineState, walk: &Walk, slice: impl Iterator<Item = &'a
 fn adjacent_end(st: &EngineState, walk: &Walk, at: usize) -> usize {
     let events = st.queue.events();
     let (first, mut place) = match &events[at].change {
-        Change::Content { ino, at, .. } if !on_slow(st, *ino) && !walk.arrived.contains(ino) => (*ino, at.clone()),
+        Change::Content { ino, at, .. } if !on_slow(st, *ino) && !walk.brings(st, *ino) => (*ino, at.clone()),
         _ => return at + 1,
     };
     // A copied version does not wait for newer ones that are not copied: a busy file always has one.

@@ -22,7 +22,7 @@ use crate::tiers::disk::layout::remove_leftover;
 use crate::tiers::disk::{Access, Dir, File};
 use crate::tiers::log::record::{Attrs, TmpStat};
 use crate::tiers::model::event::Change;
-use crate::tiers::model::publish_plan;
+use crate::tiers::model::{copy_plan, publish_plan};
 use crate::tiers::objects::abilities::Abilities;
 use crate::tiers::objects::copy::{CHUNK, NotCopied, copy_data, next_data};
 use crate::tiers::objects::file::FileState;
@@ -106,10 +106,9 @@ impl Tiers {
         // Outside the allowed hours copying only makes room that is needed: do no more than that.
         let at_once = if self.outside_hours().is_some() { 1 } else { AT_ONCE };
         let mut st = self.state.lock();
-        let wanted = self.first_to_copy(&st).into_iter().chain(publish_plan::wanted(&st, pressure));
-        let ready: Vec<_> = wanted.filter(|(_, _, content)| content.is_sealed() && content.is_intact()).collect();
-        for (lsn, ino, content) in ready {
-            let Some(state) = st.known_file(ino) else { continue };
+        let wanted = self.first_to_copy(&st).into_iter().chain(st.to_copy(pressure));
+        for (ino, (lsn, content)) in wanted.filter(|(_, (_, content))| content.is_sealed() && content.is_intact()) {
+            let Some(state) = st.known_file(ino).filter(|_| copy_plan::is_needed(&st, ino, lsn)) else { continue };
             if state.draining.swap(true, Ordering::AcqRel) {
                 continue;
             }

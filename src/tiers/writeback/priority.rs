@@ -3,13 +3,12 @@
 //! Publishing stays in order (P1): the event is published once everything before it is, so nothing up to it waits for
 //! `settle`.
 
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use crate::error::Result;
+use crate::tiers::model::queue::QueuedVersion;
 use crate::tiers::model::state::EngineState;
-use crate::tiers::objects::version::Content;
-use crate::tiers::{Cx, Ino, Lsn, Tiers};
+use crate::tiers::{Cx, Ino, Tiers};
 
 impl Tiers {
     /// Moves the newest event at or below `ino` and everything before it to the front, and copies its bytes before all
@@ -31,10 +30,10 @@ impl Tiers {
     }
 
     /// The version to copy before all others: the newest of the file that was moved to the front.
-    pub(crate) fn first_to_copy(&self, st: &EngineState) -> Option<(Lsn, Ino, Arc<Content>)> {
+    pub(crate) fn first_to_copy(&self, st: &EngineState) -> Option<(Ino, QueuedVersion)> {
         let ino = self.counters.notes.priority_ino.load(Ordering::Relaxed);
         let (lsn, content) = st.queue.newest_version(ino)?;
         let wanted = *lsn <= self.counters.notes.front() && content.exists() && !content.is_copied();
-        wanted.then(|| (*lsn, ino, content.clone()))
+        wanted.then(|| (ino, (*lsn, content.clone())))
     }
 }

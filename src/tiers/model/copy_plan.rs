@@ -1,0 +1,175 @@
+//! Which versions to copy next. Pure: reads the state, remembers how far it has looked.
+//!
+//! The search goes through the queue once: a version that it finds needed is remembered until it has a copy or is not
+//! needed any more, and no event is looked at again. What it passed as superfluous may become needed later: the version
+//! that was to stand in for it is overwritten, or pressure ends. Then the front of the queue lacks a copy that the
+//! search does not know, sooner or later, and the search begins anew there.
+
+use std::collections::VecDeque;
+
+use crate::tiers::model::publish_plan::{GROUP_MAX, Walk, batch_at, missing_at_front, missing_in};
+use crate::tiers::model::queue::QueuedVersion;
+use crate::tiers::model::state::EngineState;
+use crate::tiers::{Ino, Lsn};
+
+#[derive(Debug, Default)]
+pub(crate) struct CopyPlan {
+    /// All events up to here were looked at.
+    looked_at: Lsn,
+    /// The versions among them that are needed and had no copy, in the order in which they are needed.
+    found: VecDeque<(Ino, QueuedVersion)>,
+    /// How many batches were looked at since the start; for tests.
+    #[cfg(test)]
+    pub(super) looks: usize,
+}
+
+impl CopyPlan {
+    /// The versions that batches near the front of the queue wait for, in the order in which they are needed, at most
+    /// [`GROUP_MAX`].
+    pub(crate) fn missing(&mut self, st: &EngineState, pressure: bool) -> impl Iterator<Item = &(Ino, QueuedVersion)> {
+        let (applied, looked_at) = (st.queue.applied(), self.looked_at);
+        self.found.retain(|(_, (lsn, content))| *lsn > applied && content.exists() && !content.is_copied());
+        let is_known = |lsn: Lsn| lsn > looked_at || self.found.iter().any(|(_, (known, _))| *known == lsn);
+        if !missing_at_front(st, pressure).into_iter().all(is_known) {
+            self.looked_at = 0;
+            self.found.clear();
+        }
+        self.look_on(st, pressure);
+        self.found.iter()
+    }
+
+    /// Looks at the events behind those seen so far, until enough is found.
+    fn look_on(&mut self, st: &EngineState, pressure: bool) {
+        let mut walk = Walk::behind(self.looked_at);
+        let mut at = st.queue.index_behind(self.looked_at);
+        while at < st.queue.len() && self.found.len() < GROUP_MAX {
+            let batch = batch_at(st, &mut walk, at, pressure);
+            at = batch.as_ref().map_or(at + 1, |batch| batch.events.end);
+            self.looked_at = st.queue.events()[at - 1].lsn;
+            self.found.extend(batch.into_iter().flat_map(missing_in));
+            #[cfg(test)]
+            {
+                self.looks += 1;
+            }
+        }
+    }
+}
+
+/// Whether a version that was found is still published by itself: a later event that joined its batch may have removed
+/// or replaced it.
+pub(crate) fn is_needed(st: &EngineState, ino: Ino, lsn: Lsn) -> bool {
+    if st.queue.event(lsn).is_none() {
+        return false;
+    }
+    let batch = batch_at(st, &mut Walk::behind(lsn - 1), st.queue.index_behind(lsn - 1), false);
+    batch.is_none_or(|batch| batch.contents.get(&ino).is_some_and(|(chosen, _)| *chosen == lsn))
+}
+
+#[cfg(test)]
+mod tests {
+    use rand::rngs::StdRng;
+    use rand::{RngExt, SeedableRng};
+
+    use super::*;
+    use crate::path::Name;
+    use crate::tiers::ROOT;
+    use crate::tiers::log::record::TmpStat;
+    use crate::tiers::model::closure::tests::{Queue, at};
+    use crate::tiers::model::node::DirEntryKey;
+    use crate::tiers::objects::version::{Content, Copied};
+
+    fn copy(content: &Content) {
+        let (tmp, known) = (b"c".to_vec(), None::<TmpStat>);
+        *content.copy.lock() = Some(Box::new(Copied { tmp, id: (1, 1), sum: None, known }));
+    }
+
+    /// Copies the first ready versions that the plan names; returns how many.
+    fn copy_some(queue: &mut Queue, most: usize, pressure: bool) -> usize {
+        let missing = queue.0.to_copy(pressure);
+        let needed = missing.iter().filter(|(ino, (lsn, _))| is_needed(&queue.0, *ino, *lsn)).take(most);
+        needed.map(|(_, (_, content))| copy(content)).count()
+    }
+
+    /// Publishes the batch at the front, if the versions that it needs are copied.
+    fn publish(queue: &mut Queue, pressure: bool) -> bool {
+        if queue.0.queue.is_empty() {
+            return false;
+        }
+        let batch = batch_at(&queue.0, &mut Walk::default(), 0, pressure);
+        let Some(batch) = batch.filter(|_| missing_at_front(&queue.0, pressure).is_empty()) else { return false };
+        batch.ahead.iter().for_each(|(ino, lsn)| {
+            let version = queue.0.queue.versions(*ino).find(|(at, _)| at == lsn);
+            version.into_iter().for_each(|(_, content)| content.set_early());
+        });
+        queue.0.pop(batch.upto, u64::MAX);
+        true
+    }
+
+    /// A file under a name of its own.
+    struct Written {
+        ino: Ino,
+        at: DirEntryKey,
+        there: bool,
+    }
+
+    fn change(queue: &mut Queue, files: &mut Vec<Written>, dice: &mut StdRng) {
+        let name = format!("f{}", queue.0.queue.events().back().map_or(0, |event| event.lsn));
+        let live: Vec<usize> = (0..files.len()).filter(|file| files[*file].there).collect();
+        let Some(file) = live.get(dice.random_range(0..live.len().max(1))).filter(|_| dice.random_bool(0.6)) else {
+            let ino = queue.file(ROOT, &name);
+            return files.push(Written { ino, at: at(ROOT, &name), there: true });
+        };
+        let file = &mut files[*file];
+        match dice.random_range(0..4) {
+            0 => queue.content(file.ino, file.at.clone()),
+            1 => {
+                let to = (ROOT, Name::new(name.as_bytes()).expect("a name"));
+                queue.rename(file.ino, file.at.clone(), to.clone());
+                file.at = to;
+            }
+            2 => {
+                queue.remove(file.ino, file.at.clone());
+                file.there = false;
+            }
+            // Written over; the next version stands in for those that had no copy.
+            _ => {
+                queue.0.queue.versions(file.ino).for_each(|(_, content)| content.set_overwritten());
+                queue.content(file.ino, file.at.clone());
+            }
+        }
+    }
+
+    /// Whatever happened between two searches, what is copied by the plan lets everything be published.
+    #[test]
+    fn the_plan_finds_all_that_publishing_waits_for() {
+        for seed in 0..200 {
+            let (mut dice, mut queue, mut files) = (StdRng::seed_from_u64(seed), Queue::new(), Vec::new());
+            for _ in 0..dice.random_range(10..300) {
+                let pressure = dice.random_bool(0.1);
+                match dice.random_range(0..8) {
+                    0 | 1 => drop(copy_some(&mut queue, dice.random_range(1..6), pressure)),
+                    2 => drop(publish(&mut queue, pressure)),
+                    _ => change(&mut queue, &mut files, &mut dice),
+                }
+            }
+            while !queue.0.queue.is_empty() {
+                let done = copy_some(&mut queue, 4, false) > 0 || publish(&mut queue, false);
+                assert!(done, "seed {seed}: {} events stay for ever", queue.0.queue.len());
+            }
+        }
+    }
+
+    /// What is copied and waits to be published is not looked at again.
+    #[test]
+    fn each_event_is_looked_at_once() {
+        let mut queue = Queue::new();
+        const FILES: usize = 5000;
+        for file in 0..FILES {
+            queue.file(ROOT, &format!("f{file}"));
+            copy_some(&mut queue, 1, false);
+        }
+        assert_eq!(queue.0.queue.len(), FILES, "nothing was published");
+        assert!(queue.0.to_copy(false).is_empty());
+        assert_eq!(queue.0.copy_plan_looks(), FILES);
+    }
+}
