@@ -125,7 +125,13 @@ impl EventQueue {
 
     /// Takes out the oldest event, if it is not behind `upto`. Its version stays until [`EventQueue::forget_version`].
     pub(super) fn pop(&mut self, upto: Lsn) -> Option<Event> {
-        self.events.pop_front_if(|event| event.lsn <= upto)
+        let event = self.events.pop_front_if(|event| event.lsn <= upto)?;
+        if let Change::Remove { ino, .. } | Change::Rename { replaced: Some(ino), .. } = &event.change
+            && self.last_removals.get(ino) == Some(&event.lsn)
+        {
+            self.last_removals.remove(ino);
+        }
+        Some(event)
     }
 
     /// Everything up to here is applied, and popped.
@@ -135,7 +141,6 @@ impl EventQueue {
             self.events.shrink_to((self.events.len() * 2).max(EVENTS_KEPT));
         }
         self.applied = self.applied.max(upto);
-        self.last_removals.retain(|_, lsn| *lsn > upto);
     }
 
     /// Where the log of the last daemon says that everything is applied.
