@@ -9,7 +9,7 @@
 //!     else than this user may change is refused (P17).
 //!  4. The fast tier is locked (P7), before anything of it is read, and the port of the metrics is taken.
 //!  5. From here on only descriptors of the tiers are used. The boot id is read: what was not sealed in another boot is
-//!     struck (P4).
+//!     discarded (P4).
 //!  6. The engine is opened. Recovery is this call, always.
 //!  7. Signals are caught: TERM, INT and QUIT ask to leave, HUP opens the log file anew and reads the configuration
 //!     again, others that would end a program are ignored. So from step 8 on no signal but KILL leaves a mount behind.
@@ -470,7 +470,7 @@ fn wait_for_the_end(end: &Receiver<End>, tiers: &Tiers, request: &Request, entry
 /// Keeps serving until everything written before is on the slow tier, or somebody asks again. `true`: the mount has
 /// ended meanwhile.
 fn drained(end: &Receiver<End>, tiers: &Tiers) -> Result<bool> {
-    tiers.set_hurry(true);
+    tiers.count_waiter(true);
     let (upto, mut applied) = (tiers.last_lsn(), 0);
     while tiers.applied_lsn() < upto {
         let left = upto.saturating_sub(tiers.applied_lsn());

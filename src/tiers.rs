@@ -284,8 +284,8 @@ pub struct Status {
     pub aside_bytes: u64,
     pub aside_for: Option<Duration>,
     pub spilled: u64,
-    /// Versions struck or files quarantined by the last recovery.
-    pub struck: u64,
+    /// Versions discarded or files quarantined by the last recovery.
+    pub discarded: u64,
     /// Pending versions with missing bytes, found by the last recovery.
     pub damaged: u64,
     pub quarantined: u64,

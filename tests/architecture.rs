@@ -381,7 +381,7 @@ fn no_two_types_have_one_name_but_those_that_had() {
         places.iter().filter(|(_, modules)| modules.len() > 1).map(|(name, modules)| (&name[..], modules)).collect();
     let new: Vec<_> = twice.iter().filter(|(name, _)| !known.remove(**name)).collect();
     assert!(new.is_empty(), "give one of each another name: {new:?}");
-    assert!(known.is_empty(), "these are unique by now; strike them from tests/type_names.txt: {known:?}");
+    assert!(known.is_empty(), "these are unique by now; remove them from tests/type_names.txt: {known:?}");
 }
 
 /// The types that a source defines at its top.

@@ -167,9 +167,9 @@ fn step(engine: &Tiers) {
 }
 
 fn publish_all(engine: &Tiers) {
-    engine.set_hurry(true);
+    engine.count_waiter(true);
     step(engine);
-    engine.set_hurry(false);
+    engine.count_waiter(false);
     assert_eq!(engine.status().pending_events, 0, "{:?}", engine.status().held);
 }
 
@@ -268,8 +268,19 @@ fn forge(line: &str, rng: &mut impl Rng) -> String {
         "7777",
         "10000",
     ];
-    const KINDS: &[&str] =
-        &["bind", "content", "rename", "exchange", "link", "unlink", "rmdir", "seal", "applied", "struck", "breach"];
+    const KINDS: &[&str] = &[
+        "bind",
+        "content",
+        "rename",
+        "exchange",
+        "link",
+        "unlink",
+        "rmdir",
+        "seal",
+        "applied",
+        "discarded",
+        "invalidate",
+    ];
     let mut words: Vec<String> = line.split(' ').skip(1).map(str::to_owned).collect();
     for _ in 0..rng.random_range(1..3) {
         let i = rng.random_range(0..words.len());
@@ -351,7 +362,7 @@ fn any_attributes_on_objects_cost_no_object() {
     for seed in 0..cases() / 3 {
         let rng = &mut Xoshiro256PlusPlus::seed_from_u64(seed);
         let scene = Scene::used();
-        // Of a clean one without a proof the slow tier has the bytes.
+        // Of a clean one without a fingerprint the slow tier has the bytes.
         let before: BTreeSet<Vec<u8>> = (3..9).map(|i| scene.object_of_pending(&format!("ckpt-{i}")).1).collect();
         let pool = scene.private("pool");
         for shard in pool.list().unwrap() {
@@ -465,7 +476,7 @@ fn bytes_that_go_missing_while_mounted_hold_the_order_and_name_the_file() {
     let engine = scene.open(BOOT).unwrap();
     let (dir, object) = scene.object_of_pending("ckpt-3");
     dir.open(&object, Access::ReadWrite).unwrap().set_len(700).unwrap();
-    engine.set_hurry(true);
+    engine.count_waiter(true);
     for _ in 0..10 {
         let failed = engine.drain_step().err();
         engine.report("copy", failed.as_ref());
@@ -605,7 +616,7 @@ fn what_is_in_quarantine_keeps_its_number() {
     assert_eq!(read(&*scene.private("quarantine"), b"0000000000000003"), b"the first");
 }
 
-/// What the mount strikes after a power cut came back with a rescue: half a checkpoint in the place of a whole one.
+/// What the mount discards after a power cut came back with a rescue: half a checkpoint in the place of a whole one.
 #[test]
 fn rescue_strikes_what_a_mount_would() {
     let scene = Scene::used();
@@ -819,7 +830,7 @@ fn verify_tells_which_copy_is_bad_and_takes_nothing_clean_for_damaged() {
     assert_eq!(verify(&engine, "ckpt-2"), Verified::Differs { bad: Bad::Unknown, at: 5_001 });
     file.set_len(5_001).unwrap();
     assert_eq!(verify(&engine, "ckpt-2"), Verified::Differs { bad: Bad::Unknown, at: 5_001 });
-    // Somebody writes: it is dirty, not damaged, and the hash goes with the proof.
+    // Somebody writes: it is dirty, not damaged, and the hash goes with the fingerprint.
     let (cx, mode) = (Cx::internal(), OpenMode { read: true, write: true, ..OpenMode::default() });
     let open = engine.open(&cx, find(&engine, &["run", "ckpt-1"]).unwrap(), mode).unwrap();
     engine.write(&cx, &open, b"anew", 0, false).unwrap();

@@ -156,7 +156,7 @@ fn end_mount(mountpoint: &Path, how: How) -> Result<End, Failure> {
     refuse_if_busy(mountpoint)?;
     mount::stopping("draining to the slow tier");
     match how {
-        // What it may still be owed waits for a mount that can write.
+        // What is still pending for it waits for a mount that can write.
         How::Drained(_) | How::Quietly if Daemon::of(mountpoint).is_some_and(|daemon| !daemon.slow_is_writable()) => {}
         How::Drained(limit) => drain(mountpoint, limit, Progress::watch)?,
         How::Quietly => drain(mountpoint, None, Progress::watch_on_terminals)?,

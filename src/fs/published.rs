@@ -46,25 +46,25 @@ struct Waiting {
     lsn: Lsn,
     since: Instant,
     answer: Answering,
-    _hurry: Hurry,
+    _waiter: WaiterGuard,
 }
 
 type Answering = Box<dyn FnOnce(Result<()>) + Send>;
 
 /// While one of these lives, publishing does not wait for files to settle.
 #[derive(Debug)]
-pub(super) struct Hurry(Arc<Tiers>);
+pub(super) struct WaiterGuard(Arc<Tiers>);
 
-impl Hurry {
+impl WaiterGuard {
     pub(super) fn new(tiers: &Arc<Tiers>) -> Self {
-        tiers.set_hurry(true);
-        Hurry(Arc::clone(tiers))
+        tiers.count_waiter(true);
+        WaiterGuard(Arc::clone(tiers))
     }
 }
 
-impl Drop for Hurry {
+impl Drop for WaiterGuard {
     fn drop(&mut self) {
-        self.0.set_hurry(false);
+        self.0.count_waiter(false);
     }
 }
 
@@ -102,8 +102,8 @@ impl Published {
     /// `answer` is called once: when everything up to `lsn` is on the slow tier, or with an error if that will not
     /// happen soon.
     pub(super) fn wait_for(&self, lsn: Lsn, answer: impl FnOnce(Result<()>) + Send + 'static) {
-        let _hurry = Hurry::new(&self.shared.tiers);
-        let waiting = Waiting { lsn, since: Instant::now(), answer: Box::new(answer), _hurry };
+        let _waiter = WaiterGuard::new(&self.shared.tiers);
+        let waiting = Waiting { lsn, since: Instant::now(), answer: Box::new(answer), _waiter };
         self.shared.state.lock().waiting.push(waiting);
         self.shared.changed.notify_one();
     }

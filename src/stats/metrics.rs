@@ -76,7 +76,7 @@ impl Snapshot {
             ("dliofs_staged_copies_bytes", "Bytes of them.", pipeline.copies_bytes as f64),
             ("dliofs_open_files", "Files that are open.", cache.open_files as f64),
             ("dliofs_open_handles", "Handles on them: one for each open.", cache.open_handles as f64),
-            ("dliofs_struck_versions", "Versions discarded by the last recovery.", exceptions.struck as f64),
+            ("dliofs_discarded_versions", "Versions discarded by the last recovery.", exceptions.discarded as f64),
             ("dliofs_damaged_versions", "Versions the last recovery found damaged.", exceptions.damaged as f64),
             ("dliofs_set_aside", "Names that an operator has set aside.", exceptions.aside as f64),
             ("dliofs_set_aside_bytes", "Bytes of their files.", exceptions.aside_bytes as f64),

@@ -160,7 +160,7 @@ pub struct Exceptions {
     #[serde(serialize_with = "as_optional_seconds")]
     pub aside_for: Option<Duration>,
     pub spilled: u64,
-    pub struck: u64,
+    pub discarded: u64,
     pub damaged: u64,
     pub quarantined: u64,
 }
@@ -384,7 +384,7 @@ impl Snapshot {
         writeln!(
             out,
             "recovery     last start: {} discarded, {} damaged; {} in quarantine",
-            exceptions.struck,
+            exceptions.discarded,
             exceptions.damaged,
             count(exceptions.quarantined, "object")
         )?;

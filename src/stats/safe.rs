@@ -58,20 +58,20 @@ impl Checkpoint {
 /// The JSON of `.dlio/checkpoints`. `mounted`: since 1970. Ends with a newline.
 pub fn json(checkpoints: &[Checkpoint], mounted: Duration) -> String {
     let at = |seconds: f64| json::moment(mounted, seconds);
-    let stamped = |one: &Checkpoint| Stamped {
+    let dated = |one: &Checkpoint| DatedCheckpoint {
         began_at: at(one.began),
         absorbed_at: at(one.absorbed),
         durable_at: one.durable.and_then(at),
         drained_at: one.drained.and_then(at),
         checkpoint: one.clone(),
     };
-    let all: Vec<Stamped> = checkpoints.iter().map(stamped).collect();
+    let all: Vec<DatedCheckpoint> = checkpoints.iter().map(dated).collect();
     json::document(&serde_json::json!({ "checkpoints": all }))
 }
 
 /// A checkpoint with its moments as dates.
 #[derive(Serialize)]
-struct Stamped {
+struct DatedCheckpoint {
     #[serde(flatten)]
     checkpoint: Checkpoint,
     began_at: Option<String>,

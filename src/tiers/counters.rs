@@ -29,7 +29,7 @@ pub(crate) struct Counters {
     pub(crate) slow_read: AtomicU64,
     pub(crate) staged_files: AtomicU64,
     pub(crate) staged_bytes: AtomicU64,
-    pub(crate) struck: AtomicU64,
+    pub(crate) discarded: AtomicU64,
     pub(crate) damaged: AtomicU64,
     pub(crate) quarantined: AtomicU64,
     pub(crate) evicting: Mutex<Evicting>,

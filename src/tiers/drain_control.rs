@@ -49,9 +49,10 @@ impl DrainControl {
 }
 
 impl Tiers {
-    /// While a caller waits, publishing does not wait for `settle`: the caller waits for D2.
-    pub fn set_hurry(&self, hurry: bool) {
-        if hurry {
+    /// Counts a caller that begins to wait for D2, or ends to. While there is one, publishing does not wait for
+    /// `settle`.
+    pub fn count_waiter(&self, waits: bool) {
+        if waits {
             self.drain_control.waiters.fetch_add(1, Ordering::Relaxed);
         } else {
             self.drain_control.waiters.fetch_sub(1, Ordering::Relaxed);
@@ -79,13 +80,14 @@ impl Tiers {
         self.wake();
     }
 
-    /// Set outside of `drain_hours` while nothing asks for more: no waiting caller, no hurried event, no shortage of
+    /// Set outside of `drain_hours` while nothing asks for more: no waiting caller, no prioritized event, no shortage of
     /// room on the fast tier or in the log. `None`: the drain need not wait.
     pub(crate) fn waits(&self) -> Option<Closed> {
         let (options, closed) = (self.options(), self.outside_hours()?);
         let is_urgent = || {
             let st = self.state.lock();
-            self.counters.notes.front() > st.queue.applied() || st.queue.len() as u64 >= options.max_pending / 4 * 3
+            self.counters.notes.priority_lsn() > st.queue.applied()
+                || st.queue.len() as u64 >= options.max_pending / 4 * 3
         };
         (!self.has_waiters() && !self.fast_fails() && !is_urgent() && !self.pressure()).then_some(closed)
     }

@@ -43,12 +43,12 @@ pub(crate) struct Notes {
     /// Failures by event and kind of work: to copy it, or to publish it.
     pub(crate) failed: Mutex<BTreeMap<(Lsn, WorkKind), Failed>>,
     pub(crate) conflicts: Mutex<VecDeque<String>>,
-    /// The front event when a step was last refused for a reason other than lack of room; 0: none was.
+    /// The first event when a step was last refused for a reason other than lack of room; 0: none was.
     pub(crate) refused: AtomicU64,
     /// How often the prepared node of an event has been removed from `tmp` by others.
     pub(crate) vanished: Mutex<BTreeMap<Lsn, u32>>,
-    /// Everything up to this event is hurried; the bytes of this file are copied first.
-    pub(crate) front: AtomicU64,
+    /// Everything up to this event has priority; the bytes of this file are copied first.
+    pub(crate) priority_lsn: AtomicU64,
     pub(crate) priority_ino: AtomicU64,
 }
 
@@ -160,8 +160,8 @@ impl Notes {
     }
 
     /// Whether a step was refused while this event was in front.
-    pub(crate) fn is_refused(&self, front: Lsn) -> bool {
-        self.refused.load(Ordering::Relaxed) == front && front > 0
+    pub(crate) fn is_refused(&self, first: Lsn) -> bool {
+        self.refused.load(Ordering::Relaxed) == first && first > 0
     }
 
     /// Counts one more removal; returns how many there are by now.
@@ -187,9 +187,9 @@ impl Notes {
         Some(Failed { tries: of_event.fold(first.tries, |sum, failed| sum.saturating_add(failed.tries)), ..first })
     }
 
-    /// Everything up to here is hurried.
-    pub(crate) fn front(&self) -> Lsn {
-        self.front.load(Ordering::Relaxed)
+    /// Everything up to here has priority.
+    pub(crate) fn priority_lsn(&self) -> Lsn {
+        self.priority_lsn.load(Ordering::Relaxed)
     }
 }
 

@@ -99,7 +99,7 @@ impl Tiers {
             aside_bytes: aside.bytes,
             aside_for: aside.since.map(|since| self.stamp(now).saturating_sub(Duration::from_secs(since))),
             spilled: count(&c.spilled),
-            struck: count(&c.struck),
+            discarded: count(&c.discarded),
             damaged: count(&c.damaged),
             quarantined: self.pool.quarantined().unwrap_or_else(|_| count(&c.quarantined)),
             held,

@@ -101,7 +101,7 @@ impl World {
 
     /// Lets the background work until it rests or no longer gets on.
     pub(crate) fn rest(&mut self) {
-        self.engine().set_hurry(true);
+        self.engine().count_waiter(true);
         let mut idle = 0;
         for _ in 0..ROUNDS {
             self.trouble = None;
@@ -115,7 +115,7 @@ impl World {
             }
             self.clock.advance(Duration::from_secs(1));
         }
-        self.engine().set_hurry(false);
+        self.engine().count_waiter(false);
     }
 
     pub(crate) fn is_drained(&self) -> bool {

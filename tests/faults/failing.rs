@@ -299,7 +299,7 @@ impl Run {
             return Err(format!("drained, but not equal:\n{}\n{}", brief_tree(&view), brief_tree(&slow)));
         }
         let status = self.world.engine().status();
-        // What a power cut struck is put aside.
+        // What a power cut discarded is put aside.
         if status.conflicts > 0 || (self.case.cut.is_none() && status.quarantined > 0) {
             return Err(format!("conflicts or files put aside: {status:?}"));
         }

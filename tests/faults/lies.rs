@@ -10,8 +10,8 @@ use crate::script::script;
 /// Tier, call and path; what is missing then.
 const LIES: &[(&str, &str, &str)] = &[
     ("fast", "sync@log", "the log is not made durable"),
-    ("fast", "sync@pool", "an object's bytes are not made durable before the seal, nor a proof's removal"),
-    ("fast", "remove_xattr@pool", "the proof is not taken back before the first byte"),
+    ("fast", "sync@pool", "an object's bytes are not made durable before the seal, nor the removal of a fingerprint"),
+    ("fast", "remove_xattr@pool", "the fingerprint is not removed before the first byte"),
     ("fast", "write@log", "the log is not written"),
     ("fast", "sync_all", "staged copies are not made durable before they count"),
     ("slow", "sync@tmp", "a copy is not synced before it is renamed into place"),

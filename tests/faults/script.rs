@@ -162,7 +162,7 @@ pub(crate) fn script() -> Vec<Vec<Step>> {
     ]);
     script.push(vec![unlink("moved/sub/deep"), Step::Do(Op::Rmdir(path("moved/sub")))]);
     script.push(vec![Step::Drain, Step::Evict, Step::Look]);
-    // Clean or evicted by now: the proof is taken back, or the bytes are copied up.
+    // Clean or evicted by now: the fingerprint is removed, or the bytes are copied up.
     script.push(over("b", 8, 9000));
     let end = Op::Write { path: path("c"), offset: 2 * PAGE, bytes: bytes(9, PAGE) };
     script.push(vec![Step::Do(end), Step::Do(Op::Close(path("c")))]);
@@ -319,7 +319,7 @@ impl Player {
             }
             Op::Fsync(path) | Op::Close(path) => self.open.as_ref() == Some(path),
             Op::Rmdir(path) => ledger.has(path) && ledger.names(&format!("{}/", path.display())).is_empty(),
-            // What is struck after a power cut shows the version before, under the new name: no state that ever was.
+            // What is discarded after a power cut shows the version before, under the new name: no state that ever was.
             Op::Rename(from, to) => {
                 ledger.has(from) && has_parent(to) && !self.mixed.iter().any(|mixed| mixed.starts_with(from))
             }

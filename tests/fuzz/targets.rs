@@ -146,7 +146,7 @@ pub fn super_block(bytes: &[u8]) {
     assert_eq!(scene.objects().len() as u64, OBJECTS);
 }
 
-/// Three lines: what an object says of its name, its proof and its hash.
+/// Three lines: what an object says of its name, its fingerprint and its hash.
 pub fn xattrs(bytes: &[u8]) {
     let scene = Scene::new();
     let object = scene.private("pool").dir(b"03").unwrap();

@@ -881,10 +881,10 @@ impl Case {
             }
         }
         self.perform(&Op::SyncFast)?;
-        self.engine().set_hurry(true);
+        self.engine().count_waiter(true);
         let rest = self.rest();
         if !self.power.is_gone() {
-            self.engine().set_hurry(false);
+            self.engine().count_waiter(false);
         }
         rest?;
         self.look()?;

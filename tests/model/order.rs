@@ -62,7 +62,7 @@ pub struct Content {
     pub sealed: bool,
 }
 
-/// Does to a tree what the event says. What refers to a file that is not there (struck) is skipped.
+/// Does to a tree what the event says. What refers to a file that is not there (discarded) is skipped.
 pub fn apply(fs: &mut Fs, event: &Event) {
     match event {
         Event::Make { id, at, node } => {
@@ -81,9 +81,9 @@ pub fn apply(fs: &mut Fs, event: &Event) {
             }
         }
         Event::Remove { id, at } => {
-            // One that was struck had replaced whatever is there instead.
-            let struck = !fs.contains(*id) && fs.child(at).is_some_and(|other| fs.node(other).kind != Kind::Dir);
-            if fs.child(at) == Some(*id) || struck {
+            // One that was discarded had replaced whatever is there instead.
+            let discarded = !fs.contains(*id) && fs.child(at).is_some_and(|other| fs.node(other).kind != Kind::Dir);
+            if fs.child(at) == Some(*id) || discarded {
                 fs.put(at, None);
             }
         }
@@ -94,7 +94,7 @@ pub fn apply(fs: &mut Fs, event: &Event) {
             }
         }
         Event::Exchange { a, a_at, b, b_at } => {
-            // One that was struck has perhaps replaced what is there instead: that moves, or nothing does.
+            // One that was discarded has perhaps replaced what is there instead: that moves, or nothing does.
             let (at_a, at_b) = (fs.child(a_at), fs.child(b_at));
             let meant = |id: &Id, at: Option<Id>| at == Some(*id) || !fs.contains(*id);
             let (moves_a, moves_b) = (meant(a, at_a), meant(b, at_b));
@@ -372,11 +372,11 @@ impl Order {
         let mut why = String::new();
         let absent = self.may_be_absent();
         for choice in 0..(1usize << absent.len().min(9)) {
-            let struck: BTreeSet<Id> =
+            let discarded: BTreeSet<Id> =
                 absent.iter().enumerate().filter(|(i, _)| choice >> i & 1 == 1).map(|(_, id)| *id).collect();
             let mut fs = self.stages[0].fs.clone();
             for upto in 0..=self.events.len() {
-                if upto > 0 && !self.is_struck(&self.events[upto - 1], &struck) {
+                if upto > 0 && !self.is_discarded(&self.events[upto - 1], &discarded) {
                     apply(&mut fs, &self.events[upto - 1]);
                 }
                 if upto < self.durable {
@@ -407,8 +407,8 @@ impl Order {
         ))
     }
 
-    fn is_struck(&self, event: &Event, struck: &BTreeSet<Id>) -> bool {
-        matches!(event, Event::Content(content) if struck.contains(&content.id))
+    fn is_discarded(&self, event: &Event, discarded: &BTreeSet<Id>) -> bool {
+        matches!(event, Event::Content(content) if discarded.contains(&content.id))
     }
 
     /// Files that were not there at the start and of which no version was sealed.

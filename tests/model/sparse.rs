@@ -80,7 +80,7 @@ fn a_hole_costs_nothing_to_copy_to_read_back_and_to_compare() {
     damaged.write_at(&[1], 77 << 30).unwrap();
     let times = dlio_fs::tiers::disk::NewAttr { mtime: Some(before.mtime), ..Default::default() };
     damaged.set_attr(&times).unwrap();
-    // Its ctime tells; with the proof taken anew nothing does.
+    // Its ctime tells; with the fingerprint taken anew nothing does.
     assert_eq!(
         cheap(&machine, "verify", || engine.begin_verify(&Cx::internal(), ino).unwrap().err()),
         Some(Verified::Changed)

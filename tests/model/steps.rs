@@ -314,7 +314,7 @@ pub fn a_file_that_is_written_while_others_are_published_outlives_a_kill() {
     assert_eq!(read(&machine.open("boot"), "open"), [1; 300]);
 }
 
-/// P6, where somebody else has changed the file since it was proven.
+/// P6, where somebody else has changed the file since it was marked clean.
 #[test]
 pub fn a_file_that_somebody_else_has_changed_is_not_evicted() {
     let (machine, cx) = (Machine::new(), Cx::internal());
@@ -454,8 +454,8 @@ fn there_all_the_while(changes: impl Fn(&Tiers)) {
     }
 }
 
-/// A full fast tier has no room for a proof either, and the object goes at once. Who reads the file then is sent to the slow tier, and
-/// must find there what the view says is there. Here the first file of a group is read while the second one is to be proven.
+/// A full fast tier has no room for a fingerprint either, and the object goes at once. Who reads the file then is sent to the slow tier, and
+/// must find there what the view says is there. Here the first file of a group is read while the second one is to be marked clean.
 #[test]
 pub fn a_file_is_not_clean_before_the_view_knows_where_it_is() {
     let (machine, cx) = (Machine::new(), Cx::internal());

@@ -169,7 +169,7 @@ fn a_version_that_was_written_over_before_a_power_cut_is_not_published() {
 }
 
 /// A directory that the slow tier has is made, filled and renamed; the daemon is killed, goes on, and knows it by the slow tier's
-/// number now, which is what the log says of its removal. After a power cut that struck something else, recovery took the
+/// number now, which is what the log says of its removal. After a power cut that discarded something else, recovery took the
 /// two numbers for two directories, and the removed one came back. Found by a power cut on xfs.
 #[test]
 fn a_directory_that_was_removed_after_a_kill_does_not_come_back_after_a_power_cut() {
@@ -193,7 +193,7 @@ fn a_directory_that_was_removed_after_a_kill_does_not_come_back_after_a_power_cu
 
     let engine = machine.open("after");
     assert!(engine.lookup(&cx, ROOT, &name("synced")).is_ok());
-    assert_eq!(engine.lookup(&cx, ROOT, &name("never synced")).unwrap_err().errno(), Errno::ENOENT, "it was struck");
+    assert_eq!(engine.lookup(&cx, ROOT, &name("never synced")).unwrap_err().errno(), Errno::ENOENT, "it was discarded");
     assert_eq!(engine.lookup(&cx, ROOT, &name("dir")).unwrap_err().errno(), Errno::ENOENT, "removed before the fsync");
 }
 
@@ -216,7 +216,7 @@ fn kind_of(engine: &Tiers, dir: Ino, file: &str) -> Option<Kind> {
 }
 
 /// What `f` has become behind `wanted`, which does something under that name: before it a file that was never synced has taken the place of
-/// `f`, has gone on to `away`, and a power cut has struck it.
+/// `f`, has gone on to `away`, and a power cut has discarded it.
 fn after_a_power_cut(wanted: impl Fn(&Tiers)) -> (Machine, Tiers) {
     let (mut machine, cx) = (Machine::new(), Cx::internal());
     let engine = machine.open("before");
@@ -228,7 +228,7 @@ fn after_a_power_cut(wanted: impl Fn(&Tiers)) -> (Machine, Tiers) {
     engine.fsync(&cx, &create(&engine, ROOT, "last", &[9; 10]).1).unwrap();
     machine.crash(engine, Lose::Unsynced);
     let engine = machine.open("after");
-    assert_eq!(engine.status().struck, 1);
+    assert_eq!(engine.status().discarded, 1);
     assert_eq!(kind_of(&engine, ROOT, "away"), None);
     (machine, engine)
 }
@@ -236,7 +236,7 @@ fn after_a_power_cut(wanted: impl Fn(&Tiers)) -> (Machine, Tiers) {
 /// A directory was made under the name, and a file in it synced: `f` was there again, the directory was not, and the synced file had no place.
 /// Found by case 56481.
 #[test]
-fn what_is_made_where_a_struck_file_has_been_outlives_a_power_cut() {
+fn what_is_made_where_a_discarded_file_has_been_outlives_a_power_cut() {
     let (cx, lookup) =
         (Cx::internal(), |engine: &Tiers, dir, file| engine.lookup(&Cx::internal(), dir, &name(file)).unwrap().ino);
     let (machine, engine) = after_a_power_cut(|engine| {
@@ -267,7 +267,7 @@ fn what_is_made_where_a_struck_file_has_been_outlives_a_power_cut() {
 
 /// By the log the directory is empty when it is removed, or replaced by another one.
 #[test]
-fn a_directory_goes_with_what_a_struck_file_has_left_in_it() {
+fn a_directory_goes_with_what_a_discarded_file_has_left_in_it() {
     let cx = Cx::internal();
     for replaced in [false, true] {
         let mut machine = Machine::new();
@@ -298,7 +298,7 @@ fn a_directory_goes_with_what_a_struck_file_has_left_in_it() {
 /// Checkpoints that are rotated without a sync: the power cut takes the new ones, and each name has what it had before. Whoever comes
 /// after that sees those, and what is done with them then is not done to a name that was free.
 #[test]
-fn names_that_struck_files_went_through_keep_what_they_had() {
+fn names_that_discarded_files_went_through_keep_what_they_had() {
     let (mut machine, cx) = (Machine::new(), Cx::internal());
     let engine = machine.open("before");
     synced_and_drained(&engine, &[("newest", &[1; 5000]), ("second", &[2; 5000])]);
@@ -328,10 +328,10 @@ fn names_that_struck_files_went_through_keep_what_they_had() {
     assert!(shown.iter().all(|image| image.get(b"newest").is_some()), "at every moment: {shown:?}");
 }
 
-/// A struck file is exchanged for a directory: what it had replaced goes where it went. Only the directory moved, over that file, which no
+/// A discarded file is exchanged for a directory: what it had replaced goes where it went. Only the directory moved, over that file, which no
 /// file system does, and publishing was held for good. Found by case 432843.
 #[test]
-fn what_a_struck_file_had_replaced_is_exchanged_in_its_place() {
+fn what_a_discarded_file_had_replaced_is_exchanged_in_its_place() {
     let (mut machine, cx) = (Machine::new(), Cx::internal());
     let engine = machine.open("before");
     synced_and_drained(&engine, &[("f", &[1; 5000])]);
@@ -348,9 +348,9 @@ fn what_a_struck_file_had_replaced_is_exchanged_in_its_place() {
     assert_eq!(machine.on_slow("dir").unwrap(), [1; 5000]);
 }
 
-/// A name that a struck file has left, and come back to, is taken: what is exchanged for it stays there.
+/// A name that a discarded file has left, and come back to, is taken: what is exchanged for it stays there.
 #[test]
-fn a_name_that_a_struck_file_came_back_to_is_not_free() {
+fn a_name_that_a_discarded_file_came_back_to_is_not_free() {
     let (mut machine, cx) = (Machine::new(), Cx::internal());
     let engine = machine.open("before");
     synced_and_drained(&engine, &[("f", &[1; 5000]), ("other", &[2; 5000])]);
@@ -847,10 +847,10 @@ fn the_other_name_of_a_file_that_is_replaced_has_one_link_while_that_is_publishe
     assert_eq!(engine.status().known_inodes, known + 1, "the new file has an object");
 }
 
-/// A version of a file is struck by a power cut, and the file known anew by the slow tier's number, which is what the log says of its second
+/// A version of a file is discarded by a power cut, and the file known anew by the slow tier's number, which is what the log says of its second
 /// name. The next start took the two numbers for two files, and the name, acknowledged and synced, was gone. One case in 400,000.
 #[test]
-fn a_second_name_of_a_file_that_a_power_cut_struck_outlives_a_kill() {
+fn a_second_name_of_a_file_that_a_power_cut_discarded_outlives_a_kill() {
     let (mut machine, cx) = (Machine::new(), Cx::internal());
     let engine = machine.open("before");
     let (_, file) = create(&engine, ROOT, "model", &[1; 5000]);

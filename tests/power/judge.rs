@@ -258,13 +258,13 @@ impl Course {
             let bytes: Vec<&[u8]> = node.versions.iter().map(|version| &*version.bytes).chain([&*node.bytes]).collect();
             node.in_place && names.any(|(path, _)| is_mixture(&read(path), &bytes))
         };
-        let is_struck = |node: &Node| {
+        let is_discarded = |node: &Node| {
             let seen = |version: &Version| shown.contains(&version.shown);
             let is_there = || node.versions.iter().any(seen) || is_mixed(node);
             node.shown.is_none() && node.sealed_by(cut).is_none() && !is_there()
         };
-        let struck = (0..self.nodes.len()).filter(|id| is_struck(&self.nodes[*id])).collect();
-        self.fitting(range, &struck, view, |tree, path, id, seen| {
+        let discarded = (0..self.nodes.len()).filter(|id| is_discarded(&self.nodes[*id])).collect();
+        self.fitting(range, &discarded, view, |tree, path, id, seen| {
             let node = &self.nodes[id];
             let oldest = node.sealed_by(cut).unwrap_or(0);
             // The content of the next step may be in the log without the rest of it.
@@ -283,7 +283,7 @@ impl Course {
     fn fitting(
         &self,
         range: RangeInclusive<usize>,
-        struck: &BTreeSet<Id>,
+        discarded: &BTreeSet<Id>,
         seen: &Tree,
         fits: impl Fn(&Replay, &Path, Id, &Seen) -> bool,
     ) -> Result<Vec<usize>, String> {
@@ -291,7 +291,7 @@ impl Course {
         let (mut found, mut why) = (Vec::new(), Vec::new());
         for steps in 0..=*range.end() {
             if let Some(last) = steps.checked_sub(1) {
-                replay.apply(&self.steps[last].event, struck, &self.nodes);
+                replay.apply(&self.steps[last].event, discarded, &self.nodes);
             }
             replay.steps = steps;
             if range.contains(&steps) {
@@ -412,14 +412,14 @@ impl Replay {
         self.names.values().any(|named| *named == id)
     }
 
-    /// What is about a file that was struck is about nothing.
-    fn apply(&mut self, event: &Event, struck: &BTreeSet<Id>, nodes: &[Node]) {
+    /// What is about a file that was discarded is about nothing.
+    fn apply(&mut self, event: &Event, discarded: &BTreeSet<Id>, nodes: &[Node]) {
         match event {
             Event::Make { id, at } => drop(self.names.insert(at.clone(), *id)),
             Event::Content { id, at, version, certain: false } => {
                 self.perhaps.insert(*id, (at.clone(), *version));
             }
-            Event::Content { id, .. } if struck.contains(id) => {}
+            Event::Content { id, .. } if discarded.contains(id) => {}
             Event::Content { id, at, version, .. } => {
                 if !self.has(*id) {
                     self.names.insert(at.clone(), *id);
@@ -435,7 +435,8 @@ impl Replay {
             Event::Remove { id, at } => {
                 let there = self.names.get(at);
                 // It had replaced what is there instead, and that does not come back.
-                let instead = struck.contains(id) && there.is_some_and(|other| nodes[*other].shown != Some(Shown::Dir));
+                let instead =
+                    discarded.contains(id) && there.is_some_and(|other| nodes[*other].shown != Some(Shown::Dir));
                 if there == Some(id) || instead {
                     self.names.remove(at);
                 }

@@ -314,7 +314,7 @@ struct Found {
     unflushed: u32,
     /// The slow tier did not have everything that the view showed.
     behind: u32,
-    struck: u32,
+    discarded: u32,
     publishing: u32,
     evicting: u32,
     recalling: u32,
@@ -333,7 +333,7 @@ impl AddAssign for Found {
             states,
             unflushed,
             behind,
-            struck,
+            discarded,
             publishing,
             evicting,
             recalling,
@@ -345,7 +345,7 @@ impl AddAssign for Found {
         self.states += states;
         self.unflushed += unflushed;
         self.behind += behind;
-        self.struck += struck;
+        self.discarded += discarded;
         self.publishing += publishing;
         self.evicting += evicting;
         self.recalling += recalling;
@@ -362,7 +362,7 @@ impl std::fmt::Display for Found {
             states,
             unflushed,
             behind,
-            struck,
+            discarded,
             publishing,
             evicting,
             recalling,
@@ -373,7 +373,7 @@ impl std::fmt::Display for Found {
         } = self;
         write!(
             f,
-            "{states} states: {unflushed} with unflushed writes, {behind} with slow behind, {struck} struck something, \
+            "{states} states: {unflushed} with unflushed writes, {behind} with slow behind, {discarded} discarded something, \
              {publishing} publishing, {evicting} evicting, {recalling} recalling, {recovering} recovering from a kill, \
              {drained} after a drain, {again} cut again, {fast_lost} without the fast tier"
         )
@@ -388,7 +388,7 @@ impl Found {
         let enough = !few(self.unflushed, 2) && !few(self.behind, 4) && !few(self.drained, 100);
         assert!(self.states > 0 && enough, "too few states of interest: {self}");
         if self.states >= 100 {
-            let rare = [self.struck, self.publishing, self.evicting, self.recalling, self.recovering, self.again];
+            let rare = [self.discarded, self.publishing, self.evicting, self.recalling, self.recovering, self.again];
             assert!(rare.iter().all(|count| *count > 0), "some kind of state was never met: {self}");
         }
     }
@@ -434,7 +434,7 @@ struct State<'a> {
     blow: Blow,
 }
 
-/// What kind of look: an order that must be exact, or one in which something may have been struck before.
+/// What kind of look: an order that must be exact, or one in which something may have been discarded before.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Slow {
     Exact,
@@ -493,7 +493,7 @@ impl State<'_> {
         fs::remove_dir_all(&dir).unwrap();
         let count = u32::from;
         let found = Found { states: 1, behind: count(behind), publishing: count(publishing), ..Found::default() };
-        Ok(Found { struck: count(figure("struck") > 0), ..found })
+        Ok(Found { discarded: count(figure("discarded") > 0), ..found })
     }
 
     /// The file systems mount, which replays their journals.
@@ -524,7 +524,7 @@ impl State<'_> {
             if self.past.habits == Habits::NewFiles || slow == Slow::Exact {
                 course.whole(tree).map_err(what)?;
             }
-            // What a power cut struck, the next removal may have been about: then a manifest names what has gone.
+            // What a power cut discarded, the next removal may have been about: then a manifest names what has gone.
             if slow == Slow::Exact {
                 Course::manifest(tree).map_err(what)?;
             }

@@ -91,10 +91,10 @@ fn nothing_is_copied_before_the_hours_begin() {
 fn whoever_waits_does_not_wait_for_the_hours() {
     let scene = Scene::new("06:00-07:00");
     scene.put("a");
-    scene.engine.set_hurry(true);
+    scene.engine.count_waiter(true);
     scene.work();
     assert!(scene.has("a"));
-    scene.engine.set_hurry(false);
+    scene.engine.count_waiter(false);
     scene.put("b");
     scene.work();
     assert!(!scene.has("b"));
@@ -108,7 +108,7 @@ fn what_is_hurried_goes_and_what_is_behind_it_waits() {
     let scene = Scene::new("06:00-07:00");
     scene.put("a");
     let a = scene.engine.lookup(&Cx::internal(), ROOT, &Name::new(b"a").unwrap()).unwrap().ino;
-    assert!(scene.engine.to_front(&Cx::internal(), a).unwrap().is_some());
+    assert!(scene.engine.prioritize(&Cx::internal(), a).unwrap().is_some());
     scene.work();
     assert!(scene.has("a"));
     scene.put("b");
@@ -145,9 +145,9 @@ fn staging_does_not_wait_for_a_checkpoint_that_waits() {
     let scene = Scene::new("06:00-07:00");
     let cx = Cx::internal();
     scene.put("data");
-    scene.engine.set_hurry(true);
+    scene.engine.count_waiter(true);
     scene.work();
-    scene.engine.set_hurry(false);
+    scene.engine.count_waiter(false);
     let data = scene.engine.lookup(&cx, ROOT, &Name::new(b"data").unwrap()).unwrap().ino;
     assert!(matches!(scene.engine.evict_now(&cx, data).unwrap(), Evicted::Gone(_)));
     scene.put_bytes("checkpoint", &vec![1; 2 << 20]);

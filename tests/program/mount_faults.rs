@@ -357,7 +357,7 @@ fn what_was_written_is_published_when_somebody_fills_the_fast_tier() {
     }
     volume.fill(0);
     let open = File::open(mount.at("run/0")).unwrap();
-    // Not even a proof finds room: the objects go, and whoever has one open goes on with it.
+    // Not even a fingerprint finds room: the objects go, and whoever has one open goes on with it.
     mount.sync();
     assert_same(&mount.root(), &mount.slow());
     let mut read = vec![0; 100_000];
@@ -805,7 +805,7 @@ fn a_foreign_removal_does_not_stop_the_order() {
 }
 
 #[test]
-fn eviction_compares_the_proof_once_more() {
+fn eviction_compares_the_fingerprint_once_more() {
     needs!(MOUNTS, "mkfs.ext4");
     let volume = Volume::new(64, 256);
     let options = [
@@ -826,7 +826,7 @@ fn eviction_compares_the_proof_once_more() {
     OpenOptions::new().append(true).open(mount.slow().join("changed")).unwrap().write_all(b"theirs").unwrap();
     assert_eq!((state(&changed), state(&unchanged)), (b"clean".to_vec(), b"clean".to_vec()));
     volume.fill(2 << 20);
-    until("what is proven is evicted", || state(&unchanged) == b"slow");
+    until("what is clean is evicted", || state(&unchanged) == b"slow");
     assert_eq!(state(&changed), b"clean", "what is not, is kept until somebody opens it");
     assert_eq!(fs::read(&changed).unwrap(), [&content(1, 1 << 20)[..], b"theirs"].concat());
     assert!(fs::read(&unchanged).unwrap() == content(2, 1 << 20));

@@ -292,7 +292,7 @@ impl World {
 
     /// Everything to the slow tier.
     fn drain(&self) {
-        self.tiers.set_hurry(true);
+        self.tiers.count_waiter(true);
         for _ in 0..1000 {
             let mut did = false;
             for step in [Step::Seal, Step::Drain, Step::Publish, Step::Tick] {
@@ -300,7 +300,7 @@ impl World {
             }
             let status = self.tiers.status();
             if !did && status.unsafe_files == 0 && status.pending_events == 0 {
-                self.tiers.set_hurry(false);
+                self.tiers.count_waiter(false);
                 return;
             }
             self.clock.advance(Duration::from_secs(1));

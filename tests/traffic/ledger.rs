@@ -256,7 +256,7 @@ pub(crate) fn without(mut changes: Vec<Change>, path: &Path) -> Vec<Change> {
 }
 
 /// Whether a power cut may have left `seen`: of each name what it was after the first `durable` changes, or anything later.
-/// Content that is not among the `synced` may be struck, and then what was there before it stands.
+/// Content that is not among the `synced` may be discarded, and then what was there before it stands.
 pub(crate) fn may_survive(
     changes: &[Change],
     durable: usize,

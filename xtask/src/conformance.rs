@@ -62,7 +62,7 @@ fn add(tally: &mut Tally, score: Score, wanted: Score) {
     tally.failed += score.failed + u64::from(score.failed == 0 && score != wanted);
 }
 
-/// Of a mount in motion: a drained file gets the proof that it is clean as an attribute of its object, and with it another
+/// Of a mount in motion: a drained file gets a fingerprint as an attribute of its object, and with it another
 /// ctime, which is shown. Nothing else has to fail.
 const FAILS_IN_MOTION: &str = "::unchanged_ctime_";
 

@@ -168,7 +168,7 @@ fn xattrs(trial: &TempDir) -> Finding {
         Err(e) => Finding::fail(
             about,
             e.to_string(),
-            "proofs of what is clean live in xattrs: use ext4, xfs or btrfs (tmpfs: Linux 6.6 or later)",
+            "the fingerprints of clean files live in xattrs: use ext4, xfs or btrfs (tmpfs: Linux 6.6 or later)",
         ),
     }
 }

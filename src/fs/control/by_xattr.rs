@@ -59,7 +59,7 @@ impl Control {
             Verb::Pin if attr.kind != Kind::File => Err(Errno::EISDIR.into()),
             Verb::Pin => self.tiers.pin_file_for(cx.uid, &path, attr.size).map(drop),
             Verb::Evict => self.evict_one(cx, ino),
-            Verb::Drain => self.tiers.to_front(cx, ino).map(drop),
+            Verb::Drain => self.tiers.prioritize(cx, ino).map(drop),
         }
     }
 

@@ -12,7 +12,7 @@ use super::reply::{Reply, Running};
 use super::sources::Control;
 use super::waiting::{LOOK, apart};
 use crate::error::Result as Done;
-use crate::fs::published::Hurry;
+use crate::fs::published::WaiterGuard;
 use crate::fs::shown::safety;
 use crate::stats::render::{bytes, count, seconds};
 use crate::tiers::{Lsn, Saved, Saving, Tiers};
@@ -36,7 +36,7 @@ struct Deadline {
     /// The last checkpoint that we started to save.
     tried: Option<u64>,
     _urgent: Urgent,
-    _hurry: Hurry,
+    _waiter: WaiterGuard,
 }
 
 /// A checkpoint being saved; given up on when this is dropped.
@@ -72,7 +72,7 @@ impl Drop for Urgent {
 
 pub(super) fn begin(control: &Control, time: Duration) -> Reply {
     let begun = Instant::now();
-    let (urgent, hurry) = (Urgent::new(&control.tiers), Hurry::new(&control.tiers));
+    let (urgent, waiter) = (Urgent::new(&control.tiers), WaiterGuard::new(&control.tiers));
     let synced = apart(&control.tiers, "deadline", |tiers| tiers.sync_fast().map(|()| tiers.last_lsn()));
     let deadline = Deadline {
         begun,
@@ -84,7 +84,7 @@ pub(super) fn begin(control: &Control, time: Duration) -> Reply {
         saved: Vec::new(),
         tried: None,
         _urgent: urgent,
-        _hurry: hurry,
+        _waiter: waiter,
     };
     Reply::runs(String::new(), deadline)
 }

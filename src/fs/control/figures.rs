@@ -166,7 +166,7 @@ impl Control {
                 aside_bytes: status.aside_bytes,
                 aside_for: status.aside_for,
                 spilled: status.spilled,
-                struck: status.struck,
+                discarded: status.discarded,
                 damaged: status.damaged,
                 quarantined: status.quarantined,
             },

@@ -8,7 +8,7 @@ use super::paths::shown;
 use super::reply::{Reply, Running};
 use super::sources::Control;
 use super::waiting::LOOK;
-use crate::fs::published::Hurry;
+use crate::fs::published::WaiterGuard;
 use crate::fs::shown::safety;
 use crate::path::Name;
 use crate::stats::render;
@@ -21,12 +21,12 @@ struct Wait {
     what: String,
     lsn: Lsn,
     asker: Asker,
-    _hurry: Hurry,
+    _waiter: WaiterGuard,
 }
 
 /// D1 for everything at once, and the LSN that must be applied for D2.
 pub(super) fn begin(control: &Control, asker: &Asker, below: Option<Vec<Name>>) -> Result<Reply, String> {
-    let hurry = Hurry::new(&control.tiers);
+    let waiter = WaiterGuard::new(&control.tiers);
     control.tiers.sync_fast().map_err(|error| error.to_string())?;
     let (what, lsn) = match below {
         None => ("everything".to_owned(), Some(control.tiers.last_lsn())),
@@ -34,7 +34,7 @@ pub(super) fn begin(control: &Control, asker: &Asker, below: Option<Vec<Name>>) 
     };
     Ok(match lsn {
         None => Reply::ok(format!("{what} is on the slow tier{}", but_for(&control.tiers.status()))),
-        Some(lsn) => Reply::runs(String::new(), Wait { what, lsn, asker: asker.clone(), _hurry: hurry }),
+        Some(lsn) => Reply::runs(String::new(), Wait { what, lsn, asker: asker.clone(), _waiter: waiter }),
     })
 }
 
@@ -65,7 +65,7 @@ fn but_for(status: &Status) -> String {
 /// Copies a path's bytes next, and hurries everything published before it.
 pub(super) fn front(control: &Control, names: Vec<Name>) -> Result<Reply, String> {
     let (ino, shown) = (control.find(&names)?, shown(&names));
-    match control.on_slow(move |tiers, cx| tiers.to_front(cx, ino)) {
+    match control.on_slow(move |tiers, cx| tiers.prioritize(cx, ino)) {
         Ok(None) => Ok(Reply::ok(format!("{shown} is on the slow tier"))),
         Ok(Some(events)) => {
             let before = render::count(events.saturating_sub(1), "change");

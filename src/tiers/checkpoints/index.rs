@@ -251,7 +251,7 @@ impl CheckpointIndex {
 
     /// The complete checkpoints to save for the next mount: the newest ones, and the newest safe one.
     pub(crate) fn saved(&self, moment: &Moment) -> SavedIndex {
-        let complete: Vec<CheckpointStatus> = self.told(moment).into_iter().filter(|one| one.complete).collect();
+        let complete: Vec<CheckpointStatus> = self.statuses(moment).into_iter().filter(|one| one.complete).collect();
         let newest = complete.iter().skip(complete.len().saturating_sub(SAVED));
         let safe = complete.iter().rfind(|one| one.whole && one.safe);
         let mut saved: BTreeMap<u64, SavedBurst> = newest
@@ -337,25 +337,25 @@ impl CheckpointIndex {
     }
 
     /// All checkpoints, the oldest first.
-    pub(crate) fn told(&self, moment: &Moment) -> Vec<CheckpointStatus> {
+    pub(crate) fn statuses(&self, moment: &Moment) -> Vec<CheckpointStatus> {
         let mut files: BTreeMap<u64, Vec<(&Path, &CheckpointFile)>> = BTreeMap::new();
         for (path, file) in &self.files {
             files.entry(file.burst).or_default().push((path, file));
         }
         let large = self.bursts.iter().filter(|(_, burst)| burst.bytes >= SMALLEST);
-        let mut told: Vec<CheckpointStatus> = large
-            .map(|(number, burst)| burst.told(*number, files.get(number).map_or(&[][..], Vec::as_slice), moment))
+        let mut statuses: Vec<CheckpointStatus> = large
+            .map(|(number, burst)| burst.status(*number, files.get(number).map_or(&[][..], Vec::as_slice), moment))
             .collect();
-        if let Some(current) = told.iter_mut().rev().find(|one| one.complete && one.whole) {
+        if let Some(current) = statuses.iter_mut().rev().find(|one| one.complete && one.whole) {
             current.current = true;
         }
-        told
+        statuses
     }
 
     /// The path of the newest checkpoint that is complete, whole and safe.
     pub(crate) fn latest_safe(&self, moment: &Moment) -> Option<Path> {
-        let told = self.told(moment);
-        let newest = told.into_iter().rev().find(|one| one.complete && one.whole && one.safe);
+        let statuses = self.statuses(moment);
+        let newest = statuses.into_iter().rev().find(|one| one.complete && one.whole && one.safe);
         newest.map(|one| one.path)
     }
 
@@ -414,7 +414,7 @@ impl CheckpointIndex {
     /// Called before a burst of this number gets a file: drops earlier bursts that were no checkpoints, and the oldest
     /// burst if there are too many.
     fn make_room(&mut self, number: u64) {
-        let full = |book: &CheckpointIndex| book.bursts.len() >= KEPT || book.files.len() >= FILES_KEPT;
+        let full = |index: &CheckpointIndex| index.bursts.len() >= KEPT || index.files.len() >= FILES_KEPT;
         let small = self.bursts.iter().filter(|(at, burst)| **at != number && burst.bytes < SMALLEST);
         let mut gone: HashSet<u64> = small.map(|(at, _)| *at).collect();
         if full(self) {
@@ -455,7 +455,7 @@ impl BurstFiles {
         }
     }
 
-    fn told(&self, number: u64, files: &[(&Path, &CheckpointFile)], moment: &Moment) -> CheckpointStatus {
+    fn status(&self, number: u64, files: &[(&Path, &CheckpointFile)], moment: &Moment) -> CheckpointStatus {
         let named: Vec<(&[u8], u64)> = files.iter().map(|(path, file)| (path.as_slice(), file.bytes)).collect();
         let before = || self.place.as_ref().and_then(|(path, step)| Some((unescape(path)?, *step)));
         let (path, step) = before().unwrap_or_else(|| place(&named));
@@ -559,9 +559,9 @@ mod tests {
     const S: Duration = Duration::from_secs(1);
     const MIB: u64 = 1 << 20;
 
-    fn write(book: &mut CheckpointIndex, burst: u64, path: &str, lsn: Lsn, bytes: u64, at: u32) {
+    fn write(index: &mut CheckpointIndex, burst: u64, path: &str, lsn: Lsn, bytes: u64, at: u32) {
         let (began, at) = (S * (at - 1), S * at);
-        book.written(Version { burst, path: path.into(), lsn, bytes, began, at });
+        index.written(Version { burst, path: path.into(), lsn, bytes, began, at });
     }
 
     fn at(now: u32, applied: Lsn, going_on: Option<u64>) -> Moment {
@@ -613,107 +613,107 @@ mod tests {
 
     #[test]
     fn a_burst_becomes_complete_durable_safe_and_current() {
-        let mut book = CheckpointIndex::default();
-        write(&mut book, 1, "run/ckpt-1.tmp", 10, 2 * MIB, 5);
-        book.moved(b"run/ckpt-1.tmp", b"run/ckpt-1", 11, Some(1));
-        let one = |book: &CheckpointIndex, moment: &Moment| book.told(moment)[0].clone();
-        let told = one(&book, &at(6, 0, Some(1)));
+        let mut index = CheckpointIndex::default();
+        write(&mut index, 1, "run/ckpt-1.tmp", 10, 2 * MIB, 5);
+        index.moved(b"run/ckpt-1.tmp", b"run/ckpt-1", 11, Some(1));
+        let one = |index: &CheckpointIndex, moment: &Moment| index.statuses(moment)[0].clone();
+        let status = one(&index, &at(6, 0, Some(1)));
         assert_eq!(
-            (told.path.as_slice(), told.step, told.files, told.bytes),
+            (status.path.as_slice(), status.step, status.files, status.bytes),
             (&b"run/ckpt-1"[..], Some(1), 1, 2 * MIB)
         );
-        assert!(!told.complete && !told.safe && told.durable.is_none() && !told.current);
-        assert!(one(&book, &at(9, 0, None)).current);
-        book.sealed([10].into_iter(), S * 6);
-        assert_eq!(one(&book, &at(9, 10, None)).durable, Some(S * 6));
-        book.published(10, S * 7);
-        let told = one(&book, &at(9, 10, None));
-        assert!(!told.safe && told.published.is_none(), "it has not got its name yet");
-        book.published(11, S * 8);
-        let told = one(&book, &at(9, 11, None));
-        assert!(told.safe && told.published == Some(S * 8) && !told.verified);
-        assert_eq!(text(book.latest_safe(&at(9, 11, None))).as_deref(), Some("run/ckpt-1"));
-        assert_eq!(book.latest_safe(&at(9, 11, Some(1))), None, "it may go on");
-        book.verified_version(9);
-        assert!(!one(&book, &at(9, 11, None)).verified);
-        book.verified_version(10);
-        assert!(one(&book, &at(9, 11, None)).verified);
-        book.verified(b"run/ckpt-1");
-        assert!(one(&book, &at(9, 11, None)).verified);
+        assert!(!status.complete && !status.safe && status.durable.is_none() && !status.current);
+        assert!(one(&index, &at(9, 0, None)).current);
+        index.sealed([10].into_iter(), S * 6);
+        assert_eq!(one(&index, &at(9, 10, None)).durable, Some(S * 6));
+        index.published(10, S * 7);
+        let status = one(&index, &at(9, 10, None));
+        assert!(!status.safe && status.published.is_none(), "it has not got its name yet");
+        index.published(11, S * 8);
+        let status = one(&index, &at(9, 11, None));
+        assert!(status.safe && status.published == Some(S * 8) && !status.verified);
+        assert_eq!(text(index.latest_safe(&at(9, 11, None))).as_deref(), Some("run/ckpt-1"));
+        assert_eq!(index.latest_safe(&at(9, 11, Some(1))), None, "it may go on");
+        index.verified_version(9);
+        assert!(!one(&index, &at(9, 11, None)).verified);
+        index.verified_version(10);
+        assert!(one(&index, &at(9, 11, None)).verified);
+        index.verified(b"run/ckpt-1");
+        assert!(one(&index, &at(9, 11, None)).verified);
     }
 
     #[test]
     fn a_marker_says_that_it_is_complete_but_not_while_somebody_writes() {
-        let mut book = CheckpointIndex::default();
-        write(&mut book, 1, "run/1/__0_0.distcp", 10, 2 * MIB, 5);
-        assert!(!book.told(&at(9, 0, Some(1)))[0].complete);
-        write(&mut book, 1, "run/1/.metadata", 11, 100, 5);
-        assert!(!book.told(&at(5, 0, Some(1)))[0].complete, "the next file may just be opened");
-        assert!(book.told(&at(6, 0, Some(1)))[0].complete);
-        assert!(!book.told(&Moment { writing: true, ..at(6, 0, Some(1)) })[0].complete);
-        write(&mut book, 2, "v/7.orbax-checkpoint-tmp/d", 12, 2 * MIB, 20);
-        book.moved(b"v/7.orbax-checkpoint-tmp", b"v/7", 13, Some(2));
-        let told = book.told(&at(21, 0, Some(2)));
-        assert!(told[1].complete && told[1].path == b"v/7", "{told:?}");
+        let mut index = CheckpointIndex::default();
+        write(&mut index, 1, "run/1/__0_0.distcp", 10, 2 * MIB, 5);
+        assert!(!index.statuses(&at(9, 0, Some(1)))[0].complete);
+        write(&mut index, 1, "run/1/.metadata", 11, 100, 5);
+        assert!(!index.statuses(&at(5, 0, Some(1)))[0].complete, "the next file may just be opened");
+        assert!(index.statuses(&at(6, 0, Some(1)))[0].complete);
+        assert!(!index.statuses(&Moment { writing: true, ..at(6, 0, Some(1)) })[0].complete);
+        write(&mut index, 2, "v/7.orbax-checkpoint-tmp/d", 12, 2 * MIB, 20);
+        index.moved(b"v/7.orbax-checkpoint-tmp", b"v/7", 13, Some(2));
+        let statuses = index.statuses(&at(21, 0, Some(2)));
+        assert!(statuses[1].complete && statuses[1].path == b"v/7", "{statuses:?}");
     }
 
     #[test]
     fn what_is_removed_or_replaced_is_not_offered_and_the_one_before_it_is() {
-        let mut book = CheckpointIndex::default();
-        write(&mut book, 1, "run/ckpt-1", 10, 2 * MIB, 5);
-        write(&mut book, 1, "run/checkpoint", 11, 50, 5);
-        write(&mut book, 2, "run/ckpt-2", 20, 2 * MIB, 15);
-        write(&mut book, 2, "run/checkpoint", 21, 50, 15);
+        let mut index = CheckpointIndex::default();
+        write(&mut index, 1, "run/ckpt-1", 10, 2 * MIB, 5);
+        write(&mut index, 1, "run/checkpoint", 11, 50, 5);
+        write(&mut index, 2, "run/ckpt-2", 20, 2 * MIB, 15);
+        write(&mut index, 2, "run/checkpoint", 21, 50, 15);
         let (all, first) = (at(30, 21, None), at(30, 11, None));
-        assert_eq!(text(book.latest_safe(&all)).as_deref(), Some("run/ckpt-2"));
-        assert_eq!(text(book.latest_safe(&first)).as_deref(), Some("run/ckpt-1"), "its pointer may be written anew");
+        assert_eq!(text(index.latest_safe(&all)).as_deref(), Some("run/ckpt-2"));
+        assert_eq!(text(index.latest_safe(&first)).as_deref(), Some("run/ckpt-1"), "its pointer may be written anew");
         let over = Moment { uncommitted: HashSet::from([b"run/ckpt-2".to_vec()]), ..at(30, 21, None) };
-        assert_eq!(text(book.latest_safe(&over)).as_deref(), Some("run/ckpt-1"), "somebody writes to it");
-        book.moved(b"run", b"kept", 22, None);
-        assert_eq!(book.told(&all).len(), 2);
-        assert_eq!(book.latest_safe(&all), None, "the slow tier has the former name");
+        assert_eq!(text(index.latest_safe(&over)).as_deref(), Some("run/ckpt-1"), "somebody writes to it");
+        index.moved(b"run", b"kept", 22, None);
+        assert_eq!(index.statuses(&all).len(), 2);
+        assert_eq!(index.latest_safe(&all), None, "the slow tier has the former name");
         let moved = at(30, 22, None);
-        book.removed(b"kept/ckpt-2");
-        assert_eq!(text(book.latest_safe(&moved)).as_deref(), Some("kept/ckpt-1"));
-        write(&mut book, 3, "kept/ckpt-1", 30, 2 * MIB, 40);
-        assert_eq!(book.latest_safe(&moved), None);
-        let told = book.told(&moved);
+        index.removed(b"kept/ckpt-2");
+        assert_eq!(text(index.latest_safe(&moved)).as_deref(), Some("kept/ckpt-1"));
+        write(&mut index, 3, "kept/ckpt-1", 30, 2 * MIB, 40);
+        assert_eq!(index.latest_safe(&moved), None);
+        let statuses = index.statuses(&moved);
         assert_eq!(
-            told.iter().map(|one| (one.number, one.whole, one.step)).collect::<Vec<_>>(),
+            statuses.iter().map(|one| (one.number, one.whole, one.step)).collect::<Vec<_>>(),
             [(1, false, Some(1)), (2, false, Some(2)), (3, true, Some(1))]
         );
-        assert_eq!(told[1].path, b"kept/ckpt-2", "where it was");
+        assert_eq!(statuses[1].path, b"kept/ckpt-2", "where it was");
     }
 
     #[test]
     fn what_is_complete_is_known_to_the_next_mount_and_what_is_left_of_it() {
-        let mut book = CheckpointIndex::default();
+        let mut index = CheckpointIndex::default();
         for step in 1..=30 {
-            write(&mut book, step, &format!("run/ckpt-{step}"), step * 10, 2 * MIB, step as u32 * 5);
+            write(&mut index, step, &format!("run/ckpt-{step}"), step * 10, 2 * MIB, step as u32 * 5);
         }
-        write(&mut book, 30, "run/\n", 301, 2 * MIB, 150);
-        write(&mut book, 31, "run/ckpt-31", 310, 2 * MIB, 155);
-        book.sealed((0..300).step_by(10), S * 151);
-        book.published(100, S * 151);
+        write(&mut index, 30, "run/\n", 301, 2 * MIB, 150);
+        write(&mut index, 31, "run/ckpt-31", 310, 2 * MIB, 155);
+        index.sealed((0..300).step_by(10), S * 151);
+        index.published(100, S * 151);
         let moment = at(160, 100, Some(31));
-        let text = serde_json::to_string(&book.saved(&moment)).expect("as JSON");
+        let text = serde_json::to_string(&index.saved(&moment)).expect("as JSON");
         let restored = |only_durable| {
-            let mut book = CheckpointIndex::default();
-            let told = book.restore(serde_json::from_str(&text).expect("a book"), only_durable);
-            (book, told)
+            let mut index = CheckpointIndex::default();
+            let statuses = index.restore(serde_json::from_str(&text).expect("an index"), only_durable);
+            (index, statuses)
         };
-        let (mut next, told) = restored(false);
-        let numbers: Vec<u64> = told.iter().map(|(number, ..)| *number).collect();
+        let (mut next, statuses) = restored(false);
+        let numbers: Vec<u64> = statuses.iter().map(|(number, ..)| *number).collect();
         assert_eq!(numbers, [10].into_iter().chain(11..=30).collect::<Vec<_>>(), "the safe one and the newest twenty");
-        assert_eq!(told[0], (10, S * 49, 2 * MIB));
-        assert_eq!(next.told(&moment), book.told(&moment)[9..30]);
+        assert_eq!(statuses[0], (10, S * 49, 2 * MIB));
+        assert_eq!(next.statuses(&moment), index.statuses(&moment)[9..30]);
         let (durable, _) = restored(true);
-        assert_eq!(durable.told(&moment).len(), 20, "a power cut may have taken the newest one");
+        assert_eq!(durable.statuses(&moment).len(), 20, "a power cut may have taken the newest one");
         let (mut later, _) = restored(false);
         later.published(290, S * 170);
-        let known = |book: &CheckpointIndex| {
-            let told = book.told(&moment).split_off(19);
-            told.iter().map(|one| (one.number, one.durable.is_some(), one.published.is_some())).collect::<Vec<_>>()
+        let known = |index: &CheckpointIndex| {
+            let statuses = index.statuses(&moment).split_off(19);
+            statuses.iter().map(|one| (one.number, one.durable.is_some(), one.published.is_some())).collect::<Vec<_>>()
         };
         assert_eq!(known(&later), [(29, true, true), (30, false, false)]);
 
@@ -725,7 +725,7 @@ mod tests {
         assert_eq!(next.burst_at(b"run/ckpt-29", 2 * MIB), Some(29));
         assert_eq!(next.burst_at(b"run/ckpt-29", MIB), None);
         assert_eq!(next.bursts_of_events().get(&290), Some(&29));
-        let left: Vec<(u64, bool)> = next.told(&moment).iter().map(|one| (one.number, one.whole)).collect();
+        let left: Vec<(u64, bool)> = next.statuses(&moment).iter().map(|one| (one.number, one.whole)).collect();
         assert_eq!(left[17..], [(27, false), (28, false), (29, true), (30, true)]);
         let some = next.unchecked(5);
         assert_eq!(some.len(), 5);
@@ -740,20 +740,20 @@ mod tests {
 
     #[test]
     fn no_more_is_kept_than_there_is_room_for() {
-        let mut book = CheckpointIndex::default();
+        let mut index = CheckpointIndex::default();
         for burst in 1..=2 * KEPT as u64 {
-            write(&mut book, burst, &format!("log-{burst}"), burst * 2, 100, 5);
+            write(&mut index, burst, &format!("log-{burst}"), burst * 2, 100, 5);
         }
-        assert_eq!((book.bursts.len(), book.files.len()), (1, 1), "those were none");
+        assert_eq!((index.bursts.len(), index.files.len()), (1, 1), "those were none");
         for burst in 1_000..1_000 + 2 * KEPT as u64 {
-            write(&mut book, burst, &format!("ckpt-{burst}"), burst * 2, MIB, 5);
+            write(&mut index, burst, &format!("ckpt-{burst}"), burst * 2, MIB, 5);
         }
-        assert!(book.bursts.len() <= KEPT && book.told(&at(9, 0, None)).len() == book.bursts.len());
+        assert!(index.bursts.len() <= KEPT && index.statuses(&at(9, 0, None)).len() == index.bursts.len());
         for n in 0..2 * FILES_KEPT as u64 {
-            write(&mut book, 9_000, &format!("set/{n}"), 10_000 + n, 1_000, 6);
+            write(&mut index, 9_000, &format!("set/{n}"), 10_000 + n, 1_000, 6);
         }
-        let told = book.told(&at(9, 0, None));
-        assert_eq!(told.iter().map(|one| one.files).collect::<Vec<_>>(), [2 * FILES_KEPT as u64]);
-        assert!(book.files.len() <= FILES_KEPT);
+        let statuses = index.statuses(&at(9, 0, None));
+        assert_eq!(statuses.iter().map(|one| one.files).collect::<Vec<_>>(), [2 * FILES_KEPT as u64]);
+        assert!(index.files.len() <= FILES_KEPT);
     }
 }

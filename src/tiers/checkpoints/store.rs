@@ -70,11 +70,11 @@ impl Tiers {
         }
     }
 
-    pub(crate) fn told_checkpoints(&self) -> Vec<CheckpointStatus> {
+    pub(crate) fn checkpoint_statuses(&self) -> Vec<CheckpointStatus> {
         let writing = self.being_written();
         let st = self.state.lock();
         let moment = self.moment(&st, &writing);
-        st.checkpoints.told(&moment)
+        st.checkpoints.statuses(&moment)
     }
 
     /// All known checkpoints, the oldest first; the mount was made at the uptime `mounted_at`.
@@ -84,7 +84,7 @@ impl Tiers {
             Some(since) => since.as_secs_f64(),
             None => -mounted_at.saturating_sub(moment).as_secs_f64(),
         };
-        let told = self.told_checkpoints().into_iter().map(|one| Checkpoint {
+        let all = self.checkpoint_statuses().into_iter().map(|one| Checkpoint {
             number: one.number,
             step: one.step,
             path: format!("/{}", escape(&one.path)),
@@ -101,7 +101,7 @@ impl Tiers {
             verified: one.verified,
             current: one.current,
         });
-        told.collect()
+        all.collect()
     }
 
     /// How many checkpoints of this mount are no longer among them.

@@ -1,18 +1,18 @@
 //! Tracks which staged copies are durable. They are synced in batches: an fsync of each would cost more than the copy.
 //!
-//! A copy is given the number of its *round*, and a sync of the whole file system ends a round. A copy counts if its
-//! round belongs to this mount, for which the kernel has the bytes whatever the disk has, or is recorded in
-//! `staged/durable`:
+//! A copy is given the number of its *sync epoch*, and a sync of the whole file system ends an epoch. A copy counts if
+//! its epoch belongs to this mount, for which the kernel has the bytes whatever the disk has, or is recorded in
+//! `staged/epochs`:
 //!
-//! 1. before its first copy a mount writes to the file that the rounds after the last one known are taken, and syncs
+//! 1. before its first copy a mount writes to the file that the epochs after the last one known are taken, and syncs
 //!    it;
-//! 2. a copy asks for its round when all its bytes are written, and is told it then;
-//! 3. the round is ended: whoever asks from now on is told the next one;
+//! 2. a copy asks for its epoch when all its bytes are written, and is told it then;
+//! 3. the epoch is ended: whoever asks from now on is told the next one;
 //! 4. the file system is synced;
-//! 5. the file says that the rounds of this mount up to the ended one are durable, and takes one more ahead.
+//! 5. the file says that the epochs of this mount up to the ended one are durable, and takes one more ahead.
 //!
-//! A crash after any step costs the copies of the rounds that the file does not name: no mount reuses their numbers,
-//! and a mount that finds one of these copies removes it. If step 4 or 5 fails, the round's copies no longer count, and
+//! A crash after any step costs the copies of the epochs that the file does not name: no mount reuses their numbers,
+//! and a mount that finds one of these copies removes it. If step 4 or 5 fails, the epoch's copies no longer count, and
 //! the mount goes on as a new one: a later sync does not repair what a failed sync left behind.
 
 use std::fmt::Write;
@@ -24,37 +24,37 @@ use crate::tiers::disk::Dir;
 use crate::tiers::disk::layout::{read_text, replace_text};
 use crate::tiers::disk::sync::{Mutex, Rank};
 
-const FILE: &[u8] = b"durable";
-/// How many mounts keep a record of their durable rounds. Copies of older mounts no longer count.
+const FILE: &[u8] = b"epochs";
+/// How many mounts keep a record of their durable epochs. Copies of older mounts no longer count.
 const SPANS_KEPT: usize = 1_000;
-/// How long a copy waits at most for the others of its round.
-const ROUND: Duration = Duration::from_secs(5);
+/// How long a copy waits at most for the others of its epoch.
+const EPOCH: Duration = Duration::from_secs(5);
 /// The same while a checkpoint is being written, which a sync of the file system would slow down.
-const ROUND_BESIDE_CHECKPOINT: Duration = Duration::from_secs(60);
+const EPOCH_BESIDE_CHECKPOINT: Duration = Duration::from_secs(60);
 
 #[derive(Debug)]
 pub(crate) struct CopyEpochs {
     dir: Arc<dyn Dir>,
-    rounds: Mutex<Rounds>,
-    /// Held while rounds are taken or one is ended.
+    epochs: Mutex<SyncEpochs>,
+    /// Held while epochs are taken or one is ended.
     writing: Mutex<()>,
 }
 
 /// The rules alone, without I/O: what to write and when.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-struct Rounds {
-    /// First and last round of each mount that synced any, the oldest first.
+struct SyncEpochs {
+    /// First and last epoch of each mount that synced any, the oldest first.
     spans: Vec<(u64, u64)>,
-    /// The first round that no earlier mount has used.
+    /// The first epoch that no earlier mount has used.
     next: u64,
-    /// This mount's first round and the current one.
+    /// This mount's first epoch and the current one.
     ours: Option<(u64, u64)>,
-    /// When the first copy of the current round asked for it.
+    /// When the first copy of the current epoch asked for it.
     since: Option<Duration>,
 }
 
-impl Rounds {
-    /// `fallback`: a round that no earlier mount can have used.
+impl SyncEpochs {
+    /// `fallback`: an epoch that no earlier mount can have used.
     fn parse(text: Option<&str>, fallback: u64) -> Self {
         let parse = |text: &str| {
             let mut lines = text.lines();
@@ -63,12 +63,12 @@ impl Rounds {
                 let (first, last) = line.split_once(' ')?;
                 Some((first.parse().ok()?, last.parse().ok()?))
             });
-            Some(Rounds { spans: spans.collect::<Option<_>>()?, next, ..Rounds::default() })
+            Some(SyncEpochs { spans: spans.collect::<Option<_>>()?, next, ..SyncEpochs::default() })
         };
-        text.and_then(parse).unwrap_or(Rounds { next: fallback, ..Rounds::default() })
+        text.and_then(parse).unwrap_or(SyncEpochs { next: fallback, ..SyncEpochs::default() })
     }
 
-    /// `ahead`: how many rounds after the current one are taken.
+    /// `ahead`: how many epochs after the current one are taken.
     fn text(&self, ahead: u64) -> String {
         let next = self.ours.map_or(self.next, |(_, now)| now + 1 + ahead);
         let mut text = format!("next {next}\n");
@@ -78,9 +78,9 @@ impl Rounds {
         text
     }
 
-    fn counts(&self, round: u64) -> bool {
-        self.ours.is_some_and(|(first, now)| (first..=now).contains(&round))
-            || self.spans.iter().any(|(first, last)| (first..=last).contains(&&round))
+    fn counts(&self, epoch: u64) -> bool {
+        self.ours.is_some_and(|(first, now)| (first..=now).contains(&epoch))
+            || self.spans.iter().any(|(first, last)| (first..=last).contains(&&epoch))
     }
 
     /// Step 1, unless it is done.
@@ -90,10 +90,10 @@ impl Rounds {
 
     fn is_due(&self, now: Duration, beside_checkpoint: impl FnOnce() -> bool) -> bool {
         let Some(since) = self.since else { return false };
-        now >= since + ROUND && (now >= since + ROUND_BESIDE_CHECKPOINT || !beside_checkpoint())
+        now >= since + EPOCH && (now >= since + EPOCH_BESIDE_CHECKPOINT || !beside_checkpoint())
     }
 
-    /// Step 3. Returns the round that ended.
+    /// Step 3. Returns the epoch that ended.
     fn end(&mut self) -> Option<u64> {
         let (_, now) = self.ours.as_mut()?;
         self.since = None;
@@ -102,15 +102,15 @@ impl Rounds {
     }
 
     /// Step 5.
-    fn synced(&mut self, round: u64) {
+    fn synced(&mut self, epoch: u64) {
         let Some((first, _)) = self.ours else { return };
         match self.spans.last_mut().filter(|span| span.0 == first) {
-            Some(span) => span.1 = round,
-            None => self.spans.push((first, round)),
+            Some(span) => span.1 = epoch,
+            None => self.spans.push((first, epoch)),
         }
     }
 
-    /// Rounds that were not synced no longer count, including copies made meanwhile. New rounds are taken next.
+    /// Epochs that were not synced no longer count, including copies made meanwhile. New epochs are taken next.
     fn failed(&mut self) {
         if let Some((_, now)) = self.ours.take() {
             self.next = now + 1;
@@ -122,65 +122,65 @@ impl Rounds {
 impl CopyEpochs {
     /// `now`: wall-clock time in seconds.
     pub(crate) fn open(dir: Arc<dyn Dir>, now: u64) -> Result<Self> {
-        let rounds = Rounds::parse(read_text(&*dir, FILE)?.as_deref(), now);
-        let durable = CopyEpochs { dir, rounds: Mutex::default(), writing: Mutex::new(Rank::Publishing, ()) };
-        *durable.rounds.lock() = rounds;
-        Ok(durable)
+        let epochs = SyncEpochs::parse(read_text(&*dir, FILE)?.as_deref(), now);
+        let known = CopyEpochs { dir, epochs: Mutex::default(), writing: Mutex::new(Rank::Publishing, ()) };
+        *known.epochs.lock() = epochs;
+        Ok(known)
     }
 
-    /// Whether a copy of this round is sure to have the bytes it was made with.
-    pub(crate) fn counts(&self, round: u64) -> bool {
-        self.rounds.lock().counts(round)
+    /// Whether a copy of this epoch is sure to have the bytes it was made with.
+    pub(crate) fn counts(&self, epoch: u64) -> bool {
+        self.epochs.lock().counts(epoch)
     }
 
-    /// The round of a copy whose bytes are all written (2). Call it with no lock held: the first copy of a mount waits
+    /// The epoch of a copy whose bytes are all written (2). Call it with no lock held: the first copy of a mount waits
     /// for the disk.
-    pub(crate) fn round(&self, now: Duration) -> Result<u64> {
+    pub(crate) fn epoch(&self, now: Duration) -> Result<u64> {
         let under_way = || {
-            let mut rounds = self.rounds.lock();
-            let (_, round) = rounds.ours?;
-            rounds.since.get_or_insert(now);
-            Some(round)
+            let mut epochs = self.epochs.lock();
+            let (_, epoch) = epochs.ours?;
+            epochs.since.get_or_insert(now);
+            Some(epoch)
         };
-        if let Some(round) = under_way() {
-            return Ok(round);
+        if let Some(epoch) = under_way() {
+            return Ok(epoch);
         }
         let _one_at_a_time = self.writing.lock();
-        if let Some(round) = under_way() {
-            return Ok(round);
+        if let Some(epoch) = under_way() {
+            return Ok(epoch);
         }
-        let mut wanted = self.rounds.lock().clone();
+        let mut wanted = self.epochs.lock().clone();
         wanted.take(); // 1
         replace_text(&*self.dir, FILE, &wanted.text(1))?;
-        let mut rounds = self.rounds.lock();
-        rounds.take();
-        rounds.since = Some(now);
-        Ok(rounds.next)
+        let mut epochs = self.epochs.lock();
+        epochs.take();
+        epochs.since = Some(now);
+        Ok(epochs.next)
     }
 
-    /// Whether the current round has waited long enough.
+    /// Whether the current epoch has waited long enough.
     pub(crate) fn is_due(&self, now: Duration, beside_checkpoint: impl FnOnce() -> bool) -> bool {
         // `beside_checkpoint` is called without the lock: it takes the engine's.
-        let rounds = Rounds { since: self.rounds.lock().since, ..Rounds::default() };
-        rounds.is_due(now, beside_checkpoint)
+        let epochs = SyncEpochs { since: self.epochs.lock().since, ..SyncEpochs::default() };
+        epochs.is_due(now, beside_checkpoint)
     }
 
     /// Makes all copies durable that were finished before the call. After an error they no longer count.
     pub(crate) fn sync(&self) -> Result<()> {
         let _one_at_a_time = self.writing.lock();
         let ended = {
-            let mut rounds = self.rounds.lock();
-            if rounds.since.is_none() { None } else { rounds.end() } // 3
+            let mut epochs = self.epochs.lock();
+            if epochs.since.is_none() { None } else { epochs.end() } // 3
         };
         let Some(ended) = ended else { return Ok(()) };
-        let mut wanted = self.rounds.lock().clone();
+        let mut wanted = self.epochs.lock().clone();
         wanted.synced(ended);
         let synced = self.dir.sync_all().map_err(|e| Error::io_on_fast("sync", "staged copies", e)); // 4
         let synced = synced.and_then(|()| replace_text(&*self.dir, FILE, &wanted.text(1))); // 5
-        let mut rounds = self.rounds.lock();
+        let mut epochs = self.epochs.lock();
         match synced {
-            Ok(()) => rounds.synced(ended),
-            Err(_) => rounds.failed(),
+            Ok(()) => epochs.synced(ended),
+            Err(_) => epochs.failed(),
         }
         synced
     }
@@ -193,7 +193,7 @@ mod tests {
 
     use super::*;
 
-    /// One event in the life of a mount's rounds.
+    /// One event in the life of a mount's epochs.
     #[derive(Clone, Copy, Debug)]
     enum Step {
         Copy,
@@ -215,28 +215,28 @@ mod tests {
         }
     }
 
-    /// The file and the rounds of one mount, as `CopyEpochs` has them.
+    /// The file and the epochs of one mount, as `CopyEpochs` has them.
     struct Mount {
         file: Option<String>,
-        rounds: Rounds,
+        epochs: SyncEpochs,
     }
 
     impl Mount {
-        fn round(&mut self) -> u64 {
-            if self.rounds.ours.is_none() {
-                let mut wanted = self.rounds.clone();
+        fn epoch(&mut self) -> u64 {
+            if self.epochs.ours.is_none() {
+                let mut wanted = self.epochs.clone();
                 wanted.take();
                 self.file = Some(wanted.text(1));
-                self.rounds.take();
+                self.epochs.take();
             }
-            self.rounds.ours.expect("it takes them first").1
+            self.epochs.ours.expect("it takes them first").1
         }
     }
 
-    /// A copy: its round, whether it was synced, and whether its bytes may be lost.
+    /// A copy: its epoch, whether it was synced, and whether its bytes may be lost.
     #[derive(Clone, Copy)]
     struct Made {
-        round: u64,
+        epoch: u64,
         synced: bool,
         lost: bool,
     }
@@ -245,54 +245,54 @@ mod tests {
     fn what_counts_was_synced_or_is_this_mount_s() {
         for seed in 0..2_000 {
             let mut random = SmallRng::seed_from_u64(seed);
-            let mut mount = Mount { file: None, rounds: Rounds::parse(None, 1_000) };
+            let mut mount = Mount { file: None, epochs: SyncEpochs::parse(None, 1_000) };
             let mut copies: Vec<Made> = Vec::new();
             for _ in 0..60 {
                 let step = any_step(&mut random);
                 let lose = |copies: &mut Vec<Made>| copies.iter_mut().for_each(|copy| copy.lost |= !copy.synced);
                 // A copy that is made while a sync runs.
                 let beside = |mount: &Mount| Made {
-                    round: mount.rounds.ours.expect("one is ended").1,
+                    epoch: mount.epochs.ours.expect("one is ended").1,
                     synced: false,
                     lost: false,
                 };
                 match step {
-                    Step::Copy => copies.push(Made { round: mount.round(), synced: false, lost: false }),
+                    Step::Copy => copies.push(Made { epoch: mount.epoch(), synced: false, lost: false }),
                     Step::Sync => {
-                        let Some(ended) = mount.rounds.end() else { continue };
-                        mount.rounds.synced(ended);
-                        mount.file = Some(mount.rounds.text(1));
+                        let Some(ended) = mount.epochs.end() else { continue };
+                        mount.epochs.synced(ended);
+                        mount.file = Some(mount.epochs.text(1));
                         copies.iter_mut().for_each(|copy| copy.synced |= !copy.lost);
                     }
                     Step::FailedSync => {
-                        if mount.rounds.end().is_some() {
+                        if mount.epochs.end().is_some() {
                             copies.push(beside(&mount));
-                            mount.rounds.failed();
+                            mount.epochs.failed();
                             lose(&mut copies);
                         }
                     }
                     Step::CutAfterSync | Step::Remount => {
-                        if let (Step::CutAfterSync, Some(ended)) = (step, mount.rounds.end()) {
+                        if let (Step::CutAfterSync, Some(ended)) = (step, mount.epochs.end()) {
                             copies.push(beside(&mount));
-                            mount.rounds.synced(ended);
+                            mount.epochs.synced(ended);
                         }
                         lose(&mut copies);
-                        mount.rounds = Rounds::parse(mount.file.as_deref(), 1_000);
+                        mount.epochs = SyncEpochs::parse(mount.file.as_deref(), 1_000);
                     }
                 }
-                for Made { round, synced, lost } in &copies {
-                    assert!(!lost || !mount.rounds.counts(*round), "seed {seed}: a lost copy of round {round} counts");
-                    assert!(!synced || mount.rounds.counts(*round), "seed {seed}: a durable one of {round} does not");
+                for Made { epoch, synced, lost } in &copies {
+                    assert!(!lost || !mount.epochs.counts(*epoch), "seed {seed}: a lost copy of epoch {epoch} counts");
+                    assert!(!synced || mount.epochs.counts(*epoch), "seed {seed}: a durable one of {epoch} does not");
                 }
             }
         }
     }
 
     #[test]
-    fn a_round_is_due_after_a_while_and_later_beside_a_checkpoint() {
+    fn an_epoch_is_due_after_a_while_and_later_beside_a_checkpoint() {
         let due = |since: Option<u64>, now: u64, beside| {
-            let rounds = Rounds { since: since.map(Duration::from_secs), ..Rounds::default() };
-            rounds.is_due(Duration::from_secs(now), || beside)
+            let epochs = SyncEpochs { since: since.map(Duration::from_secs), ..SyncEpochs::default() };
+            epochs.is_due(Duration::from_secs(now), || beside)
         };
         assert!(!due(None, 1_000, false));
         assert!(!due(Some(10), 14, false) && due(Some(10), 15, false));
@@ -302,10 +302,10 @@ mod tests {
     #[test]
     fn a_file_that_cannot_be_read_starts_behind_all_that_was() {
         for text in [None, Some(""), Some("next x\n"), Some("next 5\n1 2 3\n"), Some("5\n")] {
-            let rounds = Rounds::parse(text, 1_700_000_000);
-            assert!(rounds.next == 1_700_000_000 && rounds.spans.is_empty(), "{text:?}");
+            let epochs = SyncEpochs::parse(text, 1_700_000_000);
+            assert!(epochs.next == 1_700_000_000 && epochs.spans.is_empty(), "{text:?}");
         }
-        let rounds = Rounds::parse(Some("next 9\n1 3\n7 7\n"), 1);
-        assert!(rounds.next == 9 && rounds.counts(2) && rounds.counts(7) && !rounds.counts(5) && !rounds.counts(9));
+        let epochs = SyncEpochs::parse(Some("next 9\n1 3\n7 7\n"), 1);
+        assert!(epochs.next == 9 && epochs.counts(2) && epochs.counts(7) && !epochs.counts(5) && !epochs.counts(9));
     }
 }

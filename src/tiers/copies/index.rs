@@ -40,23 +40,23 @@ const LABEL: &[u8] = b"user.dlio.staged";
 /// 256 bytes on ext4, while a larger value gets a block of its own elsewhere on the disk.
 const PATH: &[u8] = b"user.dlio.path";
 
-/// The slow file that a copy equals, and the round that makes it durable.
+/// The slow file that a copy equals, and the epoch that makes it durable.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Label {
     fingerprint: Fingerprint,
-    round: u64,
+    epoch: u64,
 }
 
 impl Label {
-    /// `<round> <size> <mtime> <ctime>`. The copy's name is the rest of the fingerprint.
+    /// `<epoch> <size> <mtime> <ctime>`. The copy's name is the rest of the fingerprint.
     fn encode(&self) -> String {
-        format!("{} {}", self.round, self.fingerprint.encode_but_ino())
+        format!("{} {}", self.epoch, self.fingerprint.encode_but_ino())
     }
 
     /// `None`: not one of our labels.
     fn decode(number: u64, text: &[u8]) -> Option<Self> {
-        let (round, fingerprint) = std::str::from_utf8(text).ok()?.split_once(' ')?;
-        Some(Label { fingerprint: Fingerprint::decode_but_ino(number, fingerprint)?, round: round.parse().ok()? })
+        let (epoch, fingerprint) = std::str::from_utf8(text).ok()?.split_once(' ')?;
+        Some(Label { fingerprint: Fingerprint::decode_but_ino(number, fingerprint)?, epoch: epoch.parse().ok()? })
     }
 
     fn of(number: u64, file: &dyn File) -> io::Result<Option<Self>> {
@@ -79,7 +79,7 @@ struct Entry {
     bytes: u64,
     /// When it was last read to its end, or when it was made if it never was.
     used: ObservedAt,
-    round: u64,
+    epoch: u64,
 }
 
 /// The copies that are known. A copy may be gone although it is listed here; until all directories were scanned, one
@@ -180,19 +180,19 @@ impl Copies {
         }
     }
 
-    /// Labels a copy whose bytes are all written. Returns its round.
+    /// Labels a copy whose bytes are all written. Returns its epoch.
     pub(crate) fn label(&self, copy: &dyn File, fingerprint: &Fingerprint, path: &[u8], now: Duration) -> Result<u64> {
-        let round = self.durable.round(now)?;
-        let label = Label { fingerprint: *fingerprint, round }.encode();
+        let epoch = self.durable.epoch(now)?;
+        let label = Label { fingerprint: *fingerprint, epoch }.encode();
         // The label first: it takes the space in the inode.
         let labelled = copy.set_xattr(LABEL, label.as_bytes());
         labelled.and_then(|()| copy.set_xattr(PATH, escape(path).as_bytes())).at_fast("label", "a staged copy")?;
-        Ok(round)
+        Ok(epoch)
     }
 
     /// Installs the finished copy of this slow file, in place of an older copy. `false`: the older copy is just being
     /// removed.
-    pub(crate) fn finish(&self, name: &[u8], fingerprint: &Fingerprint, round: u64, now: Duration) -> io::Result<bool> {
+    pub(crate) fn finish(&self, name: &[u8], fingerprint: &Fingerprint, epoch: u64, now: Duration) -> io::Result<bool> {
         let (number, bytes) = (fingerprint.ino, fingerprint.size);
         if self.index.lock().going.contains(&number) {
             return Ok(false);
@@ -201,7 +201,7 @@ impl Copies {
         self.making.rename(name, &*shard, &file_name(number), RenameMode::Replace)?;
         let mut index = self.index.lock();
         index.read.remove(&number);
-        index.put(number, Entry { bytes, used: ObservedAt::at(now), round });
+        index.put(number, Entry { bytes, used: ObservedAt::at(now), epoch });
         Ok(true)
     }
 
@@ -220,7 +220,7 @@ impl Copies {
             self.index.lock().take(number);
             return Ok(None);
         };
-        let Some(label) = Label::of(number, &*fd)?.filter(|label| self.durable.counts(label.round)) else {
+        let Some(label) = Label::of(number, &*fd)?.filter(|label| self.durable.counts(label.epoch)) else {
             self.unlink(number, self.condemn(number))?;
             return Ok(None);
         };
@@ -233,7 +233,7 @@ impl Copies {
             }
             let mut index = self.index.lock();
             if !index.copies.contains_key(&number) {
-                index.put(number, Entry { bytes, used: ObservedAt::NEVER, round: label.round });
+                index.put(number, Entry { bytes, used: ObservedAt::NEVER, epoch: label.epoch });
             }
         }
         Ok(Some(Copy { number, fd, fingerprint: label.fingerprint }))
@@ -325,11 +325,11 @@ impl Copies {
         self.index.lock().copies.keys().copied().collect()
     }
 
-    /// Copies whose round a sync failed to make durable.
+    /// Copies whose epoch a sync failed to make durable.
     fn lost(&self) -> Vec<u64> {
-        let rounds: Vec<(u64, u64)> =
-            self.index.lock().copies.iter().map(|(number, entry)| (*number, entry.round)).collect();
-        rounds.into_iter().filter(|(_, round)| !self.durable.counts(*round)).map(|(number, _)| number).collect()
+        let epochs: Vec<(u64, u64)> =
+            self.index.lock().copies.iter().map(|(number, entry)| (*number, entry.epoch)).collect();
+        epochs.into_iter().filter(|(_, epoch)| !self.durable.counts(*epoch)).map(|(number, _)| number).collect()
     }
 
     /// The path that the file had when it was copied.
@@ -357,14 +357,14 @@ impl Copies {
             let Some(stat) = absent_is_none(shard.stat(&name))? else { continue };
             let label = absent_is_none(shard.get_xattr(&name, LABEL))?.flatten();
             let label = label.and_then(|text| Label::decode(number, &text));
-            let is_whole = |label: &Label| self.durable.counts(label.round) && label.fingerprint.size == stat.size;
+            let is_whole = |label: &Label| self.durable.counts(label.epoch) && label.fingerprint.size == stat.size;
             let Some(label) = label.filter(is_whole) else {
                 absent_is_none(shard.unlink(&name))?;
                 continue;
             };
             let mut index = self.index.lock();
             if !index.copies.contains_key(&number) {
-                index.put(number, Entry { bytes: stat.size, used: ObservedAt::NEVER, round: label.round });
+                index.put(number, Entry { bytes: stat.size, used: ObservedAt::NEVER, epoch: label.epoch });
             }
         }
         // Only now: until then a copy that is not listed is looked for on disk. Another thread may have scanned the
@@ -590,7 +590,7 @@ impl Tiers {
     }
 }
 
-/// Step 1 of turning a copy into an object. Works for a copy whose round is not synced yet, too.
+/// Step 1 of turning a copy into an object. Works for a copy whose epoch is not synced yet, too.
 pub(crate) fn become_object(copy: &Copy, named: Named) -> io::Result<()> {
     Pool::set_name(&*copy.fd, &named)?;
     Pool::set_fingerprint(&*copy.fd, &copy.fingerprint)?;
@@ -607,7 +607,7 @@ mod tests {
     fn a_label_round_trips_and_nonsense_is_none() {
         let time = Time { sec: 1_700_000_000, nsec: 1 };
         let fingerprint = Fingerprint { ino: 7, size: 12_288, mtime: time, ctime: time };
-        let label = Label { fingerprint, round: 1_700_000_123 };
+        let label = Label { fingerprint, epoch: 1_700_000_123 };
         assert_eq!(Label::decode(7, label.encode().as_bytes()), Some(label.clone()));
         assert!(label.encode().len() <= 60, "it has to fit into an inode of ext4: {}", label.encode());
         for bad in ["", "1", "1 2", "x 3 4.0 5.0", "1 3 4.0", "1 a 2 3 4.0 5.0", "\u{1F600} 3 4.0"] {

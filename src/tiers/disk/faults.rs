@@ -201,14 +201,14 @@ pub enum Lapse {
     LogFirst,
     /// A write after a commit logs no `bind`.
     Bind,
-    /// No `breach` is logged.
-    Breach,
-    /// The `breach` of a sealed version is logged and not synced.
-    BreachDurable,
+    /// No `invalidate` is logged.
+    Invalidate,
+    /// The `invalidate` of a sealed version is logged and not synced.
+    InvalidateDurable,
     /// A seal is durable before the object is.
     SealLast,
     /// A start after a power cut takes every version for sealed.
-    Strike,
+    Discard,
     /// A copy counts although the version was overwritten meanwhile.
     WrittenOver,
     /// The steps of a group are done in reverse.
@@ -356,7 +356,7 @@ impl Faults {
         self.seen.lock().counts.clone()
     }
 
-    /// Files that were synced after a sync of theirs had failed: the second one proves nothing.
+    /// Files that were synced after a sync of theirs had failed: the second one says nothing.
     pub fn synced_again(&self) -> Vec<String> {
         self.seen.lock().synced_again.clone()
     }

@@ -54,7 +54,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_proof_round_trips_and_nonsense_proves_nothing() {
+    fn a_fingerprint_round_trips_and_nonsense_is_none() {
         let fingerprint = Fingerprint {
             ino: 12,
             size: 1 << 40,

@@ -1,9 +1,9 @@
 //! The objects of a mount without root: their owner can always read and write them, whatever mode their file has.
 //!
-//! `chmod 0444` restricts programs, but the daemon has to do more: it proves an object, names it, and goes on writing
-//! through descriptors from before. So the mode of an object on the disk has `rw` for its owner, and the file's own
-//! mode is data: `user.dlio.mode` beside it. That attribute counts if it equals the mode on the disk apart from these
-//! two bits. Otherwise a crash came between the two calls, or somebody else set the mode, and the disk is right.
+//! `chmod 0444` restricts programs, but the daemon has to do more: it marks an object clean, names it, and goes on
+//! writing through descriptors from before. So the mode of an object on the disk has `rw` for its owner, and the file's
+//! own mode is data: `user.dlio.mode` beside it. That attribute counts if it equals the mode on the disk apart from
+//! these two bits. Otherwise a crash came between the two calls, or somebody else set the mode, and the disk is right.
 //!
 //! A fast tier that may hold such objects is marked, so that root, when it takes the tier over, reads their modes as
 //! well.

@@ -263,21 +263,21 @@ pub(crate) enum Record {
         path: Path,
         slow: Option<Fingerprint>,
     },
-    /// A power cut struck the file and it has no older version: the records about it mean nothing. Written for a
+    /// A power cut discarded the file and it has no older version: the records about it mean nothing. Written for a
     /// recovery that no longer reads the record that shows that.
-    Struck {
+    Discarded {
         ino: Ino,
     },
     /// From here on the object's bytes from `from` on may differ from those of the versions before this record:
     /// versions that are longer no longer exist.
-    Breach {
+    Invalidate {
         ino: Ino,
         object: ObjectId,
         from: u64,
     },
     /// The file, `slow` by its number there, was written in place at `mtime` while changes of its times were pending:
     /// the pending changes before this record set `mtime`, whatever they say.
-    Overtaken {
+    InPlace {
         ino: Ino,
         slow: u64,
         mtime: Time,
@@ -300,16 +300,17 @@ pub(crate) enum Record {
     Applied {
         upto: Lsn,
     },
-    /// An operator has set the node aside (`writeback/set_aside.rs`): the view has it under these names, and no event
-    /// is pending. `since` is in seconds since 1970. Counts only with the `set-aside` behind it, and stays valid until
+    /// The node is in state `saved`: an operator has set it aside (`writeback/set_aside.rs`), the view has it under these
+    /// names, and no event of it is pending. Its bytes are in `kept`, and as a copy in `saved` on the slow tier. `since` is in seconds since 1970. Counts only with the `set-aside` behind it, and stays valid until
     /// the node is an event again, even after `applied` has passed it.
-    Aside {
+    Saved {
         ino: Ino,
         since: u64,
         paths: Vec<Path>,
         kept: Kept,
     },
-    /// Makes the `count` records in front of it count. Earlier events in these ranges leave the order.
+    /// Makes the `count` records in front of it count. Earlier events in these ranges leave the order; of one without a
+    /// `saved` record the view goes back to what the slow tier has.
     SetAside {
         count: u64,
         events: Vec<(Lsn, Lsn)>,
@@ -321,10 +322,10 @@ impl Record {
     pub(crate) fn ino(&self) -> Option<Ino> {
         match self {
             Record::Bind { ino, .. }
-            | Record::Breach { ino, .. }
+            | Record::Invalidate { ino, .. }
             | Record::Names { ino, .. }
-            | Record::Overtaken { ino, .. }
-            | Record::Struck { ino }
+            | Record::InPlace { ino, .. }
+            | Record::Discarded { ino }
             | Record::Make { ino, .. }
             | Record::Content { ino, .. }
             | Record::Link { ino, .. }
@@ -332,7 +333,7 @@ impl Record {
             | Record::Remove { ino, .. }
             | Record::SetAttr { ino, .. }
             | Record::SetXattr { ino, .. }
-            | Record::Aside { ino, .. } => Some(*ino),
+            | Record::Saved { ino, .. } => Some(*ino),
             Record::Start { .. }
             | Record::Expect { .. }
             | Record::Seal { .. }
@@ -369,7 +370,7 @@ impl Record {
     pub(crate) fn invalidated(records: &[(Lsn, Record)], of: Lsn, object: ObjectId, size: u64) -> bool {
         let behind = &records[records.partition_point(|(lsn, _)| *lsn <= of)..];
         behind.iter().any(|(_, record)| {
-            matches!(record, Record::Breach { object: other, from, .. } if other.shares(object) && *from < size)
+            matches!(record, Record::Invalidate { object: other, from, .. } if other.shares(object) && *from < size)
         })
     }
 
@@ -418,14 +419,14 @@ impl Record {
                     line.number("size", *size).time("mtime", *mtime).time("ctime", *ctime);
                 }
             }
-            Record::Struck { ino } => {
-                line.word("struck").number("ino", *ino);
+            Record::Discarded { ino } => {
+                line.word("discarded").number("ino", *ino);
             }
-            Record::Breach { ino, object, from } => {
-                line.word("breach").number("ino", *ino).object(*object).number("from", *from);
+            Record::Invalidate { ino, object, from } => {
+                line.word("invalidate").number("ino", *ino).object(*object).number("from", *from);
             }
-            Record::Overtaken { ino, slow, mtime } => {
-                line.word("overtaken").number("ino", *ino).number("slow", *slow).time("mtime", *mtime);
+            Record::InPlace { ino, slow, mtime } => {
+                line.word("in-place").number("ino", *ino).number("slow", *slow).time("mtime", *mtime);
             }
             Record::Seal { of, size } => {
                 line.word("seal").number("of", *of).number("size", *size);
@@ -437,8 +438,8 @@ impl Record {
             Record::Applied { upto } => {
                 line.word("applied").number("upto", *upto);
             }
-            Record::Aside { ino, since, paths, kept } => {
-                line.word("aside").number("ino", *ino).number("since", *since).number("paths", paths.len() as u64);
+            Record::Saved { ino, since, paths, kept } => {
+                line.word("saved").number("ino", *ino).number("since", *since).number("paths", paths.len() as u64);
                 for path in paths {
                     line.bytes("path", path);
                 }
@@ -739,7 +740,7 @@ impl<'a> Words<'a> {
         Some(match self.0.next()? {
             "start" => Record::Start { boot: String::from_utf8(self.bytes("boot")?).ok()? },
             "bind" => Record::Bind { path: self.path("path")?, ino: self.ino()?, object: self.object()? },
-            "breach" => Record::Breach { ino: self.ino()?, object: self.object()?, from: self.size("from")? },
+            "invalidate" => Record::Invalidate { ino: self.ino()?, object: self.object()?, from: self.size("from")? },
             "names" => {
                 let (ino, count) = (self.ino()?, self.number("paths")?);
                 let paths = (0..count).map(|_| self.path("path")).collect::<Option<_>>()?;
@@ -781,10 +782,10 @@ impl<'a> Words<'a> {
                 };
                 Record::Expect { path, slow }
             }
-            "struck" => Record::Struck { ino: self.ino()? },
-            "overtaken" => {
+            "discarded" => Record::Discarded { ino: self.ino()? },
+            "in-place" => {
                 let (ino, slow) = (self.ino()?, self.number("slow")?);
-                Record::Overtaken { ino, slow, mtime: Self::time_of(self.value("mtime")?)? }
+                Record::InPlace { ino, slow, mtime: Self::time_of(self.value("mtime")?)? }
             }
             "seal" => Record::Seal { of: self.counter("of")?, size: self.size("size")? },
             "intent" => {
@@ -792,7 +793,7 @@ impl<'a> Words<'a> {
                 Record::Intent { upto, index, count, step: self.step()? }
             }
             "applied" => Record::Applied { upto: self.counter("upto")? },
-            "aside" => {
+            "saved" => {
                 let (ino, since, count) = (self.ino()?, self.number("since")?, self.number("paths")?);
                 let paths = (0..count).map(|_| self.path("path")).collect::<Option<Vec<_>>>()?;
                 let is_file = self.0.clone().next()?.starts_with("object=");
@@ -803,7 +804,7 @@ impl<'a> Words<'a> {
                 // A directory with two names could contain itself.
                 let is_dir = matches!(&kept, Kept::Node(spec) if spec.kind == Kind::Dir);
                 let named = !paths.is_empty() && (!is_dir || paths.len() == 1);
-                named.then_some(Record::Aside { ino, since, paths, kept })?
+                named.then_some(Record::Saved { ino, since, paths, kept })?
             }
             "set-aside" => {
                 let (count, ranges) = (self.number("count")?, self.number("ranges")?);
@@ -923,8 +924,8 @@ mod tests {
             Record::Bind { path: path.clone(), ino: 5, object: ObjectId { home: Home::Slow, number: 1 } },
             Record::Names { ino: 5, paths: vec![path.clone(), b"t".to_vec()] },
             Record::Make { path: path.clone(), ino: 5, spec: spec.clone() },
-            Record::Aside { ino: 5, since: 9, paths: vec![path.clone()], kept: Kept::Node(spec) },
-            Record::Aside {
+            Record::Saved { ino: 5, since: 9, paths: vec![path.clone()], kept: Kept::Node(spec) },
+            Record::Saved {
                 ino: 5,
                 since: 9,
                 paths: vec![path.clone(), b"t".to_vec()],
@@ -938,9 +939,9 @@ mod tests {
             Record::Remove { path: path.clone(), ino: 5, dir: false },
             Record::SetAttr { path: Vec::new(), ino: 1, new },
             Record::SetXattr { path: path.clone(), ino: 5, key: b"user.k".to_vec(), value: Some(Vec::new()) },
-            Record::Struck { ino: 5 },
-            Record::Breach { ino: 5, object: id, from: 9 },
-            Record::Overtaken { ino: 5, slow: 3, mtime: time },
+            Record::Discarded { ino: 5 },
+            Record::Invalidate { ino: 5, object: id, from: 9 },
+            Record::InPlace { ino: 5, slow: 3, mtime: time },
             Record::Expect { path: path.clone(), slow: None },
             Record::Expect { path, slow: Some(Fingerprint { ino: 3, size: 5, mtime: time, ctime: time }) },
             Record::Seal { of: 3, size: 77 },
@@ -1000,10 +1001,10 @@ mod tests {
             "18446744073709551615 0 applied upto=1",
             "1 0 applied upto=18446744073709551615",
             "1 0 seal of=1 size=9223372036854775808",
-            "1 0 aside ino=5 since=1 paths=0 object=f1 size=0 mode=0644 uid=0 gid=0 mtime=0.0 xattrs=0",
-            "1 0 aside ino=5 since=1 paths=1 path=../a object=f1 size=0 mode=0644 uid=0 gid=0 mtime=0.0 xattrs=0",
+            "1 0 saved ino=5 since=1 paths=0 object=f1 size=0 mode=0644 uid=0 gid=0 mtime=0.0 xattrs=0",
+            "1 0 saved ino=5 since=1 paths=1 path=../a object=f1 size=0 mode=0644 uid=0 gid=0 mtime=0.0 xattrs=0",
             "1 0 set-aside count=0 ranges=1 from=3 to=2",
-            "1 0 aside ino=5 since=1 paths=2 path=a path=b dir mode=0755 uid=0 gid=0 mtime=0.0 xattrs=0 rdev=0 target=",
+            "1 0 saved ino=5 since=1 paths=2 path=a path=b dir mode=0755 uid=0 gid=0 mtime=0.0 xattrs=0 rdev=0 target=",
             "1 0 setxattr path=a ino=5 key=user.dlio.clean value=x",
             "1 0 setxattr path=a ino=5 key= removed",
             "1 0 make path=a ino=5 file mode=0644 uid=0 gid=0 mtime=0.0 xattrs=0 rdev=0 target=",

@@ -138,7 +138,7 @@ pub(crate) struct Node {
     pub(super) on_slow: bool,
     /// The slow file shows the same as the node: its fingerprint follows from the node's attributes.
     slow_is_alike: bool,
-    rests: Resident,
+    resident: Resident,
     /// It was read from a staged copy when it was last opened.
     pub(crate) staged: bool,
     perm: u16,
@@ -163,8 +163,8 @@ pub(crate) struct Node {
     blocks: u64,
     rare: Option<Box<Rare>>,
     pub(crate) dir: Option<Box<DirNode>>,
-    /// Made when the file is opened or changed. Without it the bytes are not in use, and `rests` says where they are:
-    /// ask [`EngineState::known_file`](crate::tiers::model::state::EngineState::known_file) when that matters.
+    /// Made when the file is opened or changed. Without it the bytes are not in use, and `resident` says where they
+    /// are: ask [`EngineState::known_file`](crate::tiers::model::state::EngineState::known_file) when that matters.
     pub(crate) file: Option<Arc<FileState>>,
 }
 
@@ -201,7 +201,7 @@ impl Node {
             ours: false,
             on_slow: false,
             slow_is_alike: false,
-            rests: Resident::OnSlow,
+            resident: Resident::OnSlow,
             staged: false,
             perm: 0,
             seen: ObservedAt::NEVER,
@@ -407,7 +407,7 @@ impl Node {
 
     /// A foreign change hit the bytes.
     pub(crate) fn changed_behind(&mut self) {
-        self.rests = Resident::new(self.rests.is_pending(), false);
+        self.resident = Resident::new(self.resident.is_pending(), false);
         if let Some(file) = &self.file {
             file.changes.fetch_add(1, Ordering::AcqRel);
         }
@@ -441,29 +441,29 @@ impl Node {
     /// Drops a file's state if it says no more than [`Resident`] can. `newest`: its newest pending version.
     pub(super) fn rest(&mut self, newest: Option<&Arc<Content>>) {
         let state = self.file.as_mut().and_then(Arc::get_mut);
-        if let Some(rests) = state.and_then(|state| state.at_rest(newest)) {
-            self.rests = rests;
+        if let Some(resident) = state.and_then(|state| state.at_rest(newest)) {
+            self.resident = resident;
             self.file = None;
         }
     }
 
     /// The state of a regular file; if there is none, `make` makes it and is told whether the file was opened before.
     pub(super) fn wake(&mut self, make: impl FnOnce(bool) -> FileState) -> &Arc<FileState> {
-        let opened = self.rests.is_opened();
+        let opened = self.resident.is_opened();
         self.file.get_or_insert_with(|| {
-            self.rests = Resident::OnSlow;
+            self.resident = Resident::OnSlow;
             Arc::new(make(opened))
         })
     }
 
     /// Whether the state must be made from the pending versions.
     pub(super) fn rests_pending(&self) -> bool {
-        self.file.is_none() && self.rests.is_pending()
+        self.file.is_none() && self.resident.is_pending()
     }
 
     /// Whether an object holds the bytes (or did a moment ago).
     pub(crate) fn holds_bytes(&self) -> bool {
-        self.file.as_ref().map_or(self.rests.is_pending(), |file| file.holds_bytes())
+        self.file.as_ref().map_or(self.resident.is_pending(), |file| file.holds_bytes())
     }
 
     /// Whether this is an open slow file that has more names there than have been looked up. Its open descriptor keeps

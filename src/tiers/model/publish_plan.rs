@@ -87,7 +87,7 @@ pub(crate) struct PublishPace {
     pub(crate) live_after: Duration,
     pub(crate) pressure: bool,
     /// Nothing up to this event waits to settle.
-    pub(crate) front: Lsn,
+    pub(crate) priority_lsn: Lsn,
 }
 
 /// Chooses the batches of the next group.
@@ -212,7 +212,7 @@ fn unsettled(slice: &[&Event], pace: PublishPace) -> Option<Duration> {
         return None;
     }
     let (first, last) = (slice.first()?, slice.last()?);
-    if first.lsn <= pace.front {
+    if first.lsn <= pace.priority_lsn {
         return None;
     }
     let (oldest, newest) = (first.at, last.at);

@@ -403,13 +403,13 @@ mod tests {
         };
         version(&mut st, 1, 5);
         st.rest(ino);
-        let is_awake = |st: &EngineState| st.view.get(ino).expect("it is pending").file.is_some();
-        assert!(is_awake(&st), "somebody has it");
+        let is_materialized = |st: &EngineState| st.view.get(ino).expect("it is pending").file.is_some();
+        assert!(is_materialized(&st), "somebody has it");
         version(&mut st, 2, 9);
         drop(file);
         st.rest(ino);
         st.view.collect(ino);
-        assert!(!is_awake(&st) && st.view.get(ino).expect("it is pending").holds_bytes());
+        assert!(!is_materialized(&st) && st.view.get(ino).expect("it is pending").holds_bytes());
 
         let file = st.known_file(ino).expect("its versions say all");
         let io = file.io.read();
@@ -421,23 +421,23 @@ mod tests {
         file.io.write().dirty = true;
         drop(file);
         st.rest(ino);
-        assert!(is_awake(&st), "it is ahead of its versions");
-        let file = st.known_file(ino).expect("it is awake");
+        assert!(is_materialized(&st), "it is ahead of its versions");
+        let file = st.known_file(ino).expect("it is materialized");
         file.io.write().dirty = false;
         file.failed.store(true, Ordering::Release);
         drop(file);
         st.rest(ino);
-        assert!(is_awake(&st), "whoever syncs it next must hear that the last one failed");
-        st.known_file(ino).expect("it is awake").failed.store(false, Ordering::Release);
+        assert!(is_materialized(&st), "whoever syncs it next must hear that the last one failed");
+        st.known_file(ino).expect("it is materialized").failed.store(false, Ordering::Release);
         st.rest(ino);
-        assert!(!is_awake(&st));
+        assert!(!is_materialized(&st));
         st.pop(2, 2);
         let file = st.known_file(ino).expect("made before its last version went");
         assert_eq!(file.io.read().object(), Some(object));
     }
 
     #[test]
-    fn no_more_than_some_are_awake_for_those_who_only_look() {
+    fn no_more_than_some_are_materialized_for_those_who_only_look() {
         let mut st = state();
         let files: Vec<Ino> = (0..2 * MATERIALIZED_KEPT as u64)
             .map(|number| {
@@ -461,7 +461,7 @@ mod tests {
         for ino in &files {
             assert!(st.known_file(*ino).is_some_and(|file| file.holds_bytes()));
         }
-        let awake = files.iter().filter(|ino| st.view.get(**ino).is_some_and(|node| node.file.is_some()));
-        assert_eq!(awake.count(), MATERIALIZED_KEPT);
+        let materialized = files.iter().filter(|ino| st.view.get(**ino).is_some_and(|node| node.file.is_some()));
+        assert_eq!(materialized.count(), MATERIALIZED_KEPT);
     }
 }

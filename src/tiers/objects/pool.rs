@@ -121,7 +121,7 @@ impl Pool {
         Ok(parse(&text))
     }
 
-    pub(crate) fn proof_of(file: &dyn File) -> io::Result<Option<Fingerprint>> {
+    pub(crate) fn fingerprint_of(file: &dyn File) -> io::Result<Option<Fingerprint>> {
         Ok(file.get_xattr(CLEAN)?.and_then(|text| Fingerprint::decode(&text)))
     }
 

@@ -20,7 +20,7 @@ impl Tiers {
         let record = |(ino, since, kept): (Ino, u64, &Kept)| {
             let links = st.view.get(ino).map(|node| &node.links[..]).unwrap_or_default();
             let paths = links.iter().filter_map(|place| st.view.path_at(place)).collect();
-            Record::Aside { ino, since, paths, kept: kept.clone() }
+            Record::Saved { ino, since, paths, kept: kept.clone() }
         };
         let mut records: Vec<Record> = nodes.map(record).collect();
         records.push(Record::SetAside { count: records.len() as u64, events });

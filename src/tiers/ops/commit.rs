@@ -2,7 +2,7 @@
 //!
 //! A file's bytes become a *content event* when a writer closes, at fsync, just before a namespace event on the file,
 //! and every `live_after` while it is held open. The event stands for the first `size` bytes the object has then; a
-//! later write below that breaches the version (see [`FileState::invalidate`]).
+//! later write below that invalidates the version (see [`FileState::invalidate`]).
 //!
 //! D1 of one file: its content is an event, the object and its name are synced, the seal is logged, and the log is
 //! synced up to the seal, and so with every record before it.
@@ -244,7 +244,7 @@ impl Tiers {
     }
 
     /// Commits a file that is rewritten all the time through a private copy of its bytes on fast, which no write can
-    /// breach. The file goes on in its own object, ahead of that event.
+    /// invalidate. The file goes on in its own object, ahead of that event.
     pub(crate) fn commit_copy(&self, cx: &Cx, state: &FileState) -> Result<Option<Lsn>> {
         let mut io = state.io.write();
         let (Some(live), Some(frozen)) = (io.object(), self.freeze_if_uncommitted(cx, Some(&mut io))?) else {

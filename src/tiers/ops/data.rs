@@ -5,7 +5,7 @@
 //!
 //! 1. a clean object's fingerprint is taken back, durably (P6);
 //! 2. a `bind` record says that the file's bytes are ahead of its events (P3);
-//! 3. if it is a byte of a version that is still owed, a `breach` record says that this one no longer exists, durably
+//! 3. if it is a byte of a pending version, an `invalidate` record says that this one no longer exists, durably
 //!    if the version may count as sealed ([`Tiers::invalidate`], P4);
 //! 4. the byte is written.
 //!
@@ -408,7 +408,7 @@ impl Tiers {
         if matches!(what, Allocate::Extend | Allocate::ZeroRange) {
             self.admit_size(cx, end)?;
         }
-        // Space without a change of bytes breaches no version.
+        // Space without a change of bytes invalidates no version.
         let from = if matches!(what, Allocate::Extend | Allocate::KeepSize) { u64::MAX } else { offset };
         self.change(cx, &file.state, from, offset..end, |fd| {
             file.expect_same()?;
@@ -469,10 +469,10 @@ impl Tiers {
     fn invalidate(&self, state: &FileState, io: &Io, from: u64) -> Result<()> {
         let Some(object) = io.object().filter(|_| state.is_guarded(from)) else { return Ok(()) };
         let broken = || io.pending_versions.iter().filter(|content| content.is_alive() && from < content.size);
-        if broken().next().is_some() && !left_out!(Breach) {
-            let lsn = self.log.append(&[Record::Breach { ino: state.ino, object, from }])?;
-            // Checked after the append: a seal that is logged later is not durable without the breach.
-            if broken().any(|content| content.is_sealing()) && !left_out!(BreachDurable) {
+        if broken().next().is_some() && !left_out!(Invalidate) {
+            let lsn = self.log.append(&[Record::Invalidate { ino: state.ino, object, from }])?;
+            // Checked after the append: a seal that is logged later is not durable without this record.
+            if broken().any(|content| content.is_sealing()) && !left_out!(InvalidateDurable) {
                 self.log.sync(lsn)?;
             }
         }
@@ -509,7 +509,7 @@ impl Tiers {
             }
             if st.awaits_times(ino) {
                 cx.proceed()?;
-                let lsn = self.log.append(&[Record::Overtaken { ino, slow: stat.ino, mtime }])?; // 1
+                let lsn = self.log.append(&[Record::InPlace { ino, slow: stat.ino, mtime }])?; // 1
                 st.overtake(ino, lsn, mtime);
             }
         }
@@ -541,7 +541,7 @@ impl Tiers {
         if io.clean().is_some()
             && let Some(fd) = &io.fd
         {
-            Pool::clear_clean(&**fd).at_fast("take back the proof of", label(object))?; // 1
+            Pool::clear_clean(&**fd).at_fast("remove the fingerprint of", label(object))?; // 1
             io.unset_clean();
         }
         if io.latest.is_some() && self.state.lock().view.path(state.ino).is_none() {

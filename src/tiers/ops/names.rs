@@ -177,11 +177,11 @@ impl Tiers {
         st.view.waiting.remove(&stat.ino);
         let own = self.pool.stat(waiting.object.number);
         let tier = &self.slow.abilities;
-        let as_proven = own.is_ok_and(|own| {
+        let is_unchanged = own.is_ok_and(|own| {
             let same_bytes = own.size == stat.size && tier.same_time(own.mtime, stat.mtime);
             same_bytes && tier.shows(stat, (own.uid, own.gid, own.perm))
         });
-        if Fingerprint::of(stat) != waiting.fingerprint || !as_proven {
+        if Fingerprint::of(stat) != waiting.fingerprint || !is_unchanged {
             // Changed on the slow tier since: that is the newer version. Or its attributes were changed and a power cut
             // took the record of it.
             let lsn = self.log.last();

@@ -5,7 +5,7 @@
 //!   paths that they have by then ([`aside_at`]); later ones at their place in the log.
 //! - Events that a `set-aside` names are not replayed, nor other records of those files ([`left_out()`]).
 //! - A node stops being aside with the version, or the node, that it becomes as an event. A version that a power cut
-//!   has struck does not end it.
+//!   has discarded does not end it.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::atomic::Ordering;
@@ -51,7 +51,7 @@ pub(crate) fn cancelled(records: &[(Lsn, Record)]) -> HashSet<Lsn> {
     cancelled
 }
 
-/// The `aside` records whose group is complete.
+/// The `saved` records whose group is complete.
 fn counted(records: &[(Lsn, Record)]) -> HashSet<Lsn> {
     let mut counted = HashSet::new();
     for (at, (_, record)) in records.iter().enumerate() {
@@ -73,7 +73,7 @@ pub(crate) fn left_out(records: &[(Lsn, Record)]) -> HashSet<Lsn> {
     for (lsn, record) in records.iter().rev() {
         match record {
             Record::SetAside { .. } => until = *lsn,
-            Record::Aside { .. } if !counted.contains(lsn) => drop(left_out.insert(*lsn)),
+            Record::Saved { .. } if !counted.contains(lsn) => drop(left_out.insert(*lsn)),
             _ if !left_out.contains(lsn) => {}
             record => {
                 if let Some(ino) = record.ino() {
@@ -106,7 +106,7 @@ pub(crate) fn aside_at(records: &[(Lsn, Record)], upto: Lsn) -> Vec<Entry> {
     let mut all: BTreeMap<Ino, Entry> = BTreeMap::new();
     for (lsn, record) in records.iter().take_while(|(lsn, _)| *lsn <= upto) {
         match record {
-            Record::Aside { ino, since, paths, kept } if counted.contains(lsn) => {
+            Record::Saved { ino, since, paths, kept } if counted.contains(lsn) => {
                 // The same node, which a start has renumbered.
                 all.retain(|_, other| !other.paths.iter().any(|path| paths.contains(path)));
                 let (since, paths, kept) = (*since, paths.clone(), kept.clone());

@@ -331,7 +331,7 @@ impl Check {
         self.strays();
         let named = |record: &Record| match record {
             Record::Bind { object, .. } | Record::Content { object, .. } => vec![Some(object.tail()), object.head()],
-            Record::Aside { kept, .. } => {
+            Record::Saved { kept, .. } => {
                 kept.object().into_iter().flat_map(|object| [Some(object.tail()), object.head()]).collect()
             }
             _ => Vec::new(),
@@ -342,7 +342,7 @@ impl Check {
             self.report.objects += 1;
             let place = place_of(number);
             let is_explained = explained.contains(&ObjectId { home: Home::Fast, number });
-            match self.proof_and_name(number) {
+            match self.fingerprint_and_name(number) {
                 Err(e) => self.damage(&place, format!("it cannot be read: {e}"), RESCUE),
                 Ok((true, _)) => {}
                 Ok((false, _)) if is_explained => {}
@@ -353,13 +353,13 @@ impl Check {
     }
 
     /// Whether the object has a fingerprint, and the path it had. Reports a fingerprint that does not parse.
-    fn proof_and_name(&mut self, number: u64) -> std::io::Result<(bool, Option<String>)> {
+    fn fingerprint_and_name(&mut self, number: u64) -> std::io::Result<(bool, Option<String>)> {
         let place = place_of(number);
         let file = self.pool.open_object(number, Access::Read)?;
-        let (fingerprint, name) = (Pool::proof_of(&*file)?, Pool::name_of(&*file)?);
+        let (fingerprint, name) = (Pool::fingerprint_of(&*file)?, Pool::name_of(&*file)?);
         if fingerprint.is_none() && Pool::claims_to_be_clean(&*file)? {
             let remedy = "nothing is lost: the slow tier's file is read instead";
-            self.add(Severity::Note, &place, "its proof of being clean is not readable", remedy);
+            self.add(Severity::Note, &place, "its fingerprint is not readable", remedy);
         }
         Ok((fingerprint.is_some(), name.map(|named| escape(&named.path))))
     }

@@ -1,6 +1,6 @@
 //! Step 5 of a start: replays the records after `applied`, one by one, into the view. Versions that a power cut has
-//! struck are left out, and so are records about them: a number of the log may be another inode by now, and a path may
-//! lead elsewhere. `recovery/start.rs` has the steps before and after.
+//! discarded are left out, and so are records about them: a number of the log may be another inode by now, and a path
+//! may lead elsewhere. `recovery/start.rs` has the steps before and after.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -36,7 +36,7 @@ impl<'a> Recovery<'a> {
         for (lsn, record) in &records {
             match record {
                 Record::Seal { of, .. } => sealed.push(*of),
-                Record::Struck { ino } => drop(never.insert(*ino)),
+                Record::Discarded { ino } => drop(never.insert(*ino)),
                 Record::Intent { step: Step::Place { ino, .. }, .. } => drop(placed.insert(*ino, *lsn)),
                 Record::Start { boot: started } => last = Some(started),
                 _ => {}
@@ -55,7 +55,7 @@ impl<'a> Recovery<'a> {
             boot,
             cx: Cx::internal(),
             applied: 0,
-            struck: HashSet::new(),
+            discarded: HashSet::new(),
             lost: HashMap::new(),
             homeless: HashMap::new(),
             half: None,
@@ -109,17 +109,17 @@ impl<'a> Recovery<'a> {
             Record::Bind { path, ino, object } if this_boot => self.replay_bind(path, *ino, *object, lsn),
             Record::Bind { path, ino, object } => self.discard_unsynced(path, *ino, *object),
             Record::Content { path, ino, object, size, attrs } => {
-                if this_boot || self.sealed.contains(&lsn) || left_out!(Strike) {
-                    self.struck.remove(object);
+                if this_boot || self.sealed.contains(&lsn) || left_out!(Discard) {
+                    self.discarded.remove(object);
                     self.never.remove(ino);
                     self.replay_content(lsn, path, *ino, *object, *size, attrs)
                 } else {
                     self.discard_unsynced(path, *ino, *object)
                 }
             }
-            Record::Breach { ino, object, from } => self.replay_breach(lsn, *ino, *object, *from),
+            Record::Invalidate { ino, object, from } => self.replay_invalidate(lsn, *ino, *object, *from),
             // The file may have no name: the changes that this record is about have met it.
-            Record::Overtaken { ino, mtime, .. } => {
+            Record::InPlace { ino, mtime, .. } => {
                 if let Some(ino) = self.met.get(ino) {
                     self.tiers.state.lock().overtake(*ino, lsn, *mtime);
                 }
@@ -133,11 +133,11 @@ impl<'a> Recovery<'a> {
             Record::Remove { path, ino, dir } => self.replay_remove(lsn, path, *ino, *dir),
             Record::SetAttr { .. } | Record::SetXattr { .. } => self.replay_attr(lsn, record),
             // From here on the log is of mounts that saw what that file had left behind.
-            Record::Struck { ino } => {
+            Record::Discarded { ino } => {
                 self.left.retain(|_, (_, of)| of != ino);
                 Ok(())
             }
-            Record::Aside { ino, since, paths, kept } => {
+            Record::Saved { ino, since, paths, kept } => {
                 let (ino, since, paths, kept) = (*ino, *since, paths.clone(), kept.clone());
                 self.replay_aside(Entry { lsn, ino, since, paths, kept })
             }
@@ -240,7 +240,7 @@ impl<'a> Recovery<'a> {
     pub(crate) fn put_aside(&mut self, path: &[u8], object: ObjectId) {
         tracing::error!(path = %escape(path), object = object.number, "its directory is not there any more");
         self.homeless.extend(each_of([object]).map(|object| (object, escape(path))));
-        self.struck.insert(object);
+        self.discarded.insert(object);
     }
 
     pub(crate) fn find(&self, (dir, name): &DirEntryKey, expected: Option<Ino>) -> Result<Option<Ino>> {
@@ -263,16 +263,16 @@ impl<'a> Recovery<'a> {
 
     /// A version that was not sealed before the power cut: the previous version is shown, if there is one.
     fn discard_unsynced(&mut self, path: &[u8], ino: Ino, object: ObjectId) -> Result<()> {
-        self.struck.insert(object);
+        self.discarded.insert(object);
         if self.at(path, ino)?.is_none() && !self.met.contains_key(&ino) {
             self.never.insert(ino);
         }
         Ok(())
     }
 
-    /// A file that a struck file had replaced is shown in its place, and stays under a name that the struck file has
-    /// left: it is the newest whole version of that name. If the name is needed for something else, the file is removed
-    /// by the record that freed the name: until then nothing was under the name.
+    /// A file that a discarded file had replaced is shown in its place, and stays under a name that the discarded file
+    /// has left: it is the newest whole version of that name. If the name is needed for something else, the file is
+    /// removed by the record that freed the name: until then nothing was under the name.
     fn make_way(&mut self, place: &DirEntryKey) -> Result<()> {
         let Some((freed, _)) = self.left.remove(place) else { return Ok(()) };
         if let Some(older) = self.older_at(place)? {
@@ -287,7 +287,7 @@ impl<'a> Recovery<'a> {
         inside.iter().try_for_each(|place| self.make_way(place))
     }
 
-    /// The file that is where a struck file was. A directory does not count: no file takes the place of one.
+    /// The file that is where a discarded file was. A directory does not count: no file takes the place of one.
     fn older_at(&mut self, place: &DirEntryKey) -> Result<Option<Ino>> {
         let found = self.find(place, None)?;
         let st = self.tiers.state.lock();
@@ -295,18 +295,18 @@ impl<'a> Recovery<'a> {
     }
 
     /// The node that a record refers to, at the path it gives; numbered as the record says if it is met for the first
-    /// time. `None` if another node is there: the one that was meant has been struck.
+    /// time. `None` if another node is there: the one that was meant has been discarded.
     fn at(&mut self, path: &[u8], ino: Ino) -> Result<Option<(DirEntryKey, Ino)>> {
         let Some(place) = self.place(path)? else { return Ok(None) };
         if self.never.contains(&ino) {
             return Ok(None);
         }
         let found = self.find(&place, Some(ino))?;
-        // If nothing was struck, every path leads where it led. One node has two numbers if a start came between two of
-        // its records: the one it was made with, and then the slow tier's.
-        let certain = self.struck.is_empty() && self.never.is_empty();
-        let twin = if ino < FIRST_OWN { self.tiers.state.lock().view.with_slow_ino(ino) } else { None };
-        let unmet = |found: &Ino| *found == ino || twin == Some(*found) || !self.taken.contains(found);
+        // If nothing was discarded, every path leads where it led. One node has two numbers if a start came between two
+        // of its records: the one it was made with, and then the slow tier's.
+        let certain = self.discarded.is_empty() && self.never.is_empty();
+        let other = if ino < FIRST_OWN { self.tiers.state.lock().view.with_slow_ino(ino) } else { None };
+        let unmet = |found: &Ino| *found == ino || other == Some(*found) || !self.taken.contains(found);
         let same = |found: &Ino| certain || self.met.get(&ino).map_or_else(|| unmet(found), |met| met == found);
         let Some(found) = found.filter(same) else { return Ok(None) };
         self.meet(ino, found);
@@ -397,12 +397,12 @@ impl<'a> Recovery<'a> {
         let Some(found) = self.find(&place, None)? else { return Ok(()) };
         let mut st = self.tiers.state.lock();
         let slot = st.view.get(place.0).and_then(|dir| dir.dir.as_ref()?.slots.get(&place.1));
-        let twin = st.view.get(found).and_then(|node| Some((node.slow_id()?, node.slow_fingerprint()?)));
-        let (Some(slot), Some(((dev, ino), twin))) = (slot, twin) else { return Ok(()) };
+        let slow_stat = st.view.get(found).and_then(|node| Some((node.slow_id()?, node.slow_fingerprint()?)));
+        let (Some(slot), Some(((dev, ino), known))) = (slot, slow_stat) else { return Ok(()) };
         let ours = self.placed.get(&ino).is_some_and(|placed| *placed > lsn);
-        let older = |slow: &Fingerprint| !this_boot && twin.mtime <= slow.mtime;
+        let older = |slow: &Fingerprint| !this_boot && known.mtime <= slow.mtime;
         let same = |slow: &Fingerprint| {
-            slow.ino == twin.ino && ((slow.size, slow.mtime) == (twin.size, twin.mtime) || older(slow))
+            slow.ino == known.ino && ((slow.size, slow.mtime) == (known.size, known.mtime) || older(slow))
         };
         if slot.pending() || ours || slow.is_some_and(same) {
             return Ok(());
@@ -414,8 +414,8 @@ impl<'a> Recovery<'a> {
             None => st.view.disown(&place, self.uptime),
             Some(slow) => {
                 // No file has the number 0: theirs may have a new number, and another file may have theirs.
-                let known = if slow.ino == ino { ino } else { 0 };
-                st.view.set_slow_id(found, Some((dev, known)));
+                let number = if slow.ino == ino { ino } else { 0 };
+                st.view.set_slow_id(found, Some((dev, number)));
                 if let Some(node) = st.view.get_mut(found) {
                     node.set_slow_fingerprint(Some(*slow));
                 }
@@ -426,7 +426,7 @@ impl<'a> Recovery<'a> {
 
     /// Applies after a change of boot, too: a sealed version that was written over is shown as it is, because its
     /// synced bytes are nowhere else, and waits until someone accepts it.
-    fn replay_breach(&mut self, lsn: Lsn, ino: Ino, object: ObjectId, from: u64) -> Result<()> {
+    fn replay_invalidate(&mut self, lsn: Lsn, ino: Ino, object: ObjectId, from: u64) -> Result<()> {
         let Some(file) = self.met.get(&ino).and_then(|ino| self.tiers.state.lock().file(*ino)) else {
             return Ok(());
         };
@@ -455,14 +455,14 @@ impl<'a> Recovery<'a> {
             split.finish_truncation().at("truncate", "object")?;
         }
         let in_pool = [Some(object), object.head()].into_iter().flatten().filter(|object| !object.needs_slow());
-        for object in in_pool.filter(|object| self.looked_at(*object).is_none_or(|looked| looked.proven)) {
+        for object in in_pool.filter(|object| self.looked_at(*object).is_none_or(|looked| looked.clean)) {
             let fd = self.tiers.open_object(&self.cx, object)?;
-            if let Some(fingerprint) = Pool::proof_of(&*fd).at("read proof of", "object")? {
+            if let Some(fingerprint) = Pool::fingerprint_of(&*fd).at("read the fingerprint of", "object")? {
                 let waiting = &mut self.tiers.state.lock().view.waiting;
                 if waiting.get(&fingerprint.ino).is_some_and(|waiting| waiting.object == object) {
                     waiting.remove(&fingerprint.ino);
                 }
-                Pool::clear_clean(&*fd).at("take back the proof of", "object")?;
+                Pool::clear_clean(&*fd).at("remove the fingerprint of", "object")?;
             }
         }
         let mut st = self.tiers.state.lock();
@@ -585,7 +585,7 @@ impl<'a> Recovery<'a> {
         Ok(())
     }
 
-    /// The inode that a rename moves. For a struck file it is none, and the file it had replaced stays behind; an
+    /// The inode that a rename moves. For a discarded file it is none, and the file it had replaced stays behind; an
     /// exchange moves that one.
     fn mover(&mut self, lsn: Lsn, path: &[u8], from: &DirEntryKey, ino: Ino, exchange: bool) -> Result<Option<Ino>> {
         let found = self.at(path, ino)?;
@@ -613,7 +613,7 @@ impl<'a> Recovery<'a> {
         }
         let mut other = self.find(&to, None)?;
         if exchange && mover.is_none() {
-            // It was struck; the other one still moves.
+            // It was discarded; the other one still moves.
             (mover, other) = (other, None);
             std::mem::swap(&mut from, &mut to);
         }
@@ -743,7 +743,7 @@ pub(crate) fn object_of(record: &Record) -> Option<ObjectId> {
     match record {
         Record::Bind { object, .. } | Record::Content { object, .. } => Some(*object),
         Record::Intent { step: Step::Place { object, .. }, .. } => *object,
-        Record::Aside { kept, .. } => kept.object(),
+        Record::Saved { kept, .. } => kept.object(),
         _ => None,
     }
 }

@@ -26,8 +26,8 @@ pub struct RescueReport {
     pub restored: Vec<String>,
     /// Files that were restored only in part, and what is missing.
     pub short: Vec<String>,
-    /// Objects without a name, versions that a power cut struck, unreadable objects, and files whose bytes are on the
-    /// slow tier (in its `.dlio-fs/tmp`).
+    /// Objects without a name, versions that a power cut discarded, unreadable objects, and files whose bytes are on
+    /// the slow tier (in its `.dlio-fs/tmp`).
     pub unexplained: Vec<String>,
     /// Damage found in the log.
     pub damage: Vec<String>,
@@ -75,8 +75,8 @@ pub fn rescue(fast: Arc<dyn Dir>, to: Arc<dyn Dir>, boot: &str) -> Result<Rescue
     let pool = Pool::open_what_is_left(&modes::with_marked_modes(&ours));
     let mut followed = Followed::default();
     followed.follow(&records, boot);
-    let Followed { mut tree, struck, .. } = followed;
-    for (object, path) in struck.iter().filter(|(object, _)| pool.open_kept(**object).is_ok()) {
+    let Followed { mut tree, discarded, .. } = followed;
+    for (object, path) in discarded.iter().filter(|(object, _)| pool.open_kept(**object).is_ok()) {
         let path = crate::path::escape(path);
         report
             .unexplained
@@ -102,8 +102,8 @@ pub fn rescue(fast: Arc<dyn Dir>, to: Arc<dyn Dir>, boot: &str) -> Result<Rescue
 #[derive(Default)]
 struct Followed {
     tree: BTreeMap<Path, RescuedAt>,
-    /// Objects that a power cut struck, with the path they were written to.
-    struck: BTreeMap<u64, Path>,
+    /// Objects that a power cut discarded, with the path they were written to.
+    discarded: BTreeMap<u64, Path>,
     /// Files without any valid version.
     never: HashSet<Ino>,
 }
@@ -133,7 +133,7 @@ impl Followed {
                 Record::Bind { path, ino, object } | Record::Content { path, ino, object, .. } => {
                     let names = names.remove(ino);
                     if this_boot || sealed.contains(lsn) {
-                        self.struck.remove(&object.number);
+                        self.discarded.remove(&object.number);
                         self.never.remove(ino);
                         let size = if let Record::Content { size, .. } = record { Some(*size) } else { None };
                         insert(&mut self.tree, path, names, &RescuedAt::File { object: *object, size });
@@ -141,7 +141,7 @@ impl Followed {
                         self.discard_unsynced(path, *ino, *object);
                     }
                 }
-                Record::Aside { paths, kept, .. } => self.add_aside(paths, kept),
+                Record::Saved { paths, kept, .. } => self.add_aside(paths, kept),
                 other => self.follow_names(other),
             }
         }
@@ -158,12 +158,12 @@ impl Followed {
         }
     }
 
-    /// Strikes as [`crate::tiers::recovery::start`] does: a file without an older version is followed no further.
+    /// Discards as [`crate::tiers::recovery::start`] does: a file without an older version is followed no further.
     fn discard_unsynced(&mut self, path: &Path, ino: Ino, object: ObjectId) {
         let kept =
             self.tree.values().any(|found| matches!(found, RescuedAt::File { object: kept, .. } if *kept == object));
         if !kept {
-            self.struck.insert(object.number, path.clone());
+            self.discarded.insert(object.number, path.clone());
         }
         if !self.tree.contains_key(path) {
             self.never.insert(ino);
@@ -178,8 +178,8 @@ impl Followed {
             Record::Link { ino, .. } | Record::Rename { ino, exchange: false, .. } if self.never.contains(ino) => {}
             Record::Link { path, to, .. } => {
                 if let Some(RescuedAt::File { object, size }) = self.tree.get(path) {
-                    let twin = RescuedAt::File { object: *object, size: *size };
-                    self.tree.insert(to.clone(), twin);
+                    let same = RescuedAt::File { object: *object, size: *size };
+                    self.tree.insert(to.clone(), same);
                 }
             }
             Record::Rename { path, to, exchange, .. } => rename(&mut self.tree, path, to, *exchange),
@@ -226,7 +226,7 @@ fn add_unlogged(
             Record::Bind { object, .. } | Record::Content { object, .. } => {
                 object.uses(ObjectId { home: Home::Fast, number })
             }
-            Record::Aside { kept, .. } => {
+            Record::Saved { kept, .. } => {
                 kept.object().is_some_and(|object| object.uses(ObjectId { home: Home::Fast, number }))
             }
             _ => false,
@@ -234,7 +234,7 @@ fn add_unlogged(
     };
     let mut named = BTreeMap::new();
     for number in pool.numbers()? {
-        let told = pool.open_kept(number).and_then(|file| Ok((Pool::proof_of(&*file)?, Pool::name_of(&*file)?)));
+        let told = pool.open_kept(number).and_then(|file| Ok((Pool::fingerprint_of(&*file)?, Pool::name_of(&*file)?)));
         match told {
             _ if logged(number) => {}
             Ok((Some(_), _)) => {}

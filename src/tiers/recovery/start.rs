@@ -8,12 +8,12 @@
 //!    (P15);
 //! 4. copies in `tmp` that nobody will publish are swept;
 //! 5. the records behind `applied` are replayed into the view. After a change of boot, content that was not sealed is
-//!    struck: the version before it is shown;
-//! 6. objects: the ones in use are attached, proven ones wait for their file, superseded ones are deleted, and what no
+//!    discarded: the version before it is shown;
+//! 6. objects: the ones in use are attached, clean ones wait for their file, superseded ones are deleted, and what no
 //!    record explains is quarantined;
 //! 7. `start`, new `bind` records and `applied` are logged: the next start need not do 3 again;
 //! 8. what a cut-off writer left waits for a close, a sync or a drain that accepts it as it is; where it has written
-//!    over a version that is owed, so does everything behind that.
+//!    over a pending version, so does everything behind that.
 //!
 //! A crash after any step repeats it. Step 1 is in `recovery/identity.rs`, step 5 in `recovery/replay.rs`.
 
@@ -60,7 +60,7 @@ use crate::tiers::{Ino, Lsn, Options, Tiers};
 /// Opens both tiers, recovers, and returns the engine ready to serve. The fast tier must be locked by the caller.
 ///
 /// `fast` and `slow` are the tiers' roots. `boot` names this boot of the machine: content that was not sealed in
-/// another boot is struck.
+/// another boot is discarded.
 pub fn open(
     fast: Arc<dyn Dir>,
     slow: Arc<dyn Dir>,
@@ -158,16 +158,16 @@ struct Bound {
 }
 
 /// The fingerprint of the slow file that an object equals, and the object's recorded name.
-type Proven = (Fingerprint, Option<Named>);
+type MarkedClean = (Fingerprint, Option<Named>);
 
 /// The result of examining an object.
-type ObjectLook = io::Result<(Looked, Option<Proven>)>;
+type ObjectLook = io::Result<(Looked, Option<MarkedClean>)>;
 
 /// Examines an object, and reads its fingerprint if it has one.
 fn look(file: &dyn File) -> ObjectLook {
     let stat = file.stat()?;
-    let fingerprint = Pool::proof_of(file)?;
-    let looked = Looked { size: stat.size, alone: stat.nlink == 1, proven: fingerprint.is_some() };
+    let fingerprint = Pool::fingerprint_of(file)?;
+    let looked = Looked { size: stat.size, alone: stat.nlink == 1, clean: fingerprint.is_some() };
     let Some(fingerprint) = fingerprint else { return Ok((looked, None)) };
     Ok((looked, Some((fingerprint, Pool::name_of(file)?))))
 }
@@ -227,7 +227,7 @@ fn written_in_place(records: &[(Lsn, Record)], applied: Lsn) -> HashMap<u64, Tim
     let mut last: HashMap<Ino, (u64, Time)> = HashMap::new();
     for (_, record) in records[started..].iter().filter(|(lsn, _)| *lsn > applied) {
         match record {
-            Record::Overtaken { ino, slow, mtime } => drop(last.insert(*ino, (*slow, *mtime))),
+            Record::InPlace { ino, slow, mtime } => drop(last.insert(*ino, (*slow, *mtime))),
             Record::SetAttr { ino, new, .. } if new.mtime.is_some() => drop(last.remove(ino)),
             _ => {}
         }
@@ -258,8 +258,8 @@ impl Recovery<'_> {
         if slow_is_writable {
             self.sweep()?; // 4
         }
-        let proven = self.prove_placed(&placed, &binds)?;
-        self.take_in(looked, &proven);
+        let marked = self.mark_placed_clean(&placed, &binds)?;
+        self.take_in(looked, &marked);
         self.take_back()?;
         self.find_lost()?;
         self.show_aside()?;
@@ -284,7 +284,7 @@ impl Recovery<'_> {
         tracing::info!(
             applied = self.applied,
             pending = self.tiers.state.lock().queue.len(),
-            struck = self.struck.len(),
+            discarded = self.discarded.len(),
             "recovered"
         );
         Ok(())
@@ -488,10 +488,10 @@ impl Recovery<'_> {
     /// power cut the object may lack attributes that the slow tier has by now: it is dropped.
     ///
     /// Returns the numbers of the objects that have a fingerprint now.
-    fn prove_placed(&self, placed: &[Step], binds: &[Bound]) -> Result<HashSet<u64>> {
-        let mut proven = HashSet::new();
+    fn mark_placed_clean(&self, placed: &[Step], binds: &[Bound]) -> Result<HashSet<u64>> {
+        let mut marked = HashSet::new();
         if self.rebooted {
-            return Ok(proven);
+            return Ok(marked);
         }
         for step in placed {
             let Step::Place { path, object: Some(object), ino, .. } = step else { continue };
@@ -505,20 +505,20 @@ impl Recovery<'_> {
             };
             let slow_stat = self.tiers.slow.stat(path).at("stat on slow", String::from_utf8_lossy(path))?;
             if let Some(slow_stat) = slow_stat.filter(|slow_stat| slow_stat.ino == *ino) {
-                proven.insert(object.number);
+                marked.insert(object.number);
                 Pool::set_sum(&*file, None);
                 match Pool::mark_clean(&*file, &Fingerprint::of(&slow_stat)) {
                     // No room for the fingerprint: without one the object is dropped, and the slow tier has its bytes.
                     Err(e) if is_full(&e) => {}
-                    other => other.at("prove clean", "object")?,
+                    other => other.at("mark clean", "object")?,
                 }
             }
         }
-        Ok(proven)
+        Ok(marked)
     }
 
     /// Whether the object was written to after its last version became an event, also by a write that a power cut has
-    /// struck.
+    /// discarded.
     fn changed_since(&self, object: ObjectId) -> bool {
         let last = self.records.iter().rev().find_map(|(_, record)| match record {
             Record::Bind { object: other, .. } if other.uses(object) => Some(true),
@@ -537,10 +537,10 @@ impl Recovery<'_> {
 
     /// Takes in the results of examining the pool's objects; those that got a fingerprint since are examined again.
     /// Clean objects wait, by the slow inode they equal, and meet their file when it is looked up.
-    fn take_in(&mut self, looked: Vec<(u64, ObjectLook)>, proven_since: &HashSet<u64>) {
-        let mut proven = Vec::new();
+    fn take_in(&mut self, looked: Vec<(u64, ObjectLook)>, marked_since: &HashSet<u64>) {
+        let mut clean = Vec::new();
         for (number, looked) in looked {
-            let looked = match proven_since.contains(&number) {
+            let looked = match marked_since.contains(&number) {
                 true => look_at_one(&self.tiers.pool, number),
                 false => looked,
             };
@@ -552,20 +552,20 @@ impl Recovery<'_> {
                     fingerprint
                 }
                 Err(error) => {
-                    // Unproven: it is put aside, or, if a file needs it, reported when it is read.
+                    // Not clean: it is put aside, or, if a file needs it, reported when it is read.
                     tracing::error!(object = number, %error, "an object of the pool cannot be read");
                     self.looked.push((number, None));
                     continue;
                 }
             };
             let Some((fingerprint, named)) = fingerprint else { continue };
-            proven.push((object, fingerprint, named.map(|named| named.ino)));
+            clean.push((object, fingerprint, named.map(|named| named.ino)));
         }
         let mut st = self.tiers.state.lock();
         // Before the first new number is given out.
-        let numbers = proven.iter().filter_map(|(_, _, ino)| *ino);
+        let numbers = clean.iter().filter_map(|(_, _, ino)| *ino);
         numbers.filter(|ino| *ino >= FIRST_OWN).for_each(|ino| st.view.reserve(ino));
-        for (object, fingerprint, ino) in proven {
+        for (object, fingerprint, ino) in clean {
             let ino = ino.unwrap_or_else(|| st.view.new_ino());
             st.view.wait(UnmetObject { object, ino, fingerprint, tried: false });
         }
@@ -622,8 +622,8 @@ impl Recovery<'_> {
                 Err(e) if e.errno() == Errno::ENOENT => continue,
                 other => other?,
             };
-            // Longer: never synced. Shorter: cut, as a `breach` record says, or the tail of an object that the drain
-            // was adding to.
+            // Longer: never synced. Shorter: cut, as an `invalidate` record says, or the tail of an object that the
+            // drain was adding to.
             let has = fd.stat().at("stat", "object")?.size;
             if has > *size || (has < *size && object.needs_slow()) {
                 fd.set_len(*size).at("set the length of", "object")?;
@@ -678,7 +678,7 @@ impl Recovery<'_> {
             let st = self.tiers.state.lock();
             (each_of(st.objects.objects()).collect(), st.view.waiting.values().map(|waiting| waiting.object).collect())
         };
-        let (explained, struck) = (&self.explained, SortedSet::from_iter(each_of(self.struck.iter().copied())));
+        let (explained, discarded) = (&self.explained, SortedSet::from_iter(each_of(self.discarded.iter().copied())));
         for (number, _) in &self.looked {
             let object = ObjectId { home: Home::Fast, number: *number };
             if used.contains(&object) || waiting.contains(&object) {
@@ -686,7 +686,7 @@ impl Recovery<'_> {
             }
             let Some(stat) = absent_is_none(self.tiers.pool.stat(*number)).at("stat", "object")? else { continue };
             let empty = !self.lost.contains_key(&object) && stat.size == 0;
-            let superseded = explained.contains(&object) && !struck.contains(&object);
+            let superseded = explained.contains(&object) && !discarded.contains(&object);
             if empty || (superseded && self.tiers.damaged.is_none()) {
                 self.tiers.remove_object(object);
                 continue;
@@ -695,7 +695,7 @@ impl Recovery<'_> {
                 self.homeless.get(&object).map(|path| format!("its directory is not there any more; it was {path}"));
             let why = match self.lost.get(&object).or(homeless.as_ref()) {
                 Some(what) => what,
-                None if struck.contains(&object) => {
+                None if discarded.contains(&object) => {
                     "not made durable before a power cut; the version before it is shown"
                 }
                 None => "no record of the log explains it",
@@ -714,7 +714,7 @@ impl Recovery<'_> {
             if used.contains(&object) {
                 continue;
             }
-            if explained.contains(&object) && !struck.contains(&object) && self.tiers.damaged.is_none() {
+            if explained.contains(&object) && !discarded.contains(&object) && self.tiers.damaged.is_none() {
                 self.tiers.remove_object(object);
             } else {
                 let aside = [b"q", &entry.name[..]].concat();
@@ -726,14 +726,14 @@ impl Recovery<'_> {
         }
         let is_there = |object: ObjectId| object.needs_slow() || self.tiers.pool.stat(object.number).is_ok();
         self.tiers.state.lock().objects.keep_deletable(is_there);
-        self.tiers.counters.struck.store(self.struck.len() as u64, Ordering::Relaxed);
+        self.tiers.counters.discarded.store(self.discarded.len() as u64, Ordering::Relaxed);
         Ok(())
     }
 
-    /// Files that were struck and that records after `applied` still mention.
-    fn struck_for_good(&self) -> impl Iterator<Item = Ino> {
+    /// Files that were discarded and that records after `applied` still mention.
+    fn discarded_for_good(&self) -> impl Iterator<Item = Ino> {
         let behind = self.records.iter().filter(|(lsn, _)| *lsn > self.applied);
-        let others = behind.filter(|(_, record)| !matches!(record, Record::Struck { .. }));
+        let others = behind.filter(|(_, record)| !matches!(record, Record::Discarded { .. }));
         let spoken_of: BTreeSet<Ino> = others.filter_map(|(_, record)| record.ino()).collect();
         spoken_of.into_iter().filter(|ino| self.never.contains(ino))
     }
@@ -790,7 +790,7 @@ impl Recovery<'_> {
         let bound: Vec<_> =
             st.uncommitted.bound().filter_map(|(ino, object)| Some((ino, object, st.view.path(ino)?))).collect();
         let mut records = vec![Record::Start { boot: self.boot.to_string() }];
-        records.extend(self.struck_for_good().map(|ino| Record::Struck { ino }));
+        records.extend(self.discarded_for_good().map(|ino| Record::Discarded { ino }));
         records.extend(bound.iter().flat_map(|(ino, ..)| st.before_bind(*ino)));
         let before = records.len() as u64;
         records.extend(bound.iter().map(|(ino, object, path)| Record::Bind {

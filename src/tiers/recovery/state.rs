@@ -26,7 +26,7 @@ pub(crate) struct Recovery<'a> {
     pub(crate) sealed: SortedSet<Lsn>,
     /// Objects that the log mentions, each by itself: their fate is known.
     pub(crate) explained: SortedSet<ObjectId>,
-    pub(crate) struck: HashSet<ObjectId>,
+    pub(crate) discarded: HashSet<ObjectId>,
     /// Objects that have lost bytes, with a description.
     pub(crate) lost: HashMap<ObjectId, String>,
     /// Versions whose directory no longer exists, and their paths: they are put aside.
@@ -47,10 +47,10 @@ pub(crate) struct Recovery<'a> {
     pub(crate) renumbered: Vec<Ino>,
     /// The inodes that were met.
     pub(super) taken: HashSet<Ino>,
-    /// Numbers of struck files without an older version: later records about them are skipped.
+    /// Numbers of discarded files without an older version: later records about them are skipped.
     pub(crate) never: HashSet<Ino>,
-    /// Names that the log has freed and that still have a file which a struck file had replaced: the freeing record,
-    /// and the struck file.
+    /// Names that the log has freed and that still have a file which a discarded file had replaced: the freeing record,
+    /// and the discarded file.
     pub(super) left: HashMap<DirEntryKey, (Lsn, Ino)>,
     /// Changes of attributes after a file's newest content, for its object: memory and the log have them, the object
     /// perhaps not.
@@ -77,7 +77,7 @@ pub(crate) struct Looked {
     /// It has no other name.
     pub(crate) alone: bool,
     /// It has a fingerprint.
-    pub(crate) proven: bool,
+    pub(crate) clean: bool,
 }
 
 /// The logged steps of a half-done group, and the results of the first ones, which are done.

@@ -4,11 +4,11 @@
 //!    is left alone ([`TierTime`]);
 //! 2. its bytes are copied to `staged/new`, holes as holes;
 //! 3. it is looked at again: if it is not what it was, the copy is thrown away;
-//! 4. the copy is told what it is a copy of, and in which round it becomes durable (`copies/epochs.rs`);
+//! 4. the copy is told what it is a copy of, and in which epoch it becomes durable (`copies/epochs.rs`);
 //! 5. with the file's lock held, and if nobody writes to it, the copy is renamed to the place where an open finds it.
 //!
 //! A crash leaves a file in `staged/new`, which the next start removes, or after step 5 a copy that counts only if its
-//! round was synced. Nothing else needs to be durable: without the name less is staged, and nothing is lost.
+//! epoch was synced. Nothing else needs to be durable: without the name less is staged, and nothing is lost.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -162,13 +162,13 @@ impl Tiers {
             return Ok(StageOutcome::Changing);
         }
         let Some(path) = self.path(ino) else { return Ok(StageOutcome::Changing) };
-        let round = self.copies.label(copy, fingerprint, &path, self.uptime())?; // 4
+        let epoch = self.copies.label(copy, fingerprint, &path, self.uptime())?; // 4
         let io = state.io.write();
         let writers = state.writers.load(Ordering::Acquire) > 0;
         if io.place != Bytes::Slow || writers || self.copy_number(ino) != Some(fingerprint.ino) {
             return Ok(StageOutcome::Changing);
         }
-        let finished = self.copies.finish(name, fingerprint, round, self.uptime()).at_fast("stage", self.label(ino))?; // 5
+        let finished = self.copies.finish(name, fingerprint, epoch, self.uptime()).at_fast("stage", self.label(ino))?; // 5
         Ok(if finished { StageOutcome::Copied(fingerprint.size) } else { StageOutcome::Changing })
     }
 }

@@ -32,7 +32,7 @@ const WAITING_MAX: u64 = 4_000_000;
 /// Most jobs in progress of one user other than the mount's owner.
 const JOBS_MAX: usize = 16;
 /// How long jobs rest for a checkpoint before they check again.
-const RESTS: Duration = Duration::from_millis(100);
+const PAUSE: Duration = Duration::from_millis(100);
 /// How often a file that is changing is tried, and how long it is left alone in between.
 const TRIES: u32 = 3;
 const LEFT_ALONE: Duration = Duration::from_secs(2);
@@ -125,13 +125,13 @@ struct JobQueue {
 }
 
 impl JobQueue {
-    /// `rests`: jobs wait because a checkpoint comes first.
-    fn next(&mut self, now: Duration, rests: bool) -> Task {
+    /// `pauses`: jobs wait because a checkpoint comes first.
+    fn next(&mut self, now: Duration, pauses: bool) -> Task {
         if self.paused {
             return Task::Nothing;
         }
-        if rests && self.jobs.values().any(RunningJob::is_running) {
-            return Task::Wait(RESTS);
+        if pauses && self.jobs.values().any(RunningJob::is_running) {
+            return Task::Wait(PAUSE);
         }
         let mut soonest = None;
         for job in self.jobs.values_mut().filter(|job| job.is_running()) {
@@ -339,7 +339,7 @@ impl Tiers {
         if self.drain_control.has_deadline() {
             return Ok(Progress::Wait(Duration::from_secs(1)));
         }
-        if self.end_round()? {
+        if self.end_epoch()? {
             return Ok(Progress::Did);
         }
         if self.slow.is_down() || self.fast_fails() {
@@ -347,10 +347,10 @@ impl Tiers {
         }
         // Only if there is a job: `saves` scans the pending events, under the engine's lock.
         let has_job = self.staging.queue.lock().jobs.values().any(RunningJob::is_running);
-        let rests = has_job && self.saves();
+        let pauses = has_job && self.saves();
         // First: a file that was just read is still in the page cache.
         let read = self.reads.pop().map(Task::Promote);
-        let task = read.unwrap_or_else(|| self.staging.queue.lock().next(self.uptime(), rests));
+        let task = read.unwrap_or_else(|| self.staging.queue.lock().next(self.uptime(), pauses));
         match task {
             Task::Nothing => return Ok(Progress::Idle),
             Task::Wait(time) => return Ok(Progress::Wait(time)),
@@ -362,7 +362,7 @@ impl Tiers {
     }
 
     /// Makes the copies durable when they have waited long enough, or when a job only waits for that. `false`: not yet.
-    fn end_round(&self) -> Result<bool> {
+    fn end_epoch(&self) -> Result<bool> {
         let is_due = self.copies_are_due();
         let taken = {
             let mut queue = self.staging.queue.lock();

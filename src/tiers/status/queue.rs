@@ -88,7 +88,7 @@ impl<'a> QueueLook<'a> {
     /// Describes event number `at`; `bytes` are to be copied up to and including it.
     fn at(&mut self, at: usize, event: &Event, bytes: u64) -> PendingEvent {
         let failed = self.tiers.counters.notes.failed(event.lsn);
-        let settles_in = match event.lsn <= self.tiers.counters.notes.front() || self.tiers.has_waiters() {
+        let settles_in = match event.lsn <= self.tiers.counters.notes.priority_lsn() || self.tiers.has_waiters() {
             true => Duration::ZERO,
             false => (event.at + self.settle).saturating_sub(self.now),
         };

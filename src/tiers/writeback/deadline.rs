@@ -79,7 +79,7 @@ impl Tiers {
     /// The newest complete checkpoint, unless it is on the slow tier.
     pub fn newest_unsaved(&self) -> Option<Unsaved> {
         let CheckpointStatus { number, path, safe, .. } =
-            self.told_checkpoints().into_iter().find(|one| one.current)?;
+            self.checkpoint_statuses().into_iter().find(|one| one.current)?;
         (!safe).then(|| Unsaved { number, path: format!("/{}", escape(&path)) })
     }
 

@@ -8,7 +8,7 @@
 //!    begin with all before: then one commit of its journal often does for many;
 //! 5. verify length and owner against what was asked for; with `verify = "bytes"` also its bytes, as the slow tier
 //!    gives them back;
-//! 6. look whether the version was breached meanwhile: if so, discard.
+//! 6. look whether the version was invalidated meanwhile: if so, discard.
 //!
 //! A version whose object is already on the slow tier is published by renaming the object: nothing is copied, except
 //! for the head of one in two parts. A write stops that at the next piece.
@@ -407,14 +407,14 @@ impl Tiers {
         };
         let Some((state, at)) = blocked else { return Ok(Progress::Idle) };
         let left = (at + self.options().live_after).saturating_sub(self.uptime());
-        let front = self.counters.notes.front() > self.state.lock().queue.applied();
+        let has_priority = self.counters.notes.priority_lsn() > self.state.lock().queue.applied();
         if let Some(done) = self.save_what_is_open(&state)? {
             return Ok(done);
         }
         if state.io.read().interrupted && !self.has_waiters() {
             return Ok(Progress::Idle);
         }
-        if !self.has_waiters() && !front && !left.is_zero() {
+        if !self.has_waiters() && !has_priority && !left.is_zero() {
             return Ok(Progress::Wait(left));
         }
         self.snapshot(&state)

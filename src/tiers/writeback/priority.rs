@@ -1,4 +1,4 @@
-//! Priority: an event moved to the front has its bytes copied before all others.
+//! Priority: an event that is given it has its bytes copied before all others.
 //!
 //! Publishing stays in order (P1): the event is published once everything before it is, so nothing up to it waits for
 //! `settle`.
@@ -11,10 +11,10 @@ use crate::tiers::model::state::EngineState;
 use crate::tiers::{Cx, Ino, Tiers};
 
 impl Tiers {
-    /// Moves the newest event at or below `ino` and everything before it to the front, and copies its bytes before all
-    /// others. Uncommitted writes to the file get their place in the order first. Returns how many events have to be
-    /// published; `None` if nothing there is pending.
-    pub fn to_front(&self, cx: &Cx, ino: Ino) -> Result<Option<u64>> {
+    /// Gives priority to the newest event at or below `ino` and to everything before it, and copies its bytes before
+    /// all others. Uncommitted writes to the file get their place in the order first. Returns how many events have to
+    /// be published; `None` if nothing there is pending.
+    pub fn prioritize(&self, cx: &Cx, ino: Ino) -> Result<Option<u64>> {
         let file = self.state.lock().known_file(ino);
         // A write that a crash cut off is only accepted by a sync.
         if let Some(file) = file.filter(|file| !file.io.read().interrupted) {
@@ -23,17 +23,17 @@ impl Tiers {
         let Some(lsn) = self.pending_below(ino) else { return Ok(None) };
         let notes = &self.counters.notes;
         notes.priority_ino.store(ino, Ordering::Relaxed);
-        notes.front.store(lsn, Ordering::Relaxed);
+        notes.priority_lsn.store(lsn, Ordering::Relaxed);
         let before = self.state.lock().queue.events().iter().take_while(|event| event.lsn <= lsn).count() as u64;
         self.wake();
         Ok(Some(before))
     }
 
-    /// The version to copy before all others: the newest of the file that was moved to the front.
+    /// The version to copy before all others: the newest of the file that has priority.
     pub(crate) fn first_to_copy(&self, st: &EngineState) -> Option<(Ino, QueuedVersion)> {
         let ino = self.counters.notes.priority_ino.load(Ordering::Relaxed);
         let (lsn, content) = st.queue.newest_version(ino)?;
-        let wanted = *lsn <= self.counters.notes.front() && content.exists() && !content.is_copied();
+        let wanted = *lsn <= self.counters.notes.priority_lsn() && content.exists() && !content.is_copied();
         wanted.then(|| (ino, (*lsn, content.clone())))
     }
 }

@@ -49,7 +49,7 @@ use crate::tiers::writeback::step::{Met, SyncSet, step_path, step_target};
 use crate::tiers::{Cx, Ino, Lsn, Progress, ROOT, Tiers};
 
 /// How many fingerprints are made durable together.
-const PROVEN_MAX: usize = 64;
+const UNSYNCED_MAX: usize = 64;
 
 impl Tiers {
     /// Publishes the next group of events, if it is settled, sealed and copied.
@@ -87,8 +87,9 @@ impl Tiers {
         let pressure = self.batches_by_pressure();
         let settle =
             if self.has_waiters() || self.fast_fails() { std::time::Duration::ZERO } else { self.options().settle };
-        let front = self.counters.notes.front();
-        let pace = PublishPace { now: self.uptime(), settle, live_after: self.options().live_after, pressure, front };
+        let priority_lsn = self.counters.notes.priority_lsn();
+        let pace =
+            PublishPace { now: self.uptime(), settle, live_after: self.options().live_after, pressure, priority_lsn };
         let next = publish_plan::next(&self.state.lock(), pace);
         match next {
             NextToPublish::Empty => Ok(Progress::Idle),
@@ -117,7 +118,7 @@ impl Tiers {
                 // Under pressure a version that is not copied may have been left to a later one: only under pressure is
                 // the rest ready.
                 [false, true].into_iter().find_map(|pressure| {
-                    match publish_plan::next(&st, PublishPace { now, settle, live_after, pressure, front: 0 }) {
+                    match publish_plan::next(&st, PublishPace { now, settle, live_after, pressure, priority_lsn: 0 }) {
                         NextToPublish::Batches(batches) => Some(batches),
                         NextToPublish::Empty | NextToPublish::Wait(_) | NextToPublish::Blocked => None,
                     }
@@ -391,7 +392,7 @@ impl Tiers {
         let at = group.met.len();
         let Planned { step, effects, .. } = &group.planned[at];
         let step = instead.unwrap_or(step);
-        let (known, path) = (self.known_twin(effects, step), step_path(step).to_vec());
+        let (known, path) = (self.known_slow_fingerprint(effects, step), step_path(step).to_vec());
         let mut met = self.slow.apply(step, known);
         if met.as_ref().is_err_and(|e| e.kind() == std::io::ErrorKind::NotFound) {
             // Someone else has just removed a directory, or the node that waited in `tmp`.
@@ -412,7 +413,7 @@ impl Tiers {
     }
 
     /// The known fingerprint of the slow file that a `place` replaces, to tell a foreign change from ours.
-    fn known_twin(&self, effects: &[Effect], step: &Step) -> Option<Fingerprint> {
+    fn known_slow_fingerprint(&self, effects: &[Effect], step: &Step) -> Option<Fingerprint> {
         let Step::Place { over: Some(_), .. } = step else { return None };
         let st = self.state.lock();
         effects.iter().find_map(|effect| match effect {
@@ -467,7 +468,7 @@ impl Tiers {
         for (ino, content) in group.on_slow() {
             self.adopt_placed(ino, content, placed.get(&ino)); // 6
         }
-        self.renew_proofs(planned, met)?; // 6
+        self.renew_fingerprints(planned, met)?; // 6
         let mut st = self.state.lock();
         self.forget_applied_attrs(&mut st, *upto);
         st.run_ahead(batches.iter().flat_map(|batch| batch.ahead.iter().copied()));
@@ -492,23 +493,23 @@ impl Tiers {
 
     fn finish_contents(&self, batches: &[Batch], placed: &HashMap<Ino, Stat>) -> Result<()> {
         // One journal commit of the disk often covers many. At most this many are open at the same time.
-        let mut proven: Vec<Arc<dyn File>> = Vec::new();
-        let make_durable = |proven: &mut Vec<Arc<dyn File>>| {
-            proven.drain(..).try_for_each(|fd| fd.sync().at_fast("prove clean", "an object"))
+        let mut unsynced: Vec<Arc<dyn File>> = Vec::new();
+        let make_durable = |unsynced: &mut Vec<Arc<dyn File>>| {
+            unsynced.drain(..).try_for_each(|fd| fd.sync().at_fast("mark clean", "an object"))
         };
         for batch in batches {
             for (ino, (lsn, content)) in &batch.contents {
-                proven.extend(self.mark_clean(*ino, content, placed.get(ino))?);
+                unsynced.extend(self.mark_clean(*ino, content, placed.get(ino))?);
                 if *lsn > batch.upto {
                     content.set_early();
                     *content.copy.lock() = None;
                 }
-                if proven.len() >= PROVEN_MAX {
-                    make_durable(&mut proven)?;
+                if unsynced.len() >= UNSYNCED_MAX {
+                    make_durable(&mut unsynced)?;
                 }
             }
         }
-        make_durable(&mut proven)
+        make_durable(&mut unsynced)
     }
 
     /// Step 6 of one file. A file that changed since stays dirty; a `bind` record will say so. Returns the object that
@@ -580,7 +581,7 @@ impl Tiers {
         match mark_clean(&*fd, &fingerprint) {
             Err(e) if is_full(&e) => {}
             other => {
-                other.at_fast("prove clean", self.label(file.ino))?;
+                other.at_fast("mark clean", self.label(file.ino))?;
                 io.set_clean(fingerprint);
                 return Ok(true);
             }
@@ -599,7 +600,7 @@ impl Tiers {
     }
 
     /// Renews fingerprints after our own later steps changed how clean files look on the slow tier.
-    fn renew_proofs(&self, planned: &[Planned], met: &[Met]) -> Result<()> {
+    fn renew_fingerprints(&self, planned: &[Planned], met: &[Met]) -> Result<()> {
         let mut touched: HashSet<Ino> = HashSet::new();
         for (planned, met) in planned.iter().zip(met) {
             if *met == Met::Expected {
@@ -609,12 +610,12 @@ impl Tiers {
                 }));
             }
         }
-        touched.into_iter().try_for_each(|ino| self.renew_proof(ino, |_, _| true))
+        touched.into_iter().try_for_each(|ino| self.renew_fingerprint(ino, |_, _| true))
     }
 
     /// Renews a clean file's fingerprint if the slow tier still has the file, and `ours`, given the old and the new
     /// fingerprint, says that the difference is ours.
-    fn renew_proof(&self, ino: Ino, ours: impl FnOnce(&Fingerprint, &Fingerprint) -> bool) -> Result<()> {
+    fn renew_fingerprint(&self, ino: Ino, ours: impl FnOnce(&Fingerprint, &Fingerprint) -> bool) -> Result<()> {
         let (file, path, id) = {
             let mut st = self.state.lock();
             let Some(id) = st.view.get(ino).map(|node| node.slow_id()) else { return Ok(()) };
@@ -772,7 +773,7 @@ impl Tiers {
         // A file that had a link there and has another name has another ctime now, and nothing else.
         let in_tmp: Vec<Ino> = self.state.lock().view.in_tmp.iter().copied().collect();
         let only_ctime = |old: &Fingerprint, new: &Fingerprint| Fingerprint { ctime: new.ctime, ..*old } == *new;
-        in_tmp.into_iter().try_for_each(|ino| self.renew_proof(ino, only_ctime))?;
+        in_tmp.into_iter().try_for_each(|ino| self.renew_fingerprint(ino, only_ctime))?;
         self.delete_unreferenced(&Cx::internal())?;
         let applied = {
             let mut st = self.state.lock();

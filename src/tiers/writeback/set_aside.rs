@@ -14,12 +14,12 @@
 //! 2. the bytes are copied to `saved/` on the slow tier, durably;
 //! 3. nobody publishes, and nobody changes these files: a group that was begun and held ends in front of the batch that
 //!    is not done, which makes its intents void. If more has been written meanwhile, again from 1;
-//! 4. one append: an `aside` record for each node that stays, and `set-aside`, which makes them count and names the
+//! 4. one append: a `saved` record for each node that stays, and `set-aside`, which makes them count and names the
 //!    events. A crash before its end leaves all as it was, but for the copies;
 //! 5. queue and view follow;
 //! 6. the log is synced; the copies that were on their way go.
 //!
-//! *Later.* A start believes an `aside` record whether or not `applied` has passed it (`recovery/aside.rs`), so the
+//! *Later.* A start believes a `saved` record whether or not `applied` has passed it (`recovery/aside.rs`), so the
 //! record need not be repeated with each group. Before its log segment is dropped the record is logged again
 //! ([`Tiers::drop_log`]), and the segment stays until `applied` has passed the repetition: so a start always finds a
 //! record from before everything that it replays. A new version of such a file, a new name, a rename, or an entry put
