@@ -10,9 +10,6 @@ const ZEROS: [u8; 4096] = [0; 4096];
 /// The hash of a file's bytes. Either of all bytes (xxh3), or, if whole pieces of zeros were left out (`z`), of the
 /// other bytes, the positions of the pieces and the file's length. Zeros count, not holes: holes are up to the file
 /// system.
-///
-/// A hash without a `z` may come from an earlier version, which fed the zeros of every hole. It is compared with the
-/// hash of all bytes, which is the same for a file without such a piece.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Hash {
     value: u64,
@@ -42,20 +39,9 @@ pub(crate) struct Sum {
     at: u64,
     /// The pieces left out, by number: for each run the first piece and the end.
     left_out: Option<Box<Xxh3>>,
-    feeds_all: bool,
 }
 
 impl Sum {
-    /// A sum to be compared with this hash.
-    pub(crate) fn like(recorded: Option<Hash>) -> Self {
-        Sum { feeds_all: recorded.is_some_and(|hash| !hash.leaves_out), ..Sum::default() }
-    }
-
-    /// Whether zeros cost it time.
-    pub(crate) fn feeds_all(&self) -> bool {
-        self.feeds_all
-    }
-
     /// Takes in bytes that stand at `offset`.
     pub(crate) fn take(&mut self, offset: u64, mut bytes: &[u8]) {
         // At the end of a file nothing was read, so there are no zeros in front of it.
@@ -92,15 +78,12 @@ impl Sum {
 
     pub(crate) fn zeros_up_to(&mut self, offset: u64) {
         self.at = self.at.max(offset);
-        if self.feeds_all {
-            self.feed_zeros();
-        }
     }
 
     /// Feeds the zeros since `done` into the hash, except whole pieces of them.
     fn feed_zeros(&mut self) {
         let (first, end) = (self.done.div_ceil(LEFT_OUT), self.at / LEFT_OUT);
-        if first < end && !self.feeds_all {
+        if first < end {
             self.feed(first * LEFT_OUT - self.done);
             let left_out = self.left_out.get_or_insert_default();
             left_out.update(&first.to_le_bytes());
@@ -131,7 +114,7 @@ mod tests {
         sum.of_size(size)
     }
 
-    /// The hash as an earlier version wrote it, with every zero fed.
+    /// The hash of a file without a piece of zeros to leave out.
     fn plain(bytes: &[u8]) -> Hash {
         Hash { value: xxhash_rust::xxh3::xxh3_64(bytes), leaves_out: false }
     }
@@ -163,17 +146,5 @@ mod tests {
         assert_ne!(of_parts(bytes.len() as u64 + 1, &holes), wanted);
         assert_ne!(of_parts(bytes.len() as u64, &[holes[0], holes[1], (4 << 20, holes[2].1)]), wanted);
         assert_eq!(Hash::decode(wanted.encode().as_bytes()), Some(wanted));
-    }
-
-    /// The fast tiers of earlier versions have such hashes.
-    #[test]
-    fn a_sum_that_was_taken_of_all_zeros_is_compared_with_such_a_sum() {
-        let mut bytes = vec![0; 5 << 20];
-        bytes[4_000_000] = 1;
-        let recorded = Hash::decode(format!("{:016x}", plain(&bytes).value).as_bytes());
-        assert_eq!(recorded, Some(plain(&bytes)));
-        let mut sum = Sum::like(recorded);
-        sum.take(4_000_000, &bytes[4_000_000..4_000_001]);
-        assert_eq!(Some(sum.of_size(5 << 20)), recorded);
     }
 }

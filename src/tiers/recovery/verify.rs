@@ -94,18 +94,13 @@ impl Verifying {
         // From the devices, not from memory.
         fast.forget_cached();
         slow.forget_cached();
-        let sums = Box::new([Sum::like(recorded), Sum::like(recorded)]);
+        let sums = Box::default();
         Verifying { copy, label, fingerprint, fast, slow, recorded, at: 0, differs_at: None, sums }
     }
 
     /// Whether the slow file still has the recorded fingerprint.
     fn is_of_fingerprint(&self) -> Result<bool> {
         Ok(Fingerprint::of(&self.slow.stat().at("stat on slow", &self.label)?) == self.fingerprint)
-    }
-
-    /// How much of a hole is skipped at once: a hash that must process its zeros takes time.
-    fn hole_at_once(&self) -> u64 {
-        if self.sums[0].feeds_all() { 64 * PIECE as u64 } else { u64::MAX }
     }
 
     /// Bytes compared so far, and their total.
@@ -176,8 +171,8 @@ impl Tiers {
         ];
         let end = sizes[0].max(sizes[1]);
         for _ in 0..PIECES {
-            let both_have_holes = self.next_of_either(file, end)?;
-            file.at = both_have_holes.min(file.at.saturating_add(file.hole_at_once()));
+            // Both have holes up to there.
+            file.at = self.next_of_either(file, end)?;
             for (sum, size) in file.sums.iter_mut().zip(sizes) {
                 sum.zeros_up_to(file.at.min(size));
             }
