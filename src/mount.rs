@@ -220,8 +220,8 @@ fn open_tiers(request: &Request, tree: &Tree, slow_is_writable: bool) -> Result<
     #[cfg(debug_assertions)]
     let ([fast, slow], boot) = tiers::disk::faults::install([fast, slow], boot)?;
     let clock: Arc<dyn Clock> = Arc::new(OsClock);
-    let open = if slow_is_writable { tiers::open } else { tiers::open_over_read_only };
-    open(fast, slow, engine_options(&request.settings.config())?, clock, &boot)
+    let tree = if slow_is_writable { tiers::SlowTree::Writable } else { tiers::SlowTree::ReadOnly };
+    tiers::open(fast, slow, tree, engine_options(&request.settings.config())?, clock, &boot)
 }
 
 /// A daemon in the background is at most a child of some service, not the service itself.

@@ -70,7 +70,7 @@ pub use objects::abilities::{Abilities, Lack};
 pub use objects::file::Pin;
 pub use recovery::fsck::{Finding, FsckReport, Severity, fsck};
 pub use recovery::rescue::{RescueReport, rescue};
-pub use recovery::start::{open, open_over_read_only};
+pub use recovery::start::{SlowTree, open};
 pub use recovery::verify::{Bad, Verified, Verifying};
 pub use staging::copy_one::StageOutcome;
 pub use writeback::deadline::{Saved, Saving, Unsaved};

@@ -18,7 +18,9 @@ use dlio_fs::error::Error;
 use dlio_fs::path::Name;
 use dlio_fs::tiers::disk::os::{OsClock, OsDir};
 use dlio_fs::tiers::disk::{Access, Dir, Kind, MetadataOrder, RenameMode};
-use dlio_fs::tiers::{self, Bad, Cx, Evicted, Ino, OpenMode, Options, ROOT, RescueReport, Severity, Tiers, Verified};
+use dlio_fs::tiers::{
+    self, Bad, Cx, Evicted, Ino, OpenMode, Options, ROOT, RescueReport, Severity, SlowTree, Tiers, Verified,
+};
 use nix::sys::stat::Mode;
 use nix::unistd::mkfifo;
 use rand::rngs::Xoshiro256PlusPlus;
@@ -82,7 +84,7 @@ impl Scene {
     }
 
     fn open(&self, boot: &str) -> Result<Tiers, Error> {
-        tiers::open(self.fast.root(), self.slow.root(), options(), self.clock.clone(), boot)
+        tiers::open(self.fast.root(), self.slow.root(), SlowTree::Writable, options(), self.clock.clone(), boot)
     }
 
     /// One life of a daemon, which is killed at its end.
@@ -897,7 +899,7 @@ fn nothing_in_a_crafted_tier_leads_out_of_it() {
         let precious = [&b"precious"[..], &content(0)].concat();
         fs::write(at("out/precious"), &precious).unwrap();
         let dir = |name: &str| -> Arc<dyn Dir> { Arc::new(OsDir::open(&at(name)).unwrap()) };
-        let open = || tiers::open(dir("fast"), dir("slow"), options(), Arc::new(OsClock), BOOT);
+        let open = || tiers::open(dir("fast"), dir("slow"), SlowTree::Writable, options(), Arc::new(OsClock), BOOT);
         let engine = open().unwrap();
         put(&engine, ROOT, 0, &content(0));
         drop(engine);

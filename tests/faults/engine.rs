@@ -10,7 +10,7 @@ use dlio_fs::error::{Errno, Error, Result as EngineResult};
 use dlio_fs::path::Name;
 use dlio_fs::tiers::disk::faults::{Faults, Tier};
 use dlio_fs::tiers::disk::{Dir, Kind, MetadataOrder, NewAttr};
-use dlio_fs::tiers::{self, Cx, Ino, OpenFile, OpenMode, Options, Progress, ROOT, SetAttr, Tiers};
+use dlio_fs::tiers::{self, Cx, Ino, OpenFile, OpenMode, Options, Progress, ROOT, SetAttr, SlowTree, Tiers};
 use rand::SeedableRng;
 use rand::rngs::Xoshiro256PlusPlus;
 
@@ -65,7 +65,7 @@ impl World {
         let fast = self.faults.wrap(Tier::Fast, self.fast.root());
         let slow = self.faults.wrap(Tier::Slow, self.slow.root());
         let boot = format!("boot-{}", self.boot);
-        self.engine = Some(tiers::open(fast, slow, options, self.clock.clone(), &boot)?);
+        self.engine = Some(tiers::open(fast, slow, SlowTree::Writable, options, self.clock.clone(), &boot)?);
         Ok(())
     }
 

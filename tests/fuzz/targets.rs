@@ -23,7 +23,7 @@ use dlio_fs::stats::recording::{Meta, Recording, Writer};
 use dlio_fs::stats::trace::{Block, block};
 use dlio_fs::stats::traced::Traced;
 use dlio_fs::tiers::disk::{Access, Dir, Kind, MetadataOrder};
-use dlio_fs::tiers::{self, Cx, Options, ROOT, Tiers};
+use dlio_fs::tiers::{self, Cx, Options, ROOT, SlowTree, Tiers};
 
 use sim::{SimClock, SimDisk, SimPower};
 
@@ -58,7 +58,7 @@ impl Scene {
     fn open(&self) -> Result<Tiers, Error> {
         let mut options = Options::for_tests();
         options.ballast = 0;
-        tiers::open(self.fast.root(), self.slow.root(), options, self.clock.clone(), BOOT)
+        tiers::open(self.fast.root(), self.slow.root(), SlowTree::Writable, options, self.clock.clone(), BOOT)
     }
 
     fn private(&self, name: &str) -> Arc<dyn Dir> {

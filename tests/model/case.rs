@@ -10,7 +10,7 @@ use dlio_fs::error::{Errno, Error, Result as EngineResult};
 use dlio_fs::path::{Name, escape};
 use dlio_fs::tiers::disk::sync::{Rank, held};
 use dlio_fs::tiers::disk::{Clock, Dir, Kind, MetadataOrder, NewAttr, Time};
-use dlio_fs::tiers::{self, Attr, Cx, Ino, OpenFile, OpenMode, Options, Progress, ROOT, SetAttr, Tiers};
+use dlio_fs::tiers::{self, Attr, Cx, Ino, OpenFile, OpenMode, Options, Progress, ROOT, SetAttr, SlowTree, Tiers};
 use parking_lot::Mutex;
 use rand::rngs::Xoshiro256PlusPlus;
 use rand::{RngExt, SeedableRng};
@@ -305,8 +305,14 @@ impl Case {
         let boot = format!("boot-{}", self.boot);
         let mut shown: Option<Image> = None;
         loop {
-            let opened =
-                tiers::open(self.fast.root(), self.slow.root(), self.options.clone(), self.clock.clone(), &boot);
+            let opened = tiers::open(
+                self.fast.root(),
+                self.slow.root(),
+                SlowTree::Writable,
+                self.options.clone(),
+                self.clock.clone(),
+                &boot,
+            );
             let full = |e: &Error| e.errno() == Errno::ENOSPC || e.to_string().contains("is full");
             match opened {
                 Err(e) if full(&e) && !self.power.is_gone() => {

@@ -6,7 +6,7 @@ use std::time::Duration;
 use dlio_fs::config::FullSlow;
 use dlio_fs::error::Errno;
 use dlio_fs::tiers::disk::{Access, NewAttr, RenameMode};
-use dlio_fs::tiers::{Cx, ROOT, SetAttr, Tiers};
+use dlio_fs::tiers::{Cx, ROOT, SetAttr, SlowTree, Tiers};
 
 use crate::sim::Lose;
 use crate::stories::{Machine, WRITE, create, name};
@@ -98,7 +98,14 @@ fn a_start_on_a_full_tier_that_is_stopped_at_any_call_is_followed_by_one_that_is
         machine.power.fail_after(stop, &mut machine.rng);
         let root = || (machine.fast.root(), machine.slow.root());
         let (fast, slow) = root();
-        let started = dlio_fs::tiers::open(fast, slow, machine.options.clone(), machine.clock.clone(), "boot");
+        let started = dlio_fs::tiers::open(
+            fast,
+            slow,
+            SlowTree::Writable,
+            machine.options.clone(),
+            machine.clock.clone(),
+            "boot",
+        );
         let ended = started.is_ok();
         drop(started);
         machine.power.restore();

@@ -8,7 +8,7 @@ use std::time::Duration;
 use dlio_fs::error::{Errno, Error};
 use dlio_fs::stats::staging::{JobState, JobStatus};
 use dlio_fs::tiers::disk::{Access, MetadataOrder, NewAttr, RenameMode};
-use dlio_fs::tiers::{self, Cx, Evicted, Ino, OpenMode, Progress, ROOT, SetAttr, Tiers};
+use dlio_fs::tiers::{self, Cx, Evicted, Ino, OpenMode, Progress, ROOT, SetAttr, SlowTree, Tiers};
 
 use crate::sim::{Lose, Op, SimClock, SimDisk};
 use crate::stories::{Machine, WRITE, background, create, drain, name, read};
@@ -203,7 +203,9 @@ fn two_first_mounts_at_once_agree_which_slow_tree_it_is() {
             let calls = Arc::new(AtomicU64::new(0));
             let (counting, fast, slow) = (Arc::clone(&calls), other.clone(), machine.slow.clone());
             let (options, clock) = (machine.options.clone(), machine.clock.clone());
-            let open_other = move || tiers::open(fast.root(), slow.root(), options.clone(), clock.clone(), "boot");
+            let open_other = move || {
+                tiers::open(fast.root(), slow.root(), SlowTree::Writable, options.clone(), clock.clone(), "boot")
+            };
             let between = open_other.clone();
             machine.slow.before_calls(move || {
                 if counting.fetch_add(1, Ordering::Relaxed) + 1 == at {

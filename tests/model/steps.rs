@@ -8,7 +8,7 @@ use std::time::Duration;
 use dlio_fs::error::Errno;
 use dlio_fs::tiers::disk::sync::{Rank, held};
 use dlio_fs::tiers::disk::{Access, Dir, Kind, MetadataOrder, NewAttr, RenameMode};
-use dlio_fs::tiers::{self, Cx, Evicted, OpenMode, Progress, ROOT, SetAttr, Tiers};
+use dlio_fs::tiers::{self, Cx, Evicted, OpenMode, Progress, ROOT, SetAttr, SlowTree, Tiers};
 use rand::SeedableRng;
 use rand::rngs::Xoshiro256PlusPlus;
 
@@ -858,8 +858,14 @@ fn refused_and_restarted(
     }
     machine.crash(engine, Lose::Nothing);
     refuse(&machine.slow, call, errno, 0);
-    let opened =
-        tiers::open(machine.fast.root(), machine.slow.root(), machine.options.clone(), machine.clock.clone(), "boot");
+    let opened = tiers::open(
+        machine.fast.root(),
+        machine.slow.root(),
+        SlowTree::Writable,
+        machine.options.clone(),
+        machine.clock.clone(),
+        "boot",
+    );
     let engine = opened.unwrap_or_else(|e| panic!("{case}: no start: {e}"));
     let shown = walk::view(&engine, &mut Vec::new()).unwrap_or_else(|e| panic!("{case}: {e}"));
     assert!(shown == expected, "{case}: {}", shown.diff(&expected, "shown", "before"));

@@ -9,7 +9,7 @@ use dlio_fs::error::{Errno, Error};
 use dlio_fs::path::Name;
 use dlio_fs::stats::queue::EventState;
 use dlio_fs::tiers::disk::{Access, Allocate, Kind, MetadataOrder, NewAttr, RenameMode, Time};
-use dlio_fs::tiers::{self, Cx, Evicted, Ino, OpenFile, OpenMode, Options, Progress, ROOT, SetAttr, Tiers};
+use dlio_fs::tiers::{self, Cx, Evicted, Ino, OpenFile, OpenMode, Options, Progress, ROOT, SetAttr, SlowTree, Tiers};
 use rand::SeedableRng;
 use rand::rngs::Xoshiro256PlusPlus;
 
@@ -44,7 +44,15 @@ impl Machine {
     }
 
     pub fn open(&self, boot: &str) -> Tiers {
-        tiers::open(self.fast.root(), self.slow.root(), self.options.clone(), self.clock.clone(), boot).unwrap()
+        tiers::open(
+            self.fast.root(),
+            self.slow.root(),
+            SlowTree::Writable,
+            self.options.clone(),
+            self.clock.clone(),
+            boot,
+        )
+        .unwrap()
     }
 
     pub fn crash(&mut self, engine: Tiers, lose: Lose) {

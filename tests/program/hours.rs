@@ -11,7 +11,7 @@ use crate::sim::{SimClock, SimDisk, SimPower};
 use dlio_fs::config::Hours;
 use dlio_fs::path::Name;
 use dlio_fs::tiers::disk::{Clock, MetadataOrder};
-use dlio_fs::tiers::{self, Cx, Evicted, OpenMode, Options, Progress, ROOT, Tiers};
+use dlio_fs::tiers::{self, Cx, Evicted, OpenMode, Options, Progress, ROOT, SlowTree, Tiers};
 
 /// An engine over simulated disks, whose clock stands still at 22:13:20 until it is moved on.
 struct Scene {
@@ -34,7 +34,8 @@ impl Scene {
         let disk = |label| SimDisk::new(label, MetadataOrder::Journaled, 1 << 30, &power, &clock);
         let (fast, slow) = (disk("fast"), disk("slow"));
         slow.settle();
-        let engine = tiers::open(fast.root(), slow.root(), options(hours), clock.clone(), "boot").unwrap();
+        let engine =
+            tiers::open(fast.root(), slow.root(), SlowTree::Writable, options(hours), clock.clone(), "boot").unwrap();
         Scene { engine, slow, fast, clock }
     }
 

@@ -33,7 +33,7 @@ use dlio_fs::error::{Errno, Result as EngineResult};
 use dlio_fs::path::{Name, escape};
 use dlio_fs::tiers::disk::sync::turns;
 use dlio_fs::tiers::disk::{Clock, Kind, MetadataOrder, RenameMode};
-use dlio_fs::tiers::{self, Cx, Ino, OpenFile, OpenMode, Options, Progress, ROOT, SetAttr, Tiers};
+use dlio_fs::tiers::{self, Cx, Ino, OpenFile, OpenMode, Options, Progress, ROOT, SetAttr, SlowTree, Tiers};
 use rand::SeedableRng;
 use rand::rngs::Xoshiro256PlusPlus;
 use shuttle::scheduler::{PctScheduler, RandomScheduler};
@@ -161,7 +161,8 @@ impl World {
             disk
         });
         slow.observe();
-        let tiers = tiers::open(fast.root(), slow.root(), options(), clock.clone(), "boot").unwrap();
+        let tiers =
+            tiers::open(fast.root(), slow.root(), SlowTree::Writable, options(), clock.clone(), "boot").unwrap();
         World { clock, fast, slow, tiers, known: BTreeMap::new(), time: AtomicU64::new(0) }
     }
 
@@ -171,7 +172,8 @@ impl World {
         drop(tiers);
         let mut random = Xoshiro256PlusPlus::seed_from_u64(0);
         let (fast, slow) = (fast.crash(Lose::Nothing, &mut random), slow.crash(Lose::Nothing, &mut random));
-        let tiers = tiers::open(fast.root(), slow.root(), options(), clock.clone(), "boot").unwrap();
+        let tiers =
+            tiers::open(fast.root(), slow.root(), SlowTree::Writable, options(), clock.clone(), "boot").unwrap();
         World { clock, fast, slow, tiers, known: BTreeMap::new(), time: AtomicU64::new(0) }
     }
 

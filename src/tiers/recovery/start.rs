@@ -57,6 +57,15 @@ use crate::tiers::writeback::Publisher;
 use crate::tiers::writeback::step::{Met, SyncSet, step_path};
 use crate::tiers::{Ino, Lsn, Options, Tiers};
 
+/// Whether a mount may change its slow tree.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SlowTree {
+    Writable,
+    /// Nothing is made or removed there. For a mount that takes no changes; pending changes are shown, and wait for a
+    /// mount that may write.
+    ReadOnly,
+}
+
 /// Opens both tiers, recovers, and returns the engine ready to serve. The fast tier must be locked by the caller.
 ///
 /// `fast` and `slow` are the tiers' roots. `boot` names this boot of the machine: content that was not sealed in
@@ -64,33 +73,12 @@ use crate::tiers::{Ino, Lsn, Options, Tiers};
 pub fn open(
     fast: Arc<dyn Dir>,
     slow: Arc<dyn Dir>,
+    tree: SlowTree,
     options: Options,
     clock: Arc<dyn Clock>,
     boot: &str,
 ) -> Result<Tiers> {
-    open_with(fast, slow, true, options, clock, boot)
-}
-
-/// As [`open`], over a slow tier that cannot be written: nothing is made or removed there. For a mount that takes no
-/// changes; pending changes are shown, and wait for a mount that may write.
-pub fn open_over_read_only(
-    fast: Arc<dyn Dir>,
-    slow: Arc<dyn Dir>,
-    options: Options,
-    clock: Arc<dyn Clock>,
-    boot: &str,
-) -> Result<Tiers> {
-    open_with(fast, slow, false, options, clock, boot)
-}
-
-fn open_with(
-    fast: Arc<dyn Dir>,
-    slow: Arc<dyn Dir>,
-    writable: bool,
-    options: Options,
-    clock: Arc<dyn Clock>,
-    boot: &str,
-) -> Result<Tiers> {
+    let writable = tree == SlowTree::Writable;
     let ours = ensure_dir(&*fast, OURS)?;
     for name in [&b"log"[..], b"pool", b"quarantine"] {
         ensure_dir(&*ours, name)?;
