@@ -88,16 +88,16 @@ fn a_fast_tier_of_another_format_is_refused_and_not_touched() {
     mount.stop();
     let path = mount.fast().join(".dlio-fs/super");
     let ours = fs::read_to_string(&path).unwrap();
-    for (format, age) in [(1, "an older"), (99, "a newer")] {
-        fs::write(&path, ours.replace("format = 2", &format!("format = {format}"))).unwrap();
+    for (format, age) in [(2, "an older"), (99, "a newer")] {
+        fs::write(&path, ours.replace("format = 3", &format!("format = {format}"))).unwrap();
         let before = fingerprint(&mount.fast());
         let (code, said) = mount.refused();
         assert_eq!(code, Some(1), "{said}");
-        assert!(said.contains(&format!("written by {age} dlio-fs: it has format {format}, ")), "{said}");
         assert!(
-            said.contains("mount it with the version of dlio-fs that wrote it") && said.lines().count() == 1,
+            said.contains(&format!("is in format {format}, of {age} dlio-fs; this one reads and writes")),
             "{said}"
         );
+        assert!(said.contains("move its .dlio-fs away") && said.lines().count() == 1, "{said}");
         assert_eq!(fingerprint(&mount.fast()), before);
     }
     fs::write(&path, ours).unwrap();

@@ -501,7 +501,7 @@ fn another_format_of_the_fast_tier_is_refused_and_left_alone() {
         fs::write(&file, theirs).unwrap();
         let (code, _, line) = ran(&mut rig.mount_command());
         assert_eq!(code, Some(1), "{line}");
-        assert!(line.contains(&format!("was written by {age} dlio-fs")) && line.contains("drain it there"), "{line}");
+        assert!(line.contains(&format!(", of {age} dlio-fs; ")) && line.contains("move its .dlio-fs away"), "{line}");
         assert_eq!(statvfs(&rig.point()).unwrap().filesystem_id(), statvfs(rig.dir.path()).unwrap().filesystem_id());
         assert_eq!(fs::read_to_string(&file).unwrap(), theirs);
     }

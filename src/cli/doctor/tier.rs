@@ -180,7 +180,7 @@ fn abilities(trial: &TempDir) -> Vec<Finding> {
         Ok(dir) => dir,
         Err(e) => return vec![Finding::fail(about, e.to_string(), "see the kernel log")],
     };
-    let lacking = Abilities::find_out(&dir, &OsClock, PATIENCE / 2).lacking();
+    let lacking = Abilities::find_out(&dir, &OsClock, PATIENCE / 2, None).lacking();
     if lacking.is_empty() {
         return vec![Finding::ok(about, "it keeps everything that files have here")];
     }

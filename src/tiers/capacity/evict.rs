@@ -1,7 +1,7 @@
 //! Makes room on the fast tier: evicts objects of clean files and staged copies, in the order of `capacity/policy.rs`.
 //!
-//! An object's fingerprint is compared with the slow file once more just before (P6). Open, dirty, unmarked or pinned
-//! files are never evicted, nor are the newest checkpoints. An operator may request eviction at once, file by file.
+//! An object's fingerprint is compared with the slow file once more just before (P6). Files that are open, dirty, pinned or
+//! not marked clean are never evicted, nor are the newest checkpoints. An operator may request eviction at once, file by file.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;

@@ -7,6 +7,11 @@
 //! `exchange`, `unlink`, `rmdir`, `setattr` and `setxattr`; the other kinds are about objects, events and the slow
 //! tree.
 //!
+//! An event may end with `start=NANOS end=NANOS`, since 1970: when the change began (the first one since the version's
+//! previous commit, or the call), and when it got its place in the order. They are for several mounts over one slow
+//! tree that keep one order. Until there are such mounts no daemon writes them; a reader checks them, and goes by the
+//! LSNs.
+//!
 //! A CRC says that a line is as it was written, not who wrote it: a fast tier may come from anywhere. A line that no
 //! daemon writes (a path that leaves the tier, a directory moved into itself, numbers that no counter reaches) is not a
 //! record, so users of a record need not check it again.
@@ -300,9 +305,10 @@ pub(crate) enum Record {
     Applied {
         upto: Lsn,
     },
-    /// The node is in state `saved`: an operator has set it aside (`writeback/set_aside.rs`), the view has it under these
-    /// names, and no event of it is pending. Its bytes are in `kept`, and as a copy in `saved` on the slow tier. `since` is in seconds since 1970. Counts only with the `set-aside` behind it, and stays valid until
-    /// the node is an event again, even after `applied` has passed it.
+    /// The node is in state `saved`: an operator has set it aside (`writeback/set_aside.rs`). The view has it under these
+    /// names, and no event of it is pending; its bytes are also in `saved` on the slow tier. `since` is in seconds since
+    /// 1970. Counts only with the `set-aside` behind it, and stays valid until the node is an event again, even after
+    /// `applied` has passed it.
     Saved {
         ino: Ino,
         since: u64,
@@ -340,6 +346,31 @@ impl Record {
             | Record::Intent { .. }
             | Record::Applied { .. }
             | Record::SetAside { .. } => None,
+        }
+    }
+
+    /// Whether the record is a change of the view that has to be applied to the slow tier.
+    fn is_event(&self) -> bool {
+        match self {
+            Record::Make { .. }
+            | Record::Content { .. }
+            | Record::Link { .. }
+            | Record::Rename { .. }
+            | Record::Remove { .. }
+            | Record::SetAttr { .. }
+            | Record::SetXattr { .. } => true,
+            Record::Start { .. }
+            | Record::Bind { .. }
+            | Record::Names { .. }
+            | Record::Expect { .. }
+            | Record::Discarded { .. }
+            | Record::Invalidate { .. }
+            | Record::InPlace { .. }
+            | Record::Seal { .. }
+            | Record::Intent { .. }
+            | Record::Applied { .. }
+            | Record::Saved { .. }
+            | Record::SetAside { .. } => false,
         }
     }
 
@@ -470,6 +501,9 @@ impl Record {
         let lsn = counter(words.0.next()?)?;
         let durable = counter(words.0.next()?)?;
         let record = words.record()?;
+        if record.is_event() {
+            words.stamps()?;
+        }
         words.0.next().is_none().then_some((lsn, durable, record))
     }
 }
@@ -819,6 +853,15 @@ impl<'a> Words<'a> {
         })
     }
 
+    /// The stamps at the end of an event: both or none, in this order of time.
+    fn stamps(&mut self) -> Option<()> {
+        if self.0.clone().next().is_none() {
+            return Some(());
+        }
+        let (start, end) = (self.number("start")?, self.number("end")?);
+        (start <= end).then_some(())
+    }
+
     fn step(&mut self) -> Option<Step> {
         Some(match self.0.next()? {
             "place" => Step::Place {
@@ -883,6 +926,9 @@ fn is_xattr_of_users(key: &[u8]) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use rand::rngs::SmallRng;
+    use rand::{RngExt, SeedableRng};
+
     use super::*;
 
     fn examples() -> Vec<Record> {
@@ -978,6 +1024,51 @@ mod tests {
         }
     }
 
+    fn with_crc(text: &str) -> String {
+        format!("{:08x} {text}", crc32fast::hash(text.as_bytes()))
+    }
+
+    /// The line of a record with more words at its end.
+    fn extended(record: &Record, words: &str) -> String {
+        let line = record.encode(3, 1);
+        with_crc(&format!("{} {words}", &line.trim_end()[9..]))
+    }
+
+    #[test]
+    fn an_event_may_end_with_its_stamps_and_nothing_else_may() {
+        const KINDS: [&str; 9] =
+            ["make", "content", "link", "rename", "exchange", "unlink", "rmdir", "setattr", "setxattr"];
+        let mut random = SmallRng::seed_from_u64(1);
+        let mut events = 0;
+        for record in examples() {
+            let is_event = record.encode(3, 1).split(' ').nth(3).is_some_and(|kind| KINDS.contains(&kind));
+            events += u64::from(is_event);
+            for _ in 0..100 {
+                let (one, other) = (random.random::<u64>(), random.random::<u64>());
+                let (start, end) = (one.min(other), one.max(other));
+                let line = extended(&record, &format!("start={start} end={end}"));
+                let wanted = is_event.then(|| (3, 1, record.clone()));
+                assert_eq!(Record::decode(line.as_bytes()), wanted, "{line}");
+                for bad in [
+                    format!("start={end} end={}", start.wrapping_sub(1)),
+                    format!("start={start}"),
+                    format!("end={end}"),
+                    format!("end={end} start={start}"),
+                    format!("start={start} end={end} x=1"),
+                    format!("start=-1 end={end}"),
+                    format!("start=0 end={end}0000000000000000000"),
+                ] {
+                    let line = extended(&record, &bad);
+                    // The least stamp has none before it.
+                    assert!(start == 0 || Record::decode(line.as_bytes()).is_none(), "{line}");
+                }
+            }
+            let same = extended(&record, "start=5 end=5");
+            assert_eq!(Record::decode(same.as_bytes()).is_some(), is_event, "{same}");
+        }
+        assert!(events >= 7, "{events} kinds of events");
+    }
+
     /// A CRC is no signature. These lines were once accepted: the first three stopped a start with a bare errno, the
     /// renames and the link made a directory its own ancestor (a start that never ended), the numbers overflowed a
     /// counter.
@@ -1013,8 +1104,7 @@ mod tests {
             "1 0 intent upto=3 index=0 count=1 move path=a slow=1 to=a/b over=-",
         ];
         for text in all {
-            let line = format!("{:08x} {text}", crc32fast::hash(text.as_bytes()));
-            assert_eq!(Record::decode(line.as_bytes()), None, "{text}");
+            assert_eq!(Record::decode(with_crc(text).as_bytes()), None, "{text}");
         }
     }
 }

@@ -8,8 +8,8 @@
 //! - symbolic links, special files, further links: refused at the call;
 //! - unusual names, and sizes and targets beyond the known limits, are tried there before they are accepted.
 //!
-//! An ability that was not tried, or whose answer was inconclusive, is assumed: then the publishing step meets the
-//! error.
+//! For an ability that was not tried, or whose answer was inconclusive, what the mount before found counts (`super`
+//! remembers it). If it found nothing the ability is assumed: then the publishing step meets the error.
 
 use std::io;
 use std::time::Duration;
@@ -17,6 +17,7 @@ use std::time::Duration;
 use nix::errno::Errno;
 use nix::sys::resource::{RLIM_INFINITY, Resource, getrlimit};
 use nix::unistd::{getegid, geteuid};
+use serde::{Deserialize, Serialize};
 
 use crate::tiers::disk::layout::remove_leftover;
 use crate::tiers::disk::{Clock, Dir, Kind, NewAttr, RenameMode, Stat, Time, acl};
@@ -45,11 +46,14 @@ const LARGE: u64 = 1 << 40;
 /// Limits that every file system meets.
 const SIZE_EVERYWHERE: u64 = (1 << 31) - 1;
 const TARGET_EVERYWHERE: u64 = 255;
+/// No file is longer.
+const UNLIMITED: u64 = i64::MAX as u64;
 /// If a tier with more than this free has no room for an attribute, it never will have.
 pub(super) const FREE: u64 = 1 << 20;
 
-/// The slow tier's abilities.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// The slow tier's abilities. In `super` they are a table with a key for each.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct Abilities {
     pub user_xattrs: bool,
     pub acls: bool,
@@ -69,11 +73,27 @@ pub struct Abilities {
     /// Renaming by exchange, and only to free names.
     pub exchange: bool,
     pub no_replace: bool,
+    /// In nanoseconds, where it is written.
+    #[serde(with = "nanos")]
     pub time_grain: Duration,
     /// The longest target of a symbolic link, and the largest file, that the tier is known to take.
     pub target_known: u64,
     pub size_known: u64,
     given: Given,
+}
+
+mod nanos {
+    use std::time::Duration;
+
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+    pub(super) fn serialize<S: Serializer>(time: &Duration, to: S) -> Result<S::Ok, S::Error> {
+        (time.as_nanos() as u64).serialize(to)
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Duration, D::Error> {
+        u64::deserialize(from).map(Duration::from_nanos)
+    }
 }
 
 /// Something that a tier does not have, and the consequence.
@@ -84,12 +104,15 @@ pub struct Lack {
 }
 
 /// Attributes that the tier gives to new nodes, whatever was asked for.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
 struct Given {
     uid: u32,
     gid: u32,
     /// `None`: the mode that the node is made with.
+    #[serde(skip_serializing_if = "Option::is_none")]
     file_perm: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     dir_perm: Option<u32>,
 }
 
@@ -111,18 +134,19 @@ impl Default for Abilities {
             exchange: true,
             no_replace: true,
             time_grain: Duration::from_nanos(1),
-            target_known: u64::MAX,
-            size_known: u64::MAX,
+            target_known: UNLIMITED,
+            size_known: UNLIMITED,
             given: Given::default(),
         }
     }
 }
 
 impl Abilities {
-    /// Tries all abilities in a directory that is ours alone, for no longer than `at_most`. Leaves nothing there. Two
-    /// trials are made however long they take: owners (if wrongly assumed, they would hold everything), and attributes
-    /// of links (they would be set on the file that a link names).
-    pub fn find_out(tmp: &dyn Dir, clock: &dyn Clock, at_most: Duration) -> Self {
+    /// Tries all abilities in a directory that is ours alone, for no longer than `at_most`. Leaves nothing there.
+    /// `before`: what an earlier mount has found. Without that two trials are made however long they take: owners (if
+    /// wrongly assumed, they would hold everything), and attributes of links (they would be set on the file that a link
+    /// names).
+    pub fn find_out(tmp: &dyn Dir, clock: &dyn Clock, at_most: Duration, before: Option<Abilities>) -> Self {
         type Try = fn(&dyn Dir, &mut Abilities) -> io::Result<()>;
         let tries: [Try; 13] = [
             try_file,
@@ -139,10 +163,13 @@ impl Abilities {
             try_link,
             try_names,
         ];
-        let (mut found, begun) = (Abilities::default(), clock.uptime());
+        let needed = if before.is_some() { 0 } else { 3 };
+        let (mut found, begun) = (before.unwrap_or_default(), clock.uptime());
         for (number, try_it) in tries.into_iter().enumerate() {
-            if number > 2 && clock.uptime().saturating_sub(begun) > at_most {
-                tracing::info!("the slow tier is slow to answer; abilities not tried there yet are assumed");
+            if number >= needed && clock.uptime().saturating_sub(begun) > at_most {
+                tracing::info!(
+                    "the slow tier is slow to answer; abilities not tried there yet are those of the mount before, or assumed"
+                );
                 break;
             }
             if let Err(error) = try_it(tmp, &mut found) {
@@ -276,7 +303,7 @@ fn try_file(tmp: &dyn Dir, found: &mut Abilities) -> io::Result<()> {
     tmp.create(FILE, FILE_PERM)?;
     let made = tmp.stat(FILE)?;
     let perm = Some(made.perm).filter(|perm| *perm != FILE_PERM);
-    found.given = Given { uid: made.uid, gid: made.gid, file_perm: perm, dir_perm: None };
+    found.given = Given { uid: made.uid, gid: made.gid, file_perm: perm, ..found.given };
     Ok(())
 }
 
@@ -285,8 +312,8 @@ fn try_file(tmp: &dyn Dir, found: &mut Abilities) -> io::Result<()> {
 fn try_link_attrs(tmp: &dyn Dir, found: &mut Abilities) -> io::Result<()> {
     // An even second long ago: every time grain can hold it, and no new link has it.
     const ASKED: Time = Time { sec: 1_500_000_000, nsec: 0 };
-    if !can(tmp.symlink(SYMLINK, FILE))? {
-        found.symlinks = false;
+    found.symlinks = can(tmp.symlink(SYMLINK, FILE))?;
+    if !found.symlinks {
         return Ok(());
     }
     let set = can(tmp.set_attr(SYMLINK, &NewAttr { mtime: Some(ASKED), ..NewAttr::default() }))?;
@@ -412,10 +439,10 @@ fn try_symlink(tmp: &dyn Dir, found: &mut Abilities) -> io::Result<()> {
 }
 
 fn try_characters(tmp: &dyn Dir, found: &mut Abilities) -> io::Result<()> {
-    match tmp.create(NAME, FILE_PERM) {
-        Err(e) if is_of_name(&e) => found.any_names = false,
-        made => return made.and_then(|_| tmp.unlink(NAME)),
-    }
+    found.any_names = match tmp.create(NAME, FILE_PERM) {
+        Err(e) if is_of_name(&e) => false,
+        made => made.and_then(|_| tmp.unlink(NAME)).map(|()| true)?,
+    };
     Ok(())
 }
 
@@ -453,4 +480,46 @@ fn try_names(tmp: &dyn Dir, found: &mut Abilities) -> io::Result<()> {
     let file = if found.no_replace { LINK } else { FILE };
     found.exchange = can(tmp.rename(file, tmp, DIR, RenameMode::Exchange))?;
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicU64, Ordering};
+
+    use super::*;
+    use crate::tiers::disk::os::OsDir;
+
+    /// A second passes at each look.
+    #[derive(Debug, Default)]
+    struct Hasty(AtomicU64);
+
+    impl Clock for Hasty {
+        fn now(&self) -> Time {
+            Time { sec: 0, nsec: 0 }
+        }
+
+        fn uptime(&self) -> Duration {
+            Duration::from_secs(self.0.fetch_add(1, Ordering::Relaxed))
+        }
+    }
+
+    /// Of a tier that hangs nothing is known at once, and what it lacks must not be taken for granted.
+    #[test]
+    fn what_there_was_no_time_to_try_is_as_the_mount_before_found_it() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let tmp = OsDir::open(dir.path()).expect("opened");
+        let find_out = |at_most, before| Abilities::find_out(&tmp, &Hasty::default(), at_most, before);
+        let mut before = Abilities::default();
+        (before.exchange, before.fifos, before.time_grain, before.size_known) =
+            (false, false, Duration::from_secs(2), 77);
+        let hour = Duration::from_secs(3600);
+        let all = find_out(hour, None);
+        assert_eq!(find_out(hour, Some(before)), all, "what is tried counts");
+        assert_eq!(find_out(hour, Some(all)), all);
+        assert_eq!(find_out(Duration::ZERO, Some(before)), before, "not even the first is tried");
+        let some = find_out(Duration::from_secs(3), Some(before));
+        assert!(some.given.uid == geteuid().as_raw() && !some.exchange && some.size_known == 77, "{some:?}");
+        let new = find_out(Duration::ZERO, None);
+        assert!(new.given.uid == geteuid().as_raw() && new.exchange && new.fifos, "{new:?}");
+    }
 }

@@ -17,7 +17,7 @@ use crate::tiers::disk::{Access, Dir, Kind, modes};
 use crate::tiers::log::record::{Home, Kept, ObjectId, Record, Step};
 use crate::tiers::objects::pool::{Pool, number_of};
 use crate::tiers::recovery::aside::{aside_at, cancelled};
-use crate::tiers::recovery::identity::{UNIDENTIFIED, read_slow_id, read_super};
+use crate::tiers::recovery::identity::{UNIDENTIFIED, read_slow_id, read_super, refuse_other_format};
 use crate::tiers::writeback::step::{step_path, step_target};
 use crate::tiers::{Lsn, log};
 
@@ -74,6 +74,10 @@ pub fn fsck(fast: Arc<dyn Dir>, slow: Option<Arc<dyn Dir>>, boot: &str, repair: 
         records: Vec::new(),
         report: FsckReport::default(),
     };
+    if let Err(error) = refuse_other_format(&*check.ours) {
+        check.failed("super", &error);
+        return Ok(check.report);
+    }
     let uuid = check.identity();
     let is_sound = check.log(boot);
     check.layout();
@@ -136,10 +140,6 @@ impl Check {
                 return None;
             }
         };
-        if identity.sum.is_none() {
-            let what = "it has no checksum: an older dlio-fs wrote it";
-            self.add(Severity::Note, "super", what, "the next mount adds one");
-        }
         match self.slow.as_ref().map(|slow| read_slow_id(&**slow)) {
             None => {}
             Some(Ok(Some(id))) if id == identity.slow || identity.slow == UNIDENTIFIED => {}

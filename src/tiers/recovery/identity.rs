@@ -8,32 +8,53 @@ use crate::error::{Context, Errno, Error, Result};
 use crate::tiers::disk::errors::absent_is_none;
 use crate::tiers::disk::layout::{OURS, ensure_dir, is_taken, read_text, remove_leftover, replace_text};
 use crate::tiers::disk::{Dir, RenameMode};
+use crate::tiers::objects::abilities::Abilities;
 
-/// The format of everything under `<fast>/.dlio-fs`.
-pub(crate) const FORMAT: u32 = 2;
+/// The format of everything that a daemon writes into `<fast>/.dlio-fs`, and into its `tmp` on the slow tier. Another one
+/// is refused. There is one number for all of it: nothing there is read by itself.
+pub(crate) const FORMAT: u32 = 3;
 
-/// `<fast>/.dlio-fs/super`.
-#[derive(Debug, Serialize, Deserialize)]
+/// `<fast>/.dlio-fs/super`: TOML, with a first line that has the CRC-32 of all behind it, in hexadecimal.
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Super {
     pub(crate) format: u32,
     /// This fast tier.
     pub(crate) uuid: String,
     /// The slow tree it belongs to, as in `<slow>/.dlio-fs/id`.
     pub(crate) slow: String,
-    /// CRC-32 of the three fields above, in hexadecimal. Older tiers have none.
-    #[serde(default)]
-    pub(crate) sum: Option<String>,
+    /// The slow tier's abilities when they were last tried (P16).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) abilities: Option<Abilities>,
+    /// Other keys are kept as they are. `parts` is reserved: what is known of the parts of the slow tree beyond
+    /// `<fast>/.dlio-fs/parts`.
+    #[serde(flatten)]
+    others: toml::Table,
+}
+
+/// The checksum of a `super`, as its first line.
+fn sum_line(text: &str) -> String {
+    format!("sum = \"{:08x}\"", crc32fast::hash(text.as_bytes()))
 }
 
 impl Super {
     fn new(uuid: String, slow: String) -> Self {
-        let unsigned = Super { format: FORMAT, uuid, slow, sum: None };
-        Super { sum: Some(unsigned.right_sum()), ..unsigned }
+        Super { format: FORMAT, uuid, slow, abilities: None, others: toml::Table::new() }
     }
 
-    fn right_sum(&self) -> String {
-        let Super { format, uuid, slow, .. } = self;
-        format!("{:08x}", crc32fast::hash(format!("{format} {uuid} {slow}").as_bytes()))
+    fn encode(&self) -> Result<String> {
+        let text = toml::to_string(self).map_err(|e| Error::refused(e.to_string(), "report this"))?;
+        Ok(format!("{}\n{text}", sum_line(&text)))
+    }
+
+    /// Remembers the slow tier's abilities, for a start at which it is slow to answer. On a fast tier without room they
+    /// stay what they were.
+    pub(crate) fn remember(&mut self, ours: &dyn Dir, abilities: Abilities) {
+        if self.abilities.replace(abilities) == Some(abilities) {
+            return;
+        }
+        if let Err(error) = write_super(ours, self) {
+            tracing::debug!(%error, "the abilities of the slow tier are not remembered");
+        }
     }
 }
 
@@ -48,7 +69,7 @@ pub(crate) fn existing_tmp(ours: &dyn Dir, slow: &dyn Dir, identity: &Super) -> 
     }
 }
 
-/// In `super`: the slow tree could not be written when the fast tier was first used with it, and has no `id`.
+/// `slow` in `super`: the slow tree could not be written when the fast tier was first used with it, and has no `id`.
 pub(crate) const UNIDENTIFIED: &str = "read-only";
 
 /// Step 1: checks that the two tiers belong together.
@@ -62,15 +83,13 @@ pub(crate) fn identify(ours: &dyn Dir, slow: &dyn Dir, writable: bool) -> Result
                 "save its files with `dlio-fs rescue`, then use an empty fast tier",
             ));
         }
-        return write_super(ours, uuid::Uuid::new_v4().to_string(), slow, slow_id, writable);
+        let new = Super::new(uuid::Uuid::new_v4().to_string(), UNIDENTIFIED.to_owned());
+        return join(ours, new, slow, slow_id, writable);
     };
     let identity = read_super(&text)?;
-    if identity.sum.is_none() {
-        write_whole_super(ours, &Super::new(identity.uuid.clone(), identity.slow.clone()))?;
-    }
     if identity.slow == UNIDENTIFIED {
         // No mount over such a tree ever wrote anything, so nothing is pending for it.
-        return write_super(ours, identity.uuid, slow, slow_id, writable);
+        return join(ours, identity, slow, slow_id, writable);
     }
     match slow_id {
         None => Err(Error::refused(
@@ -85,12 +104,38 @@ pub(crate) fn identify(ours: &dyn Dir, slow: &dyn Dir, writable: bool) -> Result
     }
 }
 
-/// Checks the format first: nothing else is known about another format.
-pub(crate) fn read_super(text: &str) -> Result<Super> {
-    #[derive(Deserialize)]
-    struct OnlyFormat {
-        format: u32,
+#[derive(Deserialize)]
+struct OnlyFormat {
+    format: u32,
+}
+
+/// Nothing else is known about another format.
+fn other_format(format: u32) -> Error {
+    let (age, remedy) = match format > FORMAT {
+        true => {
+            ("a newer", "mount it with that one; to come back to this one, drain it there, then move its .dlio-fs away")
+        }
+        false => (
+            "an older",
+            "drain it with the dlio-fs that wrote it, then move its .dlio-fs away and mount it with this one",
+        ),
+    };
+    let what =
+        format!("the fast tier is in format {format}, of {age} dlio-fs; this one reads and writes format {FORMAT}");
+    Error::refused(what, remedy)
+}
+
+/// Refuses a fast tier in another format. One without a readable `super` is not refused: the rest may be in this one.
+pub(crate) fn refuse_other_format(ours: &dyn Dir) -> Result<()> {
+    let text = read_text(ours, b"super").ok().flatten();
+    match text.and_then(|text| toml::from_str(&text).ok()) {
+        Some(OnlyFormat { format }) if format != FORMAT => Err(other_format(format)),
+        _ => Ok(()),
     }
+}
+
+/// Checks the format first.
+pub(crate) fn read_super(text: &str) -> Result<Super> {
     let unreadable = |e: toml::de::Error| {
         Error::refused(
             format!("the fast tier's .dlio-fs/super is not readable: {}", e.message()),
@@ -99,24 +144,20 @@ pub(crate) fn read_super(text: &str) -> Result<Super> {
     };
     let OnlyFormat { format } = toml::from_str(text).map_err(unreadable)?;
     if format != FORMAT {
-        let age = if format > FORMAT { "a newer" } else { "an older" };
-        return Err(Error::refused(
-            format!("the fast tier was written by {age} dlio-fs: it has format {format}, this one reads {FORMAT}"),
-            "mount it with the version of dlio-fs that wrote it and drain it there",
-        ));
+        return Err(other_format(format));
     }
-    let identity: Super = toml::from_str(text).map_err(unreadable)?;
-    let sum = identity.right_sum();
-    if identity.sum.as_ref().is_some_and(|written| *written != sum) || uuid::Uuid::try_parse(&identity.uuid).is_err() {
-        return Err(Error::refused(
+    let sound = text.split_once('\n').filter(|(first, rest)| *first == sum_line(rest)).map(|(_, rest)| rest);
+    let identity: Option<Super> = sound.map(toml::from_str).transpose().map_err(unreadable)?;
+    identity.filter(|identity| uuid::Uuid::try_parse(&identity.uuid).is_ok()).ok_or_else(|| {
+        Error::refused(
             "the fast tier's .dlio-fs/super is damaged: its checksum does not fit what it says",
             "save its files with `dlio-fs rescue`, then use an empty fast tier",
-        ));
-    }
-    Ok(identity)
+        )
+    })
 }
 
-fn write_super(ours: &dyn Dir, uuid: String, slow: &dyn Dir, id: Option<String>, writable: bool) -> Result<Super> {
+/// Makes the fast tier one of this slow tree.
+fn join(ours: &dyn Dir, identity: Super, slow: &dyn Dir, id: Option<String>, writable: bool) -> Result<Super> {
     let slow = match id {
         Some(id) => {
             if writable {
@@ -125,17 +166,16 @@ fn write_super(ours: &dyn Dir, uuid: String, slow: &dyn Dir, id: Option<String>,
             }
             id
         }
-        None if writable => make_slow_id(slow, &uuid)?,
+        None if writable => make_slow_id(slow, &identity.uuid)?,
         None => UNIDENTIFIED.to_owned(),
     };
-    let identity = Super::new(uuid, slow);
-    write_whole_super(ours, &identity)?;
+    let identity = Super { slow, ..identity };
+    write_super(ours, &identity)?;
     Ok(identity)
 }
 
-fn write_whole_super(ours: &dyn Dir, identity: &Super) -> Result<()> {
-    let text = toml::to_string(identity).map_err(|e| Error::refused(e.to_string(), "report this"))?;
-    replace_text(ours, b"super", &text)
+fn write_super(ours: &dyn Dir, identity: &Super) -> Result<()> {
+    replace_text(ours, b"super", &identity.encode()?)
 }
 
 pub(crate) fn read_slow_id(slow: &dyn Dir) -> Result<Option<String>> {
@@ -212,9 +252,74 @@ fn write_new(dir: &dyn Dir, name: &[u8], text: &str) -> std::io::Result<()> {
 mod tests {
     use std::collections::BTreeSet;
     use std::sync::Barrier;
+    use std::time::Duration;
 
     use super::*;
     use crate::tiers::disk::os::OsDir;
+
+    fn refusal(text: &str) -> String {
+        read_super(text).expect_err(text).to_string()
+    }
+
+    fn all_but(change: impl FnOnce(&mut Abilities)) -> Abilities {
+        let mut all = Abilities::default();
+        change(&mut all);
+        all
+    }
+
+    fn sealed(text: &str) -> String {
+        format!("{}\n{text}", sum_line(text))
+    }
+
+    #[test]
+    fn another_format_is_refused_with_the_way_out() {
+        for (format, age, way_out) in [
+            (0, "an older", "drain it with the dlio-fs that wrote it"),
+            (FORMAT - 1, "an older", "then move its .dlio-fs away and mount it with this one"),
+            (FORMAT + 1, "a newer", "mount it with that one"),
+            (u32::MAX, "a newer", "drain it there"),
+        ] {
+            // Whatever else the other one has, and wherever its checksum is.
+            for rest in ["", "uuid = \"x\"\nslow = \"y\"\nsum = \"7e32c39d\"\n", "[layers]\nmany = [1, 2]\n"] {
+                let said = refusal(&format!("format = {format}\n{rest}"));
+                let numbers =
+                    format!("in format {format}, of {age} dlio-fs; this one reads and writes format {FORMAT}");
+                assert!(said.contains(&numbers) && said.contains(way_out), "{said}");
+            }
+        }
+    }
+
+    #[test]
+    fn all_that_super_says_is_in_its_checksum_and_reads_back() {
+        let abilities = all_but(|all| (all.owners, all.time_grain) = (false, Duration::from_secs(2)));
+        let uuid = "e10a37a2-4864-41f8-9352-bea18985c97e".to_owned();
+        let mut identity = Super { abilities: Some(abilities), ..Super::new(uuid, "tree".to_owned()) };
+        let others = "parts = [{ path = \"a%20b\", root = 256 }]\n[later]\nnumber = 9\n";
+        identity.others = toml::from_str(others).expect("TOML");
+        let text = identity.encode().expect("encoded");
+        let read = read_super(&text).expect("sound");
+        assert_eq!((&read.uuid, &read.slow, read.abilities), (&identity.uuid, &identity.slow, Some(abilities)));
+        assert_eq!((&read.others, read.encode().expect("encoded")), (&identity.others, text.clone()));
+        for at in 0..text.len() {
+            let mut bytes = text.clone().into_bytes();
+            bytes[at] ^= 1;
+            let said = refusal(&String::from_utf8_lossy(&bytes));
+            assert!(["damaged", "not readable", "in format"].iter().any(|how| said.contains(how)), "{at}: {said}");
+        }
+    }
+
+    #[test]
+    fn a_super_of_this_format_needs_its_checksum_and_an_id_of_its_own() {
+        let text = format!("format = {FORMAT}\nuuid = \"e10a37a2-4864-41f8-9352-bea18985c97e\"\nslow = \"tree\"\n");
+        let read = read_super(&sealed(&text)).expect("sound");
+        assert!(read.abilities.is_none() && read.others.is_empty());
+        assert!(refusal(&text).contains("damaged"));
+        assert!(refusal(&sealed(&text.replace("e10a37a2-", "../"))).contains("damaged"));
+        assert!(refusal(&sealed(&format!("{text}abilities = 5\n"))).contains("not readable"));
+        // An ability that was not known when it was written.
+        let some = read_super(&sealed(&format!("{text}[abilities]\nfifos = false\nwings = true\n"))).expect("sound");
+        assert_eq!(some.abilities, Some(all_but(|all| all.fifos = false)));
+    }
 
     /// Ten nodes of a job begin with the same slow tree (`srun dlio-fs mount`): of twelve such mounts seven went wrong,
     /// and one left a checkpoint in a fast tier that was refused from then on.

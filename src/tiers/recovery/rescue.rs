@@ -17,6 +17,7 @@ use crate::tiers::objects::attrs::{own_xattrs, set_attrs};
 use crate::tiers::objects::copy::copy_bytes;
 use crate::tiers::objects::pool::Pool;
 use crate::tiers::recovery::aside::{aside_at, left_out};
+use crate::tiers::recovery::identity::refuse_other_format;
 use crate::tiers::{Ino, Lsn, log};
 
 /// The result of a rescue.
@@ -62,9 +63,11 @@ pub fn rescue(fast: Arc<dyn Dir>, to: Arc<dyn Dir>, boot: &str) -> Result<Rescue
         )
     })?;
     let mut report = RescueReport::default();
+    // What this one can read of it may be all that there is.
+    report.damage.extend(refuse_other_format(&*ours).err().map(|error| error.to_string()));
     let records = match ours.dir(b"log").at("open", "log").and_then(|dir| log::read_only(&*dir, boot)) {
         Ok(found) => {
-            report.damage = found.damage;
+            report.damage.extend(found.damage);
             found.records
         }
         Err(e) => {

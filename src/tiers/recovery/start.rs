@@ -83,7 +83,7 @@ pub fn open(
     for name in [&b"log"[..], b"pool", b"quarantine"] {
         ensure_dir(&*ours, name)?;
     }
-    let identity = identify(&*ours, &*slow, writable)?; // 1
+    let mut identity = identify(&*ours, &*slow, writable)?; // 1
     let slow = if writable { closed::closable(slow) } else { slow };
     let tmp = match writable {
         true => ensure_dir(&*ensure_dir(&*ensure_dir(&*slow, OURS)?, b"tmp")?, identity.uuid.as_bytes())?,
@@ -92,7 +92,10 @@ pub fn open(
     log::drop_spare(&*ours);
     closed::begin(&slow, &tmp)?;
     let objects = modes::with_modes(&ours)?;
-    let abilities = if writable { Abilities::find_out(&*tmp, &*clock, AT_MOST) } else { Abilities::default() };
+    if writable {
+        identity.remember(&*ours, Abilities::find_out(&*tmp, &*clock, AT_MOST, identity.abilities));
+    }
+    let abilities = identity.abilities.unwrap_or_default();
     abilities.tell();
     let kept = options.dirs_kept;
     let (pool, copies) = (Pool::open(&*objects, kept)?, Copies::open(&*objects, clock.now(), kept)?);
