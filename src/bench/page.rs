@@ -9,7 +9,9 @@ use super::text::{cells, heading};
 use super::units::{Scale, digits};
 use crate::report::html::{STYLE, frame};
 use crate::report::page::{shortened, shown};
-use crate::report::plot::{Axis, LEFT, Panel, Powers, RIGHT, WIDTH, escaped, finite, panel, plain, put, step, svg};
+use crate::report::plot::{
+    self, Axis, LEFT, Panel, Powers, RIGHT, WIDTH, block, escaped, finite, panel, plain, put, step, svg,
+};
 
 /// The number of colours for places: `p0` to `p7` of the style, then from the first again.
 const COLOURS: usize = 8;
@@ -177,11 +179,7 @@ fn bars(results: &Results, group: &Group) -> Picture {
             one_bar(&mut body, row, scale, (x, bar), &y, colour(&places, &row.place));
         }
         let label = escaped(&shortened(&shown(label), (wide / 7.0) as usize));
-        put!(
-            body,
-            r#"<text class="tick" x="{middle:.1}" y="{:.1}" text-anchor="middle">{label}</text>"#,
-            bottom + 17.0
-        );
+        plot::label(&mut body, "tick", (middle, bottom + 17.0), "middle", label);
     }
     Picture { title: shown(&group.title), height: bottom + 26.0, body }
 }
@@ -198,14 +196,8 @@ fn one_bar(out: &mut String, row: &Row, scale: Scale, (x, wide): (f64, f64), y: 
         scale.text(*least),
         scale.text(*most)
     );
-    put!(
-        out,
-        r#"<rect class="p{colour}" x="{:.1}" y="{high:.1}" width="{:.1}" height="{:.1}"><title>{}</title></rect>"#,
-        x + 1.0,
-        (wide - 2.0).max(1.0),
-        (low - high).max(0.5),
-        escaped(&said)
-    );
+    let size = ((wide - 2.0).max(1.0), (low - high).max(0.5));
+    block(out, &format!("p{colour}"), (x + 1.0, high), size, escaped(&said));
     let tick = (wide / 5.0).min(5.0);
     if row.runs.len() > 1 {
         let (from, to) = (y(*least), y(*most));
@@ -280,13 +272,7 @@ fn over_time(place: &str, courses: &[&Course]) -> Option<Picture> {
     let (top, bottom) = (begin + UNDER, begin + UNDER - 24.0 + panels * (HIGH + 24.0));
     for (from, until, name) in spans.iter().take(500) {
         let (from, until) = (axis.x(*from), axis.x(*until));
-        put!(
-            body,
-            r#"<rect class="span" x="{from:.1}" y="{top:.1}" width="{:.1}" height="{:.1}"><title>{}</title></rect>"#,
-            (until - from).max(0.5),
-            bottom - top,
-            escaped(&shown(name))
-        );
+        block(&mut body, "span", (from, top), ((until - from).max(0.5), bottom - top), escaped(&shown(name)));
     }
     axis.ticks(&mut body, top, bottom);
     for (at, course) in some.iter().enumerate() {

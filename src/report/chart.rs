@@ -6,7 +6,9 @@
 use std::fmt::Write;
 
 use super::page::{Chart, class_name, shown};
-use super::plot::{Axis, Course, LEFT, Panel, Powers, RIGHT, WIDTH, escaped, finite, legend, panel, put, svg};
+use super::plot::{
+    Axis, Course, LEFT, Panel, Powers, RIGHT, WIDTH, block, escaped, finite, label, legend, panel, put, svg,
+};
 use super::summary::{Summary, grouped, percent, seconds_text, share};
 use crate::stats::counters::Tier;
 use crate::stats::recording::{Checkpoint, HeatRow, RecordedHeat, RecordedProcess};
@@ -124,21 +126,15 @@ fn timeline(summary: &Summary) -> String {
         "names": shown.iter().map(|course| course.1).collect::<Vec<_>>(),
         "rates": shown.iter().map(|course| course.2.iter().map(|rate| rate.round()).collect()).collect::<Vec<Vec<f64>>>(),
     });
-    let entries: Vec<_> =
-        shown.iter().filter(|course| course.0 != "drain").map(|course| (course.0, course.0)).collect();
-    let mut entries: Vec<(&str, &str)> = entries
-        .into_iter()
-        .map(|(class, name)| (class, if name == "fast" { "fast tier" } else { "slow tier" }))
-        .collect();
-    entries.sort_unstable();
-    entries.dedup();
+    let is_shown = |(class, _): &(&str, &str)| shown.iter().any(|course| course.0 == *class);
+    let mut entries: Vec<_> = [("fast", "fast tier"), ("slow", "slow tier")].into_iter().filter(is_shown).collect();
     entries.extend(is_drained.then_some(("drain", "copied to the slow tier in the background")));
     entries.extend((!summary.epochs.is_empty()).then_some(("epoch", "epoch")));
     entries.extend((!summary.checkpoints.is_empty()).then_some(("absorb", "checkpoint absorbed")));
     entries.extend((!summary.marks.is_empty()).then_some(("mark", "mark")));
     entries.extend((axis.stretches().len() > 1).then_some(("fold", "idle time left out")));
-    let label = "Bytes read and written each second, by tier, over time";
-    legend(&entries) + &with_data(svg(y + 42.0, label, r#" data-chart="time""#, &body), &data)
+    let about = "Bytes read and written each second, by tier, over time";
+    legend(&entries) + &with_data(svg(y + 42.0, about, r#" data-chart="time""#, &body), &data)
 }
 
 /// A picture with the numbers shown under the pointer.
@@ -153,21 +149,10 @@ fn epochs(out: &mut String, summary: &Summary, axis: &Axis, top: f64, y: f64) {
     for epoch in told.take(200) {
         let (from, to) = (axis.x(epoch.began), axis.x(epoch.ended));
         let odd = if epoch.number.is_multiple_of(2) { "" } else { " odd" };
-        put!(
-            out,
-            r#"<rect class="epoch{odd}" x="{from:.1}" y="{top:.1}" width="{:.1}" height="{:.1}"><title>epoch {}</title></rect>"#,
-            to - from,
-            y - top,
-            epoch.number
-        );
+        let name = format!("epoch {}", epoch.number);
+        block(out, &format!("epoch{odd}"), (from, top), (to - from, y - top), &name);
         if to - from > 60.0 {
-            put!(
-                out,
-                r#"<text class="unit" x="{:.1}" y="{:.1}" text-anchor="end">epoch {}</text>"#,
-                to - 4.0,
-                top - 8.0,
-                epoch.number
-            );
+            label(out, "unit", (to - 4.0, top - 8.0), "end", name);
         }
     }
 }
@@ -175,13 +160,7 @@ fn epochs(out: &mut String, summary: &Summary, axis: &Axis, top: f64, y: f64) {
 fn marks(out: &mut String, summary: &Summary, axis: &Axis, top: f64, y: f64) {
     for one in summary.checkpoints.iter().take(200) {
         let (from, to) = (axis.x(one.began), axis.x(one.absorbed));
-        put!(
-            out,
-            r#"<rect class="absorb" x="{from:.1}" y="{:.1}" width="{:.1}" height="4"><title>checkpoint {}</title></rect>"#,
-            y + 1.0,
-            (to - from).max(2.0),
-            one.number
-        );
+        block(out, "absorb", (from, y + 1.0), ((to - from).max(2.0), 4.0), format_args!("checkpoint {}", one.number));
     }
     for mark in summary.marks.iter().filter(|mark| mark.at >= axis.from() && mark.at <= axis.until()).take(100) {
         let x = axis.x(mark.at);
@@ -228,12 +207,7 @@ fn heat(summary: &Summary) -> String {
         }
         let y = top + high * (line as f64 + 0.5) + 4.0;
         let name = super::page::shortened(&who(&summary.workers, row.process), 20);
-        put!(
-            body,
-            r#"<text class="tick" x="{:.1}" y="{y:.1}" text-anchor="end">{}</text>"#,
-            left - 8.0,
-            escaped(&name)
-        );
+        label(&mut body, "tick", (left - 8.0, y), "end", escaped(&name));
     }
     put!(
         body,
@@ -418,30 +392,15 @@ fn staging(summary: &Summary) -> String {
     let mut body = String::new();
     for n in 0..=4 {
         put!(body, r#"<path class="grid" d="M{LEFT} {0:.1}H{1:.1}"/>"#, y(n as f64 / 4.0), x(points.len() - 1));
-        put!(
-            body,
-            r#"<text class="tick" x="{:.1}" y="{:.1}" text-anchor="end">{} %</text>"#,
-            LEFT - 7.0,
-            y(n as f64 / 4.0) + 4.0,
-            n * 25
-        );
+        label(&mut body, "tick", (LEFT - 7.0, y(n as f64 / 4.0) + 4.0), "end", format_args!("{} %", n * 25));
     }
     let every = points.len().div_ceil(11);
     for (at, point) in points.iter().enumerate().filter(|(at, _)| at.is_multiple_of(every)) {
         let text = bytes(point.size).replace(".0 ", " ");
-        put!(
-            body,
-            r#"<text class="tick" x="{:.1}" y="{:.1}" text-anchor="middle">{text}</text>"#,
-            x(at),
-            top + height + 17.0
-        );
+        label(&mut body, "tick", (x(at), top + height + 17.0), "middle", text);
     }
-    put!(
-        body,
-        r#"<text class="unit" x="{:.1}" y="{:.1}" text-anchor="middle">files of at most this size</text>"#,
-        (LEFT + WIDTH - 120.0) / 2.0,
-        top + height + 35.0
-    );
+    let below = ((LEFT + WIDTH - 120.0) / 2.0, top + height + 35.0);
+    label(&mut body, "unit", below, "middle", "files of at most this size");
     type Of = fn(&super::summary::Staged) -> f64;
     let lines: [(&str, &str, Of); 3] = [
         ("files", "of the files", |point| point.file_share),
@@ -481,29 +440,15 @@ fn checkpoints(summary: &Summary) -> String {
     for (line, one) in some.iter().enumerate() {
         let y = top + high * line as f64 + 4.0;
         let (began, absorbed, ended) = (axis.x(one.began), axis.x(one.absorbed), axis.x(ends(one)));
-        put!(
-            body,
-            r#"<text class="tick" x="{:.1}" y="{:.1}" text-anchor="end">#{}</text>"#,
-            LEFT - 7.0,
-            y + 10.0,
-            one.number
-        );
-        let open = if one.drained.is_some() { "" } else { " open" };
-        put!(
-            body,
-            r#"<rect class="drain{open}" x="{absorbed:.1}" y="{:.1}" width="{:.1}" height="8"><title>drained in {}</title></rect>"#,
-            y + 2.0,
-            (ended - absorbed).max(1.0),
-            one.drained
-                .map_or_else(|| "more than is recorded".to_owned(), |drained| seconds_text(drained - one.absorbed))
-        );
-        put!(
-            body,
-            r#"<rect class="absorb" x="{began:.1}" y="{y:.1}" width="{:.1}" height="12"><title>{} absorbed in {}</title></rect>"#,
-            (absorbed - began).max(2.0),
-            bytes(one.bytes),
-            seconds_text(one.absorbed - one.began)
-        );
+        label(&mut body, "tick", (LEFT - 7.0, y + 10.0), "end", format_args!("#{}", one.number));
+        let (class, took) = match one.drained {
+            Some(drained) => ("drain", seconds_text(drained - one.absorbed)),
+            None => ("drain open", "more than is recorded".to_owned()),
+        };
+        let title = format!("drained in {took}");
+        block(&mut body, class, (absorbed, y + 2.0), ((ended - absorbed).max(1.0), 8.0), title);
+        let title = format!("{} absorbed in {}", bytes(one.bytes), seconds_text(one.absorbed - one.began));
+        block(&mut body, "absorb", (began, y), ((absorbed - began).max(2.0), 12.0), title);
     }
     let last = if skip > 0 {
         format!("the last {BARS_MAX}: absorbed, the program waits")

@@ -2,7 +2,7 @@
 //!
 //! Colours are classes that the page's style defines, for light and for dark.
 
-use std::fmt::Write;
+use std::fmt::{Display, Write};
 
 /// The width of a picture in its own units; it is scaled to the page.
 pub const WIDTH: f64 = 1000.0;
@@ -133,12 +133,8 @@ impl Axis {
                 let half = 4.0 * label.len() as f64;
                 // After a fold the next label may be too close.
                 if x - half >= free_from {
-                    put!(
-                        out,
-                        r#"<text class="tick" x="{x:.1}" y="{:.1}" text-anchor="middle">{label}</text>"#,
-                        y + 16.0
-                    );
                     free_from = x + half;
+                    self::label(out, "tick", (x, y + 16.0), "middle", label);
                 }
                 (at, ticks) = (at + step, ticks + 1);
             }
@@ -151,13 +147,21 @@ impl Axis {
             );
         }
         let middle = (self.left + WIDTH - RIGHT) / 2.0;
-        put!(
-            out,
-            r#"<text class="unit" x="{middle:.1}" y="{:.1}" text-anchor="middle">{}</text>"#,
-            y + 33.0,
-            self.name
-        );
+        label(out, "unit", (middle, y + 33.0), "middle", self.name);
     }
+}
+
+/// A text at a point: `anchor` is the end of it that lies there, `start`, `middle` or `end`.
+pub fn label(out: &mut String, class: &str, (x, y): (f64, f64), anchor: &str, text: impl Display) {
+    put!(out, r#"<text class="{class}" x="{x:.1}" y="{y:.1}" text-anchor="{anchor}">{text}</text>"#);
+}
+
+/// A rectangle that tells its title under the pointer.
+pub fn block(out: &mut String, class: &str, (x, y): (f64, f64), (wide, high): (f64, f64), title: impl Display) {
+    put!(
+        out,
+        r#"<rect class="{class}" x="{x:.1}" y="{y:.1}" width="{wide:.1}" height="{high:.1}"><title>{title}</title></rect>"#
+    );
 }
 
 /// A picture of this height. `more`: further attributes.
@@ -199,13 +203,7 @@ pub fn panel(out: &mut String, axis: &Axis, place: Panel, areas: &[Course; 2], l
     for n in 0..=(whole / size / step).round() as usize {
         let value = n as f64 * step;
         put!(out, r#"<path class="grid" d="M{LEFT} {0:.1}H{1:.1}"/>"#, y(value * size), WIDTH - RIGHT);
-        put!(
-            out,
-            r#"<text class="tick" x="{:.1}" y="{:.1}" text-anchor="end">{}</text>"#,
-            LEFT - 7.0,
-            y(value * size) + 4.0,
-            plain(value)
-        );
+        label(out, "tick", (LEFT - 7.0, y(value * size) + 4.0), "end", plain(value));
     }
     put!(out, r#"<text class="unit" x="{LEFT}" y="{:.1}">{name}, {unit}/s</text>"#, top - 8.0);
     let x = |column: usize| axis.at(column as f64 / columns as f64);

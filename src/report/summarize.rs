@@ -422,18 +422,7 @@ fn staging(totals: &Totals) -> Vec<Staged> {
         totals.curve.iter().fold((0u64, 0u64), |sum, class| (sum.0 + class.files, sum.1.saturating_add(class.bytes)));
     let seconds: f64 = totals.curve.iter().map(|class| class.seconds).sum();
     let slow: f64 = totals.curve.iter().map(|class| class.slow_seconds).sum();
-    let mut below = Staged {
-        size: 0,
-        files: 0,
-        bytes: 0,
-        file_share: 0.0,
-        byte_share: 0.0,
-        slow_seconds: 0.0,
-        slow_share: 0.0,
-        fast_seconds: 0.0,
-        slow_reads: 0,
-        gain: None,
-    };
+    let mut below = Staged::default();
     let add = |class: &super::totals::Band| {
         below.size = class.bound;
         below.files += class.files;

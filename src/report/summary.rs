@@ -250,7 +250,7 @@ pub struct TierRow {
 }
 
 /// The share of the files up to `size` in everything that was read.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct Staged {
     pub size: u64,
     pub files: u64,

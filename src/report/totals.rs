@@ -1,7 +1,7 @@
 //! One pass over the records of all files: their sums, the kinds of files, and those that took longest. Pure.
 
-use std::cmp::{Ordering, Reverse};
-use std::collections::{BinaryHeap, HashMap};
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
 
 use serde::Serialize;
@@ -48,7 +48,7 @@ pub struct Totals {
     pub misses: Option<(String, u64)>,
     sizes: Vec<u64>,
     values: Values,
-    heap: BinaryHeap<Reverse<Ranked>>,
+    ranked: BTreeMap<Rank, FileRow>,
 }
 
 /// A row of Darshan's file count summary.
@@ -138,11 +138,9 @@ impl Speeds {
     }
 }
 
-#[derive(Clone, Debug)]
-struct Ranked {
-    time: Duration,
-    row: FileRow,
-}
+/// The place of a file among those that took longest, the last one first: its time, its path, and how many were ranked
+/// before it.
+type Rank = (Duration, Reverse<String>, usize);
 
 #[derive(Clone, Debug, Default)]
 struct Values {
@@ -258,7 +256,7 @@ impl Totals {
 
     fn rank(&mut self, path: &str, record: &FileRecord) {
         let time = time(record);
-        if self.heap.len() >= FILES && self.heap.peek().is_some_and(|Reverse(least)| time <= least.time) {
+        if self.ranked.len() >= FILES && self.ranked.first_key_value().is_some_and(|(least, _)| time <= least.0) {
             return;
         }
         let seconds = |field| record.time(field).as_secs_f64();
@@ -278,9 +276,9 @@ impl Totals {
             meta_seconds: seconds(Field::MetaTime),
             slowest_seconds: seconds(Field::SlowestRead).max(seconds(Field::SlowestWrite)),
         };
-        self.heap.push(Reverse(Ranked { time, row }));
-        if self.heap.len() > FILES {
-            self.heap.pop();
+        self.ranked.insert((time, Reverse(path.to_owned()), self.asked as usize + self.used as usize), row);
+        if self.ranked.len() > FILES {
+            self.ranked.pop_first();
         }
     }
 
@@ -300,8 +298,7 @@ impl Totals {
         let first = self.curve.iter().position(|class| class.files > 0).unwrap_or(0);
         self.curve.truncate(last);
         self.curve.drain(..first);
-        let ranked = std::mem::take(&mut self.heap).into_sorted_vec();
-        self.top = ranked.into_iter().map(|Reverse(ranked)| ranked.row).collect();
+        self.top = std::mem::take(&mut self.ranked).into_values().rev().collect();
     }
 
     /// Calls by pattern: reads, then writes.
@@ -320,23 +317,3 @@ fn commonest(values: HashMap<u64, u64>) -> Vec<(u64, u64)> {
     all.truncate(4);
     all
 }
-
-impl Ord for Ranked {
-    fn cmp(&self, other: &Self) -> Ordering {
-        self.time.cmp(&other.time).then_with(|| other.row.path.cmp(&self.row.path))
-    }
-}
-
-impl PartialOrd for Ranked {
-    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
-        Some(self.cmp(other))
-    }
-}
-
-impl PartialEq for Ranked {
-    fn eq(&self, other: &Self) -> bool {
-        self.cmp(other) == Ordering::Equal
-    }
-}
-
-impl Eq for Ranked {}

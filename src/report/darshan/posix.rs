@@ -1,14 +1,14 @@
 //! The record of Darshan's POSIX module for a file, from our counters. Pure.
 //!
-//! Counters that a file system cannot know are [`UNKNOWN`] in every record: Darshan's tools sum a counter over records,
+//! Each number stands beside its name, in the order of a log. Counters that a file system cannot know are [`UNKNOWN`] in every record: Darshan's tools sum a counter over records,
 //! and a mixture would be a meaningless number.
 
 use std::time::Duration;
 
 use super::numbers::{seconds, signed};
-use crate::stats::access::SIZES;
+use crate::stats::access::SIZE_NAMES;
 use crate::stats::counters::Op;
-use crate::stats::record::{Common, Field, FileRecord, failed};
+use crate::stats::record::{Field, FileRecord, failed};
 
 /// Darshan's value for counters that could not be observed.
 pub(super) const UNKNOWN: i64 = -1;
@@ -16,110 +16,19 @@ pub(super) const UNKNOWN: i64 = -1;
 const ALIGNMENT: i64 = 4096;
 const COUNTERS: usize = 69;
 const TIMES: usize = 17;
+/// The one counter that is the id of a record.
+pub(super) const RENAMED_FROM: &str = "RENAMED_FROM";
 /// Bytes of a record in the log.
 pub(super) const SIZE: usize = 16 + 8 * (COUNTERS + TIMES);
-
-/// Names of the counters, in their order in a log. In the tools each begins with `POSIX_`.
-pub(super) const NAMES: [&str; COUNTERS] = [
-    "OPENS",
-    "FILENOS",
-    "DUPS",
-    "READS",
-    "WRITES",
-    "SEEKS",
-    "STATS",
-    "MMAPS",
-    "FSYNCS",
-    "FDSYNCS",
-    "RENAME_SOURCES",
-    "RENAME_TARGETS",
-    "RENAMED_FROM",
-    "MODE",
-    "BYTES_READ",
-    "BYTES_WRITTEN",
-    "MAX_BYTE_READ",
-    "MAX_BYTE_WRITTEN",
-    "CONSEC_READS",
-    "CONSEC_WRITES",
-    "SEQ_READS",
-    "SEQ_WRITES",
-    "RW_SWITCHES",
-    "MEM_NOT_ALIGNED",
-    "MEM_ALIGNMENT",
-    "FILE_NOT_ALIGNED",
-    "FILE_ALIGNMENT",
-    "MAX_READ_TIME_SIZE",
-    "MAX_WRITE_TIME_SIZE",
-    "SIZE_READ_0_100",
-    "SIZE_READ_100_1K",
-    "SIZE_READ_1K_10K",
-    "SIZE_READ_10K_100K",
-    "SIZE_READ_100K_1M",
-    "SIZE_READ_1M_4M",
-    "SIZE_READ_4M_10M",
-    "SIZE_READ_10M_100M",
-    "SIZE_READ_100M_1G",
-    "SIZE_READ_1G_PLUS",
-    "SIZE_WRITE_0_100",
-    "SIZE_WRITE_100_1K",
-    "SIZE_WRITE_1K_10K",
-    "SIZE_WRITE_10K_100K",
-    "SIZE_WRITE_100K_1M",
-    "SIZE_WRITE_1M_4M",
-    "SIZE_WRITE_4M_10M",
-    "SIZE_WRITE_10M_100M",
-    "SIZE_WRITE_100M_1G",
-    "SIZE_WRITE_1G_PLUS",
-    "STRIDE1_STRIDE",
-    "STRIDE2_STRIDE",
-    "STRIDE3_STRIDE",
-    "STRIDE4_STRIDE",
-    "STRIDE1_COUNT",
-    "STRIDE2_COUNT",
-    "STRIDE3_COUNT",
-    "STRIDE4_COUNT",
-    "ACCESS1_ACCESS",
-    "ACCESS2_ACCESS",
-    "ACCESS3_ACCESS",
-    "ACCESS4_ACCESS",
-    "ACCESS1_COUNT",
-    "ACCESS2_COUNT",
-    "ACCESS3_COUNT",
-    "ACCESS4_COUNT",
-    "FASTEST_RANK",
-    "FASTEST_RANK_BYTES",
-    "SLOWEST_RANK",
-    "SLOWEST_RANK_BYTES",
-];
-
-/// The names of the times.
-pub(super) const TIME_NAMES: [&str; TIMES] = [
-    "F_OPEN_START_TIMESTAMP",
-    "F_READ_START_TIMESTAMP",
-    "F_WRITE_START_TIMESTAMP",
-    "F_CLOSE_START_TIMESTAMP",
-    "F_OPEN_END_TIMESTAMP",
-    "F_READ_END_TIMESTAMP",
-    "F_WRITE_END_TIMESTAMP",
-    "F_CLOSE_END_TIMESTAMP",
-    "F_READ_TIME",
-    "F_WRITE_TIME",
-    "F_META_TIME",
-    "F_MAX_READ_TIME",
-    "F_MAX_WRITE_TIME",
-    "F_FASTEST_RANK_TIME",
-    "F_SLOWEST_RANK_TIME",
-    "F_VARIANCE_RANK_TIME",
-    "F_VARIANCE_RANK_BYTES",
-];
 
 /// A file's record.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Posix {
     pub(super) id: u64,
     pub(super) rank: i64,
-    pub(super) counters: [i64; COUNTERS],
-    pub(super) times: [f64; TIMES],
+    /// With their names; in the tools each begins with `POSIX_`.
+    pub(super) counters: Vec<(String, i64)>,
+    pub(super) times: [(&'static str, f64); TIMES],
 }
 
 impl Posix {
@@ -131,8 +40,8 @@ impl Posix {
     /// The form in a log.
     pub(super) fn bytes(&self) -> [u8; SIZE] {
         let mut bytes = [0; SIZE];
-        let numbers = [self.id, self.rank as u64].into_iter().chain(self.counters.iter().map(|n| *n as u64));
-        let all = numbers.chain(self.times.iter().map(|time| time.to_bits()));
+        let numbers = [self.id, self.rank as u64].into_iter().chain(self.counters.iter().map(|(_, n)| *n as u64));
+        let all = numbers.chain(self.times.iter().map(|(_, time)| time.to_bits()));
         bytes.chunks_exact_mut(8).zip(all).for_each(|(place, number)| place.copy_from_slice(&number.to_le_bytes()));
         bytes
     }
@@ -165,61 +74,60 @@ fn is_directory(record: &FileRecord) -> bool {
     OPS.iter().any(|op| record.get(Field::Calls(*op)) > 0) || record.failures.iter().any(has_failed)
 }
 
-fn counters(record: &FileRecord) -> [i64; COUNTERS] {
+fn counters(record: &FileRecord) -> Vec<(String, i64)> {
     let get = |field| signed(record.get(field));
     let calls = |op| get(Field::Calls(op));
     let last_byte = |end| signed(record.get(end).saturating_sub(1));
     let first = [
-        calls(Op::Open).saturating_add(calls(Op::Create)),
-        UNKNOWN,
-        UNKNOWN,
-        calls(Op::Read),
-        calls(Op::Write),
-        UNKNOWN,
-        calls(Op::Getattr),
-        UNKNOWN,
-        calls(Op::Fsync),
-        calls(Op::Fdatasync),
-        UNKNOWN,
-        UNKNOWN,
-        // The id of a record: an unknown one has no value other than that for none.
-        0,
+        ("OPENS", calls(Op::Open).saturating_add(calls(Op::Create))),
+        ("FILENOS", UNKNOWN),
+        ("DUPS", UNKNOWN),
+        ("READS", calls(Op::Read)),
+        ("WRITES", calls(Op::Write)),
+        ("SEEKS", UNKNOWN),
+        ("STATS", calls(Op::Getattr)),
+        ("MMAPS", UNKNOWN),
+        ("FSYNCS", calls(Op::Fsync)),
+        ("FDSYNCS", calls(Op::Fdatasync)),
+        ("RENAME_SOURCES", UNKNOWN),
+        ("RENAME_TARGETS", UNKNOWN),
+        // An unknown one has no value other than that for none.
+        (RENAMED_FROM, 0),
         // The mode of the last open that created the file.
-        last_byte(Field::Mode),
-        get(Field::BytesRead),
-        get(Field::BytesWritten),
-        last_byte(Field::EndRead),
-        last_byte(Field::EndWritten),
-        get(Field::ConsecutiveReads),
-        get(Field::ConsecutiveWrites),
-        get(Field::SequentialReads),
-        get(Field::SequentialWrites),
-        get(Field::Switches),
-        UNKNOWN,
-        UNKNOWN,
-        get(Field::Unaligned),
-        ALIGNMENT,
-        get(Field::SlowestReadSize),
-        get(Field::SlowestWriteSize),
+        ("MODE", last_byte(Field::Mode)),
+        ("BYTES_READ", get(Field::BytesRead)),
+        ("BYTES_WRITTEN", get(Field::BytesWritten)),
+        ("MAX_BYTE_READ", last_byte(Field::EndRead)),
+        ("MAX_BYTE_WRITTEN", last_byte(Field::EndWritten)),
+        ("CONSEC_READS", get(Field::ConsecutiveReads)),
+        ("CONSEC_WRITES", get(Field::ConsecutiveWrites)),
+        ("SEQ_READS", get(Field::SequentialReads)),
+        ("SEQ_WRITES", get(Field::SequentialWrites)),
+        ("RW_SWITCHES", get(Field::Switches)),
+        ("MEM_NOT_ALIGNED", UNKNOWN),
+        ("MEM_ALIGNMENT", UNKNOWN),
+        ("FILE_NOT_ALIGNED", get(Field::Unaligned)),
+        ("FILE_ALIGNMENT", ALIGNMENT),
+        ("MAX_READ_TIME_SIZE", get(Field::SlowestReadSize)),
+        ("MAX_WRITE_TIME_SIZE", get(Field::SlowestWriteSize)),
     ];
-    let sizes = (0..SIZES).map(|class| get(Field::ReadSizes(class)));
-    let sizes = sizes.chain((0..SIZES).map(|class| get(Field::WriteSizes(class))));
-    let ranks = [UNKNOWN; 4];
-    let mut all =
-        first.into_iter().chain(sizes).chain(commonest(&record.strides)).chain(commonest(&record.sizes)).chain(ranks);
-    std::array::from_fn(|_| all.next().unwrap_or(UNKNOWN))
-}
-
-/// Four values, then the count of each.
-fn commonest(common: &Common) -> [i64; 8] {
-    let mut all = [0; 8];
-    for (at, (value, times)) in common.top(4).into_iter().enumerate() {
-        (all[at], all[at + 4]) = (signed(value), signed(times));
+    let mut all: Vec<_> = first.into_iter().map(|(name, value)| (name.to_owned(), value)).collect();
+    for (way, sizes) in [("READ", Field::ReadSizes as fn(usize) -> Field), ("WRITE", Field::WriteSizes)] {
+        let class = |(class, name)| (format!("SIZE_{way}_{name}"), get(sizes(class)));
+        all.extend(SIZE_NAMES.into_iter().enumerate().map(class));
     }
+    for (kind, common) in [("STRIDE", &record.strides), ("ACCESS", &record.sizes)] {
+        let top = common.top(4);
+        let of = |n: usize| top.get(n).copied().unwrap_or_default();
+        all.extend((0..4).map(|n| (format!("{kind}{}_{kind}", n + 1), signed(of(n).0))));
+        all.extend((0..4).map(|n| (format!("{kind}{}_COUNT", n + 1), signed(of(n).1))));
+    }
+    let ranks = ["FASTEST_RANK", "FASTEST_RANK_BYTES", "SLOWEST_RANK", "SLOWEST_RANK_BYTES"];
+    all.extend(ranks.map(|name| (name.to_owned(), UNKNOWN)));
     all
 }
 
-fn times(record: &FileRecord, from: Duration) -> [f64; TIMES] {
+fn times(record: &FileRecord, from: Duration) -> [(&'static str, f64); TIMES] {
     // 0 means never: calls in progress when the job began are set to a microsecond later.
     let moment = |field| {
         let since = |moment: Duration| moment.saturating_sub(from).max(Duration::from_micros(1));
@@ -229,25 +137,25 @@ fn times(record: &FileRecord, from: Duration) -> [f64; TIMES] {
     let (read, written, meta) = (time(Field::ReadTime), time(Field::WriteTime), time(Field::MetaTime));
     let unknown = UNKNOWN as f64;
     [
-        moment(Field::OpenFirst),
-        moment(Field::ReadFirst),
-        moment(Field::WriteFirst),
-        moment(Field::CloseFirst),
-        moment(Field::OpenLast),
-        moment(Field::ReadLast),
-        moment(Field::WriteLast),
-        moment(Field::CloseLast),
-        read,
-        written,
-        meta,
-        time(Field::SlowestRead),
-        time(Field::SlowestWrite),
-        unknown,
+        ("F_OPEN_START_TIMESTAMP", moment(Field::OpenFirst)),
+        ("F_READ_START_TIMESTAMP", moment(Field::ReadFirst)),
+        ("F_WRITE_START_TIMESTAMP", moment(Field::WriteFirst)),
+        ("F_CLOSE_START_TIMESTAMP", moment(Field::CloseFirst)),
+        ("F_OPEN_END_TIMESTAMP", moment(Field::OpenLast)),
+        ("F_READ_END_TIMESTAMP", moment(Field::ReadLast)),
+        ("F_WRITE_END_TIMESTAMP", moment(Field::WriteLast)),
+        ("F_CLOSE_END_TIMESTAMP", moment(Field::CloseLast)),
+        ("F_READ_TIME", read),
+        ("F_WRITE_TIME", written),
+        ("F_META_TIME", meta),
+        ("F_MAX_READ_TIME", time(Field::SlowestRead)),
+        ("F_MAX_WRITE_TIME", time(Field::SlowestWrite)),
+        ("F_FASTEST_RANK_TIME", unknown),
         // The sum over a file's processes, which the slowest cannot exceed: the tools divide bytes by it, and get a
         // bandwidth that is too low rather than too high.
-        read + written + meta,
-        unknown,
-        unknown,
+        ("F_SLOWEST_RANK_TIME", read + written + meta),
+        ("F_VARIANCE_RANK_TIME", unknown),
+        ("F_VARIANCE_RANK_BYTES", unknown),
     ]
 }
 
@@ -255,7 +163,7 @@ fn times(record: &FileRecord, from: Duration) -> [f64; TIMES] {
 mod tests {
     use super::*;
     use crate::error::Errno;
-    use crate::stats::access::{Cursor, SIZE_NAMES};
+    use crate::stats::access::Cursor;
     use crate::stats::counters::{Call, Tier};
 
     fn call(op: Op, at: u64, offset: u64, bytes: u64) -> Call {
@@ -269,20 +177,28 @@ mod tests {
         record
     }
 
-    fn value(posix: &Posix, name: &str) -> i64 {
-        posix.counters[NAMES.iter().position(|known| *known == name).expect(name)]
+    fn value(posix: &Posix, wanted: &str) -> i64 {
+        posix.counters.iter().find(|(name, _)| name == wanted).expect(wanted).1
     }
 
-    fn time(posix: &Posix, name: &str) -> f64 {
-        posix.times[TIME_NAMES.iter().position(|known| *known == name).expect(name)]
+    fn time(posix: &Posix, wanted: &str) -> f64 {
+        posix.times.iter().find(|(name, _)| *name == wanted).expect(wanted).1
     }
 
+    /// The tools know a counter by its place alone.
     #[test]
-    fn names_are_those_of_the_classes() {
+    fn every_counter_has_its_place() {
+        let posix = Posix::new(1, 0, &FileRecord::default(), Duration::ZERO);
+        let names: Vec<&str> = posix.counters.iter().map(|(name, _)| name.as_str()).collect();
+        assert_eq!(names.len(), COUNTERS);
         for (class, name) in SIZE_NAMES.into_iter().enumerate() {
-            assert_eq!(NAMES[29 + class], format!("SIZE_READ_{name}"));
-            assert_eq!(NAMES[39 + class], format!("SIZE_WRITE_{name}"));
+            assert_eq!(
+                (names[29 + class], names[39 + class]),
+                (&*format!("SIZE_READ_{name}"), &*format!("SIZE_WRITE_{name}"))
+            );
         }
+        assert_eq!((names[12], names[49], names[53]), (RENAMED_FROM, "STRIDE1_STRIDE", "STRIDE1_COUNT"));
+        assert_eq!((names[57], names[61], names[68]), ("ACCESS1_ACCESS", "ACCESS1_COUNT", "SLOWEST_RANK_BYTES"));
     }
 
     #[test]
@@ -299,8 +215,8 @@ mod tests {
         ]);
         record.opened_by(3, Some(0o640));
         let posix = Posix::new(7, 2, &record, Duration::from_millis(500));
-        let told: Vec<(&str, i64)> =
-            NAMES.into_iter().zip(posix.counters).filter(|(_, n)| *n != 0 && *n != UNKNOWN).collect();
+        let told =
+            posix.counters.iter().map(|(name, n)| (name.as_str(), *n)).filter(|(_, n)| ![0, UNKNOWN].contains(n));
         let wanted = [
             ("OPENS", 1),
             ("READS", 1),
@@ -332,7 +248,7 @@ mod tests {
             ("ACCESS2_COUNT", 1),
             ("ACCESS3_COUNT", 1),
         ];
-        assert_eq!(told, wanted);
+        assert_eq!(told.collect::<Vec<_>>(), wanted);
         let unknown = ["FILENOS", "DUPS", "SEEKS", "MMAPS", "RENAME_SOURCES", "RENAME_TARGETS", "MEM_NOT_ALIGNED"];
         assert!(unknown.iter().all(|name| value(&posix, name) == UNKNOWN));
         let at = |name| time(&posix, name);

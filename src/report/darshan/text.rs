@@ -5,10 +5,7 @@ use std::io::{self, Write};
 use super::heat::{self, Heat};
 use super::job::{FS_TYPE, Job};
 use super::layout::{HEADER, Log, Module, VERSION};
-use super::posix::{NAMES, Posix, TIME_NAMES};
-
-/// The position of the one counter that is the id of a record.
-const RENAMED_FROM: usize = 12;
+use super::posix::{Posix, RENAMED_FROM};
 
 /// Everything before the records.
 pub(super) fn head(job: &Job, log: &Log, out: &mut dyn Write) -> io::Result<()> {
@@ -55,16 +52,11 @@ pub(super) fn module(module: Module, log: &Log, out: &mut dyn Write) -> io::Resu
 pub(super) fn posix(posix: &Posix, name: &str, job: &Job, out: &mut dyn Write) -> io::Result<()> {
     let (rank, id) = (posix.rank, posix.id);
     let (mountpoint, fs_type) = mount_of(name, job);
-    for (at, (counter, value)) in NAMES.iter().zip(posix.counters).enumerate() {
-        write!(out, "POSIX\t{rank}\t{id}\tPOSIX_{counter}\t")?;
-        if at == RENAMED_FROM {
-            write!(out, "{}", value as u64)?;
-        } else {
-            write!(out, "{value}")?;
-        }
-        writeln!(out, "\t{name}\t{mountpoint}\t{fs_type}")?;
+    for (counter, value) in &posix.counters {
+        let value = if counter == RENAMED_FROM { (*value as u64).to_string() } else { value.to_string() };
+        writeln!(out, "POSIX\t{rank}\t{id}\tPOSIX_{counter}\t{value}\t{name}\t{mountpoint}\t{fs_type}")?;
     }
-    for (counter, value) in TIME_NAMES.iter().zip(posix.times) {
+    for (counter, value) in posix.times {
         writeln!(out, "POSIX\t{rank}\t{id}\tPOSIX_{counter}\t{value:.6}\t{name}\t{mountpoint}\t{fs_type}")?;
     }
     Ok(())
