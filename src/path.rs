@@ -10,7 +10,8 @@ use std::sync::Arc;
 use crate::error::Errno;
 
 /// One component of a path. Cheap to clone.
-#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, derive_more::Debug)]
+#[debug("\"{self}\"")]
 pub struct Name(Arc<[u8]>);
 
 /// The longest name Linux file systems take, in bytes.
@@ -45,12 +46,6 @@ impl Borrow<[u8]> for Name {
 impl fmt::Display for Name {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&escape(&self.0))
-    }
-}
-
-impl fmt::Debug for Name {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "\"{self}\"")
     }
 }
 

@@ -47,10 +47,11 @@ mod staging;
 mod status;
 mod writeback;
 
-use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
+
+use derive_more::{Deref, DerefMut};
 
 use crate::config::{Config, Rules};
 use crate::error::{Errno, Error, Result};
@@ -83,7 +84,7 @@ pub const ROOT: Ino = 1;
 pub type Lsn = u64;
 
 /// Attributes as the view shows them.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Attr {
     pub ino: Ino,
     pub kind: Kind,
@@ -307,8 +308,10 @@ pub struct Status {
 }
 
 /// The engine's options: the configuration, whose fields are those of the options too, and what is derived from it.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Deref, DerefMut)]
 pub struct Options {
+    #[deref]
+    #[deref_mut]
     pub config: Config,
     /// Rules by path: which files read from slow get a copy on fast, which stay there, and which bypass it.
     pub rules: Rules,
@@ -350,22 +353,11 @@ impl Options {
     }
 }
 
-impl Deref for Options {
-    type Target = Config;
-
-    fn deref(&self) -> &Config {
-        &self.config
-    }
-}
-
-impl DerefMut for Options {
-    fn deref_mut(&mut self) -> &mut Config {
-        &mut self.config
-    }
-}
-
 /// The engine: what every room may hold ([`EngineCore`], which it stands for), and what one room has to itself.
+#[derive(derive_more::Debug, Deref)]
+#[debug("{core:?}")]
 pub struct Tiers {
+    #[deref]
     core: EngineCore,
     drain_control: DrainControl,
     copies: Copies,
@@ -374,18 +366,4 @@ pub struct Tiers {
     calls: SharedByCalls,
     publisher: Publisher,
     staging: StagingJobs,
-}
-
-impl Deref for Tiers {
-    type Target = EngineCore;
-
-    fn deref(&self) -> &EngineCore {
-        &self.core
-    }
-}
-
-impl std::fmt::Debug for Tiers {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        self.core.fmt(f)
-    }
 }

@@ -1,10 +1,12 @@
 //! How reads and writes travel.
 
 use serde::{Deserialize, Serialize};
+use strum::IntoStaticStr;
 
 /// How reads and writes travel, and with that how much of them the daemon sees.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, IntoStaticStr)]
 #[serde(into = "&str", try_from = "String")]
+#[strum(serialize_all = "lowercase")]
 pub enum IoPath {
     /// The daemon sees every read and write as it was issued.
     #[default]
@@ -19,17 +21,7 @@ impl IoPath {
     pub const ALL: [IoPath; 3] = [IoPath::Exact, IoPath::Cached, IoPath::Passthrough];
 
     pub fn name(self) -> &'static str {
-        match self {
-            IoPath::Exact => "exact",
-            IoPath::Cached => "cached",
-            IoPath::Passthrough => "passthrough",
-        }
-    }
-}
-
-impl From<IoPath> for &'static str {
-    fn from(path: IoPath) -> Self {
-        path.name()
+        self.into()
     }
 }
 

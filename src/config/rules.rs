@@ -79,14 +79,9 @@ pub enum Durable {
 }
 
 /// Matches paths from the mount's root: `*` and `?` stay within a name, `**` spans several.
-#[derive(Clone)]
+#[derive(Clone, derive_more::Debug)]
+#[debug("{:?}", self.text())]
 pub struct Pattern(GlobMatcher);
-
-impl std::fmt::Debug for Pattern {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        self.text().fmt(f)
-    }
-}
 
 impl Pattern {
     /// A leading slash makes no difference. Errors: why it is not a pattern.

@@ -11,7 +11,8 @@ use super::values::{Change, Config, KEYS, check_log, is_job, one_line};
 use crate::error::{Error, Result};
 
 /// Which layer a value came from.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, strum::Display)]
+#[strum(serialize_all = "lowercase")]
 pub enum Origin {
     Default,
     File,
@@ -20,18 +21,6 @@ pub enum Origin {
     Option,
     /// The file, as read by a reload.
     Reload,
-}
-
-impl fmt::Display for Origin {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Origin::Default => "default",
-            Origin::File => "file",
-            Origin::Environment => "environment",
-            Origin::Option => "option",
-            Origin::Reload => "reload",
-        })
-    }
 }
 
 /// What a mount is given besides the text of its file.

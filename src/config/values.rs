@@ -29,193 +29,126 @@ pub enum Change {
     Remount,
 }
 
-/// Every key, in the order of [`Config`] and of the example file, and when a change takes effect.
-pub const KEYS: [(&str, Change); 37] = [
-    ("mountpoint", Change::Remount),
-    ("fast", Change::Remount),
-    ("slow", Change::Remount),
-    ("log_file", Change::Remount),
-    ("log", Change::AtOnce),
-    ("io", Change::Remount),
-    ("rules", Change::Remount),
-    ("settle", Change::AtOnce),
-    ("live_after", Change::AtOnce),
-    ("copy_up_max", Change::AtOnce),
-    ("revalidate", Change::AtOnce),
-    ("slow_wait", Change::Remount),
-    ("drain_bandwidth", Change::AtOnce),
-    ("drain_hours", Change::AtOnce),
-    ("full_slow", Change::AtOnce),
-    ("on_term", Change::Remount),
-    ("owner", Change::Remount),
-    ("verify", Change::AtOnce),
-    ("stage", Change::Remount),
-    ("promote", Change::AtOnce),
-    ("staged_max", Change::AtOnce),
-    ("stage_bandwidth", Change::AtOnce),
-    ("keep", Change::AtOnce),
-    ("reserve", Change::AtOnce),
-    ("high", Change::AtOnce),
-    ("low", Change::AtOnce),
-    ("ballast", Change::Remount),
-    ("max_pending", Change::AtOnce),
-    ("attribute_lifetime", Change::AtOnce),
-    ("attribute_lifetime_slow", Change::AtOnce),
-    ("profile", Change::Remount),
-    ("profile_memory", Change::Remount),
-    ("trace", Change::Remount),
-    ("trace_max", Change::Remount),
-    ("job", Change::Remount),
-    ("job_report", Change::Remount),
-    ("metrics_addr", Change::Remount),
-];
+/// One table for the keys: `key: type = default, when a change takes effect`.
+macro_rules! config {
+    ($($(#[$about:meta])* $key:ident: $of:ty = $default:expr, $change:ident;)*) => {
+        /// The configuration of one mount. Only keys that do something are here.
+        #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+        #[serde(deny_unknown_fields, default)]
+        pub struct Config {
+            $($(#[$about])* pub $key: $of,)*
+        }
 
-/// The configuration of one mount. Only keys that do something are here.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct Config {
+        impl Default for Config {
+            fn default() -> Self {
+                Config { $($key: $default,)* }
+            }
+        }
+
+        /// Every key, in the order of [`Config`] and of the example file, and when a change takes effect.
+        pub const KEYS: [(&str, Change); [$(stringify!($key)),*].len()] = [$((stringify!($key), Change::$change)),*];
+    };
+}
+
+config! {
     /// The directory at which the view appears.
-    pub mountpoint: Option<PathBuf>,
+    mountpoint: Option<PathBuf> = None, Remount;
     /// The fast tier: a directory on fast storage.
-    pub fast: Option<PathBuf>,
+    fast: Option<PathBuf> = None, Remount;
     /// The slow tier: the directory that owns the tree.
-    pub slow: Option<PathBuf>,
+    slow: Option<PathBuf> = None, Remount;
     /// Where a daemon in the background logs to; without it, syslog.
-    pub log_file: Option<PathBuf>,
+    log_file: Option<PathBuf> = None, Remount;
     /// What is logged: a level, or `target=level` separated by commas, as `tracing_subscriber::EnvFilter` reads it.
-    pub log: String,
+    log: String = "info".to_owned(), AtOnce;
     /// How the daemon sees reads and writes.
-    pub io: IoPath,
+    io: IoPath = IoPath::Exact, Remount;
     /// What holds for some files only; the first that fits decides.
-    pub rules: Vec<Rule>,
+    rules: Vec<Rule> = Vec::new(), Remount;
     /// How long a version stays untouched before it is drained.
     #[serde(with = "duration")]
-    pub settle: Duration,
+    settle: Duration = Duration::from_secs(1), AtOnce;
     /// How long a file that is never quiet may hold up the order; then a snapshot of it is published.
     #[serde(with = "duration")]
-    pub live_after: Duration,
+    live_after: Duration = Duration::from_secs(60), AtOnce;
     /// Bytes. A slow file larger than this is written in place instead of being copied up first.
     #[serde(with = "size")]
-    pub copy_up_max: u64,
+    copy_up_max: u64 = 64 << 20, AtOnce;
     /// How often, at most, an open looks whether a slow file was changed behind the mount.
     #[serde(with = "duration")]
-    pub revalidate: Duration,
+    revalidate: Duration = Duration::from_secs(30), AtOnce;
     /// How long an operation waits for the slow tier before it answers EIO; one whose program is being killed does not wait.
     #[serde(with = "duration")]
-    pub slow_wait: Duration,
+    slow_wait: Duration = Duration::from_secs(600), Remount;
     /// Bytes per second that the drain copies at most; without it, what the slow tier takes.
     #[serde(with = "optional_size")]
-    pub drain_bandwidth: Option<u64>,
+    drain_bandwidth: Option<u64> = None, AtOnce;
     /// When the drain copies, of each day, as long as nobody asks for it and there is room.
-    pub drain_hours: Hours,
+    drain_hours: Hours = Hours::default(), AtOnce;
     /// What waits when the slow tier is full.
-    pub full_slow: FullSlow,
+    full_slow: FullSlow = FullSlow::default(), AtOnce;
     /// Whether SIGTERM waits for the slow tier.
-    pub on_term: OnTerm,
+    on_term: OnTerm = OnTerm::default(), Remount;
     /// The user, by name or number, who may do with the mount what root may; without it, whoever mounts.
     #[serde(with = "word")]
-    pub owner: Option<String>,
+    owner: Option<String> = None, Remount;
     /// What of a copy on the slow tier is compared before it is published.
-    pub verify: Verify,
+    verify: Verify = Verify::default(), AtOnce;
     /// Patterns of files that are copied to the fast tier once the mount is made.
-    pub stage: Vec<String>,
+    stage: Vec<String> = Vec::new(), Remount;
     /// Whether files that are read from the slow tier get a copy on the fast one.
-    pub promote: bool,
+    promote: bool = false, AtOnce;
     /// Bytes that copies of slow files may take; without it, what the watermarks leave.
     #[serde(with = "optional_size")]
-    pub staged_max: Option<u64>,
+    staged_max: Option<u64> = None, AtOnce;
     /// Bytes per second that staging jobs copy at most; without it, what the slow tier gives.
     #[serde(with = "optional_size")]
-    pub stage_bandwidth: Option<u64>,
+    stage_bandwidth: Option<u64> = None, AtOnce;
     /// So many of the newest checkpoints are not evicted.
-    pub keep: u32,
+    keep: u32 = 1, AtOnce;
     /// Share of the fast tier that staging never takes.
     #[serde(with = "share")]
-    pub reserve: f64,
+    reserve: f64 = 0.10, AtOnce;
     /// Share of the fast tier in use at which eviction starts.
     #[serde(with = "share")]
-    pub high: f64,
+    high: f64 = 0.85, AtOnce;
     /// Share of the fast tier in use at which eviction stops.
     #[serde(with = "share")]
-    pub low: f64,
+    low: f64 = 0.70, AtOnce;
     /// Bytes set aside for the log, given back to it when the fast tier is full.
     #[serde(with = "size")]
-    pub ballast: u64,
+    ballast: u64 = 64 << 20, Remount;
     /// Events not yet on the slow tier at which further changes are refused with ENOSPC.
-    pub max_pending: u64,
+    max_pending: u64 = 1_000_000, AtOnce;
     /// How long the kernel may believe attributes of files that were changed through this mount.
     #[serde(with = "duration")]
-    pub attribute_lifetime: Duration,
+    attribute_lifetime: Duration = Duration::from_secs(60), AtOnce;
     /// The same for files that are known only from the slow tier.
     #[serde(with = "duration")]
-    pub attribute_lifetime_slow: Duration,
+    attribute_lifetime_slow: Duration = Duration::from_secs(1), AtOnce;
     /// Whether operations are counted.
-    pub profile: bool,
+    profile: bool = true, Remount;
     /// Bytes that the counters of files may take; beyond, new files are counted by what their names end in.
     #[serde(with = "size")]
-    pub profile_memory: u64,
+    profile_memory: u64 = 256 << 20, Remount;
     /// The directory that recordings of all operations are written to; nothing is written without it.
-    pub trace: Option<PathBuf>,
+    trace: Option<PathBuf> = None, Remount;
     /// Bytes that all recordings in that directory may take; then the oldest goes.
     #[serde(with = "size")]
-    pub trace_max: u64,
+    trace_max: u64 = 10 << 30, Remount;
     /// The job that the mount is for.
     #[serde(with = "word")]
-    pub job: Option<String>,
+    job: Option<String> = None, Remount;
     /// The directory in which a job leaves its recording and its report.
-    pub job_report: Option<PathBuf>,
+    job_report: Option<PathBuf> = None, Remount;
     /// Where Prometheus gets the metrics over HTTP; without it, nowhere.
-    pub metrics_addr: Option<Listen>,
+    metrics_addr: Option<Listen> = None, Remount;
 }
 
 impl Rules {
     /// Errors: an invalid pattern, with its rule.
     pub fn new(config: &Config) -> Result<Rules> {
         Rules::of(&config.rules, config.io, config.promote, config.verify)
-    }
-}
-
-impl Default for Config {
-    fn default() -> Self {
-        Config {
-            mountpoint: None,
-            fast: None,
-            slow: None,
-            log_file: None,
-            log: "info".to_owned(),
-            io: IoPath::Exact,
-            rules: Vec::new(),
-            settle: Duration::from_secs(1),
-            live_after: Duration::from_secs(60),
-            copy_up_max: 64 << 20,
-            revalidate: Duration::from_secs(30),
-            slow_wait: Duration::from_secs(600),
-            drain_bandwidth: None,
-            drain_hours: Hours::default(),
-            full_slow: FullSlow::default(),
-            on_term: OnTerm::default(),
-            owner: None,
-            verify: Verify::default(),
-            stage: Vec::new(),
-            promote: false,
-            staged_max: None,
-            stage_bandwidth: None,
-            keep: 1,
-            reserve: 0.10,
-            high: 0.85,
-            low: 0.70,
-            ballast: 64 << 20,
-            max_pending: 1_000_000,
-            attribute_lifetime: Duration::from_secs(60),
-            attribute_lifetime_slow: Duration::from_secs(1),
-            profile: true,
-            profile_memory: 256 << 20,
-            trace: None,
-            trace_max: 10 << 30,
-            job: None,
-            job_report: None,
-            metrics_addr: None,
-        }
     }
 }
 

@@ -3,8 +3,6 @@
 //! The code that makes the mount says what a new configuration acts on; this file reads the file again, for `control`
 //! and SIGHUP alike.
 
-use std::fmt;
-
 use parking_lot::Mutex;
 use tracing::{info, warn};
 
@@ -15,15 +13,11 @@ use crate::error::{Error, Result};
 type Apply = Box<dyn Fn(&Config) -> Result<()> + Send + Sync>;
 
 /// The settings in force.
+#[derive(derive_more::Debug)]
+#[debug("Live({settings:?})")]
 pub struct Live {
     settings: Mutex<Settings>,
     apply: Apply,
-}
-
-impl fmt::Debug for Live {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Live").field("settings", &self.settings).finish_non_exhaustive()
-    }
 }
 
 impl Live {

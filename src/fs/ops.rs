@@ -25,7 +25,7 @@ use super::{convert, slow_pool::SlowPool};
 use crate::error::{Errno, Result};
 use crate::path::Name;
 use crate::stats::{self, Stats};
-use crate::tiers::disk::{Kind, NewAttr, Space, Time};
+use crate::tiers::disk::{Kind, NewAttr, Space};
 use crate::tiers::{Attr, Cx, Ino, ListEntry, Listing, Lsn, OpenFile, ROOT, SetAttr, Tiers};
 
 /// The extended attributes that are ours.
@@ -439,22 +439,7 @@ impl Changes {
 
 /// The kernel uses only the number and the kind of `.` and `..`.
 fn bare(entry: &ListEntry) -> Attr {
-    let time = Time::default();
-    Attr {
-        ino: entry.ino,
-        kind: Kind::Dir,
-        perm: 0,
-        nlink: 1,
-        uid: 0,
-        gid: 0,
-        rdev: 0,
-        size: 0,
-        blocks: 0,
-        atime: time,
-        mtime: time,
-        ctime: time,
-        ttl: std::time::Duration::ZERO,
-    }
+    Attr { ino: entry.ino, kind: Kind::Dir, nlink: 1, ..Attr::default() }
 }
 
 /// A directory offset is the position of the next entry.

@@ -29,6 +29,8 @@ pub(super) struct Published {
     shared: Arc<Shared>,
 }
 
+#[derive(derive_more::Debug)]
+#[debug("Shared({patience:?})")]
 struct Shared {
     tiers: Arc<Tiers>,
     patience: Duration,
@@ -156,11 +158,5 @@ impl Shared {
             format!("nothing has arrived on the slow tier for {patience}"),
             "what was written is safe on the fast tier; .dlio/stats says what the drain waits for",
         )
-    }
-}
-
-impl std::fmt::Debug for Shared {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Shared").field("patience", &self.patience).finish_non_exhaustive()
     }
 }

@@ -77,6 +77,8 @@ pub(super) struct SlowPool {
     shared: Arc<Shared>,
 }
 
+#[derive(derive_more::Debug)]
+#[debug("Shared({limits:?})")]
 struct Shared {
     name: String,
     limits: Limits,
@@ -412,12 +414,6 @@ impl State {
                 self.in_line.remove(&uid);
             }
         }
-    }
-}
-
-impl std::fmt::Debug for Shared {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Shared").field("limits", &self.limits).finish_non_exhaustive()
     }
 }
 

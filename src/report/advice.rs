@@ -9,7 +9,7 @@ use super::summary::{Advice, Staged, Summary, faster, grouped, percent, render_c
 use super::totals::TINY;
 use crate::path;
 use crate::stats::access::Pattern;
-use crate::stats::counters::Op;
+use crate::stats::counters::{Op, nanos};
 use crate::stats::plans::{Promise, Told};
 use crate::stats::recording::Checkpoint;
 use crate::stats::render::bytes;
@@ -381,7 +381,7 @@ fn plan(summary: &Summary, told: &Told) -> Advice {
     let mount = quoted(&summary.job.mountpoint);
     let (what, evidence, command) = match told.measured() {
         Some((epochs, each)) => {
-            let saved = seconds(before.saturating_sub(u64::try_from(each.as_nanos()).unwrap_or(u64::MAX)));
+            let saved = seconds(before.saturating_sub(nanos(each)));
             let slow = since.map_or(0.0, |since| share(since.slow_bytes, since.bytes));
             let left = match slow {
                 slow if slow > 0.0 => format!("; {} of that still came from the slow tier", percent(slow)),

@@ -1,9 +1,10 @@
 //! The user's options for a document, and for folded stacks.
 
-use std::fmt;
 use std::io::{self, Read};
 
 /// The user's options for a document besides its kind. Each applies to the kinds that have it.
+#[derive(derive_more::Debug)]
+#[debug("Asked({weigh:?}, {split}, {})", merge.is_some())]
 pub struct Asked {
     /// What the width of a flame shows.
     pub weigh: Weigh,
@@ -23,11 +24,4 @@ pub enum Weigh {
     Time,
     /// Bytes read, written or copied
     Bytes,
-}
-
-impl fmt::Debug for Asked {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Asked { weigh, split, merge } = self;
-        f.debug_struct("Asked").field("weigh", weigh).field("split", split).field("merge", &merge.is_some()).finish()
-    }
 }

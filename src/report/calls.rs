@@ -4,7 +4,7 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
-use crate::stats::counters::{Op, Tier};
+use crate::stats::counters::{Op, Tier, nanos};
 use crate::stats::recording::Recording;
 use crate::stats::traced::Traced;
 
@@ -117,10 +117,6 @@ impl Looking {
             readers: self.readers.levels(),
         }
     }
-}
-
-fn nanos(moment: Duration) -> u64 {
-    u64::try_from(moment.as_nanos()).unwrap_or(u64::MAX)
 }
 
 /// The length of a union of ranges that come nearly in order: a range that comes after more than [`RANGES_MAX`] later

@@ -271,36 +271,10 @@ fn nanos(seconds: f64) -> u64 {
 mod tests {
     use super::*;
     use crate::report::asked::Weigh;
+    use crate::report::sample::Memory;
     use crate::report::traced::sample;
     use serde_json::Value;
     use std::collections::HashMap;
-    use std::io::Write;
-
-    #[derive(Default)]
-    struct Parts(Vec<Vec<u8>>);
-
-    impl Write for Parts {
-        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-            if self.0.is_empty() {
-                self.0.push(Vec::new());
-            }
-            self.0.last_mut().expect("one").extend_from_slice(bytes);
-            Ok(bytes.len())
-        }
-        fn flush(&mut self) -> io::Result<()> {
-            Ok(())
-        }
-    }
-
-    impl Outlet for Parts {
-        fn next(&mut self) -> io::Result<()> {
-            self.0.push(Vec::new());
-            Ok(())
-        }
-        fn table(&mut self, _: &str) -> io::Result<()> {
-            Err(io::ErrorKind::Unsupported.into())
-        }
-    }
 
     fn asked(split: u64, merge: Option<&'static str>) -> Asked {
         let open = |text: &'static str| Box::new(move || Ok(Box::new(text.as_bytes()) as Box<dyn Read>)) as Merge;
@@ -308,9 +282,9 @@ mod tests {
     }
 
     fn written(split: u64, merge: Option<&'static str>) -> Vec<Value> {
-        let mut out = Parts::default();
+        let mut out = Memory::default();
         write(&mut sample::recording(), &asked(split, merge), &mut out).expect("into memory");
-        out.0.iter().map(|part| serde_json::from_slice(part).expect("JSON")).collect()
+        out.0.iter().map(|part| serde_json::from_slice(&part.1).expect("JSON")).collect()
     }
 
     fn events(part: &Value) -> &Vec<Value> {
@@ -427,7 +401,7 @@ mod tests {
 
     #[test]
     fn what_is_no_trace_is_refused_before_anything_is_written() {
-        let mut out = Parts::default();
+        let mut out = Memory::default();
         let refused = write(&mut sample::recording(), &asked(1, Some("[]")), &mut out).expect_err("no trace");
         assert_eq!(refused.kind(), io::ErrorKind::InvalidData);
         assert!(out.0.is_empty());
@@ -437,9 +411,9 @@ mod tests {
     fn a_recording_that_was_cut_off_is_a_trace_of_what_it_has() {
         let whole = sample::bytes();
         for len in (16..whole.len()).step_by(97) {
-            let mut out = Parts::default();
+            let mut out = Memory::default();
             write(&mut sample::read(whole[..len].to_vec()), &asked(u64::MAX, None), &mut out).expect("into memory");
-            let part: Value = serde_json::from_slice(&out.0[0]).expect("JSON");
+            let part: Value = serde_json::from_slice(&out.0[0].1).expect("JSON");
             assert_eq!(part["dlio-fs"]["is_whole"], false, "{len}");
         }
     }

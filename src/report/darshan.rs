@@ -32,7 +32,6 @@ use posix::Posix;
 use ranks::Ranks;
 
 use crate::path;
-use crate::stats::counters::Op;
 use crate::stats::record::{Field, FileRecord};
 use crate::stats::recording::{Meta, RecordedProcess, Recording};
 
@@ -203,8 +202,7 @@ impl Document {
             self.log.partial.push(Module::Posix);
         }
         if !rest.is_empty() {
-            let opens = rest.get(Field::Calls(Op::Open)).saturating_add(rest.get(Field::Calls(Op::Create)));
-            fact("opens_of_files_not_told_apart", opens.to_string());
+            fact("opens_of_files_not_told_apart", rest.opens().to_string());
             fact("bytes_read_of_files_not_told_apart", rest.get(Field::BytesRead).to_string());
             fact("bytes_written_of_files_not_told_apart", rest.get(Field::BytesWritten).to_string());
         }

@@ -8,7 +8,7 @@ use std::io::{self, Write};
 
 use super::asked::Weigh;
 use super::traced::{self, Names};
-use crate::stats::counters::{Op, Tier};
+use crate::stats::counters::{Op, Tier, nanos};
 use crate::stats::recording::Recording;
 
 /// How many stacks are added up in memory before they are written.
@@ -40,7 +40,7 @@ pub(super) fn write(recording: &mut Recording, weigh: Weigh, out: &mut dyn Write
         let sum = sums.entry(stack).or_default();
         *sum = sum.saturating_add(match weigh {
             // In nanoseconds, so that short calls add up.
-            Weigh::Time => u64::try_from(call.took.as_nanos()).unwrap_or(u64::MAX),
+            Weigh::Time => nanos(call.took),
             Weigh::Bytes => call.bytes,
         });
         if sums.len() >= STACKS { put(&names, &mut sums, weigh, out) } else { Ok(()) }

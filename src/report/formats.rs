@@ -80,42 +80,17 @@ impl Format {
 mod tests {
     use super::*;
     use crate::report::asked::Weigh;
-    use crate::report::sample::{Made, empty, hostile, made, read};
+    use crate::report::sample::{Made, Memory, empty, hostile, made, read};
     use clap::ValueEnum;
-    use std::io::Write;
-
-    /// Collects parts and tables one after another.
-    struct Memory(Vec<u8>);
-
-    impl Write for Memory {
-        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-            self.0.extend_from_slice(bytes);
-            Ok(bytes.len())
-        }
-
-        fn flush(&mut self) -> io::Result<()> {
-            Ok(())
-        }
-    }
-
-    impl Outlet for Memory {
-        fn next(&mut self) -> io::Result<()> {
-            Ok(())
-        }
-
-        fn table(&mut self, _: &str) -> io::Result<()> {
-            Ok(())
-        }
-    }
 
     fn asked() -> Asked {
         Asked { weigh: Weigh::Time, split: 1 << 30, merge: None }
     }
 
     fn document(format: Format, made: &Made) -> String {
-        let mut out = Memory(Vec::new());
+        let mut out = Memory::default();
         format.write(&mut made.recording(), &asked(), &mut out).expect("into memory");
-        String::from_utf8(out.0).expect("UTF-8")
+        String::from_utf8(out.0.into_iter().flat_map(|part| part.1).collect()).expect("UTF-8")
     }
 
     #[test]
@@ -247,7 +222,7 @@ mod tests {
         for len in (0..whole.len()).step_by(3).chain(whole.len() - 40..whole.len()) {
             for format in Format::value_variants() {
                 let Ok(mut cut) = read(whole[..len].to_vec()) else { break };
-                let mut out = Memory(Vec::new());
+                let mut out = Memory::default();
                 format.write(&mut cut, &asked(), &mut out).expect("into memory");
                 assert!(!out.0.is_empty() && (!cut.flaws.is_empty() || cut.is_whole || cut.traced().0 == 0), "{len}");
                 rebuilt += u32::from(!cut.is_whole && cut.files.len() == 4);

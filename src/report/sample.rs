@@ -1,9 +1,10 @@
 //! Small recordings with known figures, for tests.
 
 use std::collections::HashMap;
-use std::io::Cursor as Bytes;
+use std::io::{self, Cursor as Bytes, Write};
 use std::time::Duration;
 
+use super::outlet::Outlet;
 use crate::error::Errno;
 use crate::stats::access::Cursor;
 use crate::stats::counters::{Call, Op, OpCounters, Tier};
@@ -14,6 +15,35 @@ use crate::stats::recording::{
 };
 use crate::stats::trace::{Block, block};
 use crate::stats::traced::Traced;
+
+/// A document in memory: its parts and tables, each with its name, which parts have none.
+#[derive(Debug, Default)]
+pub(crate) struct Memory(pub(crate) Vec<(String, Vec<u8>)>);
+
+impl Write for Memory {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        if self.0.is_empty() {
+            self.next()?;
+        }
+        self.0.last_mut().expect("one").1.extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl Outlet for Memory {
+    fn next(&mut self) -> io::Result<()> {
+        self.table("")
+    }
+
+    fn table(&mut self, name: &str) -> io::Result<()> {
+        self.0.push((name.to_owned(), Vec::new()));
+        Ok(())
+    }
+}
 
 /// A recording under construction.
 pub(crate) struct Made {

@@ -184,40 +184,17 @@ impl<'a> Table<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::report::sample::Memory;
     use crate::report::traced::sample;
     use crate::stats::traced::Traced;
     use bytes::Bytes;
     use parquet::file::reader::{FileReader, SerializedFileReader};
     use parquet::record::RowAccessor;
-    use std::io::Write;
-
-    #[derive(Default)]
-    struct Tables(Vec<(String, Vec<u8>)>);
-
-    impl Write for Tables {
-        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-            self.0.last_mut().expect("a table").1.extend_from_slice(bytes);
-            Ok(bytes.len())
-        }
-        fn flush(&mut self) -> io::Result<()> {
-            Ok(())
-        }
-    }
-
-    impl Outlet for Tables {
-        fn next(&mut self) -> io::Result<()> {
-            Err(io::ErrorKind::Unsupported.into())
-        }
-        fn table(&mut self, name: &str) -> io::Result<()> {
-            self.0.push((name.to_owned(), Vec::new()));
-            Ok(())
-        }
-    }
 
     type Reader = SerializedFileReader<Bytes>;
 
     fn tables(recording: &mut Recording) -> [Reader; 2] {
-        let mut out = Tables::default();
+        let mut out = Memory::default();
         write(recording, &mut out).expect("into memory");
         let names: Vec<_> = out.0.iter().map(|table| table.0.as_str()).collect();
         assert_eq!(names, ["files", "operations"]);
@@ -256,7 +233,7 @@ mod tests {
     /// A group of full size, and the last rows in a smaller one; unknown values are null.
     #[test]
     fn rows_go_out_in_groups() {
-        let mut out = Tables(vec![Default::default()]);
+        let mut out = Memory(vec![Default::default()]);
         let mut table =
             Table::new(&mut out, "message t { required int64 a; optional binary b (string); }").expect("a table");
         for n in 0..ROWS as u64 + 10 {

@@ -132,7 +132,7 @@ impl Speeds {
     /// The same for its opens; the slow tier's share of them is taken to be that of its reads.
     pub fn opens(&self, record: &FileRecord) -> (f64, f64) {
         let slow_share = record.get(Field::SlowReads) as f64 / record.get(Field::Calls(Op::Read)).max(1) as f64;
-        let slow = opens(record) as f64 * slow_share.min(1.0);
+        let slow = record.opens() as f64 * slow_share.min(1.0);
         let slow_seconds = (slow * self.open[1]).min(record.time(Field::MetaTime).as_secs_f64());
         (slow_seconds, (slow * self.open[0]).min(slow_seconds))
     }
@@ -164,16 +164,6 @@ pub fn size(record: &FileRecord) -> u64 {
     record.get(Field::EndRead).max(record.get(Field::EndWritten))
 }
 
-fn opens(record: &FileRecord) -> u64 {
-    record.get(Field::Calls(Op::Open)).saturating_add(record.get(Field::Calls(Op::Create)))
-}
-
-fn time(record: &FileRecord) -> Duration {
-    [Field::ReadTime, Field::WriteTime, Field::MetaTime]
-        .iter()
-        .fold(Duration::ZERO, |sum, field| sum.saturating_add(record.time(*field)))
-}
-
 impl Totals {
     pub fn new() -> Self {
         Totals {
@@ -187,7 +177,7 @@ impl Totals {
     pub fn add(&mut self, path: &str, record: &FileRecord, speeds: &Speeds) {
         self.merge(record);
         let (opens, bytes_read, bytes_written) =
-            (opens(record), record.get(Field::BytesRead), record.get(Field::BytesWritten));
+            (record.opens(), record.get(Field::BytesRead), record.get(Field::BytesWritten));
         let misses = record.failures.iter().filter(|(value, _)| *value == failure(Op::Lookup, Errno::ENOENT));
         let misses: u64 = misses.fold(0, |sum, (_, times)| sum.saturating_add(times));
         if misses > self.misses.as_ref().map_or(0, |(_, most)| *most) {
@@ -255,7 +245,7 @@ impl Totals {
     }
 
     fn rank(&mut self, path: &str, record: &FileRecord) {
-        let time = time(record);
+        let time = record.in_calls();
         if self.ranked.len() >= FILES && self.ranked.first_key_value().is_some_and(|(least, _)| time <= least.0) {
             return;
         }
@@ -263,13 +253,13 @@ impl Totals {
         let row = FileRow {
             path: path.to_owned(),
             size: size(record),
-            opens: opens(record),
+            opens: record.opens(),
             reads: record.get(Field::Calls(Op::Read)),
             writes: record.get(Field::Calls(Op::Write)),
             bytes_read: record.get(Field::BytesRead),
             bytes_written: record.get(Field::BytesWritten),
             slow_bytes_read: record.get(Field::SlowBytesRead),
-            errors: record.failures.iter().fold(0, |sum, (_, times)| sum.saturating_add(times)),
+            errors: record.failed(),
             processes: record.processes.iter().count() as u64,
             read_seconds: seconds(Field::ReadTime),
             write_seconds: seconds(Field::WriteTime),

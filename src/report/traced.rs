@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 
+pub(super) use crate::stats::counters::nanos;
 use crate::stats::recording::{Meta, RecordedIoPath, Recording};
 use crate::stats::traced::Traced;
 
@@ -91,11 +92,6 @@ pub(super) fn each(recording: &mut Recording, mut each: impl FnMut(&Traced) -> i
         }
     });
     outcome
-}
-
-/// Saturates after 584 years.
-pub(super) fn nanos(time: Duration) -> u64 {
-    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
 
 /// A window is cut to its time, because a block may hold more than the window.

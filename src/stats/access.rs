@@ -7,6 +7,8 @@
 
 use std::time::Duration;
 
+use strum::{EnumCount, IntoStaticStr, VariantArray};
+
 /// Inclusive upper bounds of Darshan's ten size classes; the last class has none.
 const SIZE_BOUNDS: [u64; SIZES - 1] =
     [100, 1 << 10, 10 << 10, 100 << 10, 1 << 20, 4 << 20, 10 << 20, 100 << 20, 1 << 30];
@@ -35,7 +37,8 @@ pub enum Way {
 }
 
 /// A call's class by its position, within one open handle and one direction: exactly one of these.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, EnumCount, IntoStaticStr, VariantArray)]
+#[strum(serialize_all = "snake_case")]
 pub enum Pattern {
     /// The first one of the handle.
     First,
@@ -52,19 +55,11 @@ pub enum Pattern {
 }
 
 impl Pattern {
-    pub const ALL: [Pattern; 6] =
-        [Pattern::First, Pattern::Consecutive, Pattern::Forward, Pattern::Backward, Pattern::Again, Pattern::End];
+    pub const ALL: [Pattern; Pattern::COUNT] = *Pattern::VARIANTS.first_chunk().expect("all of them");
 
     /// The name in reports; stable.
     pub fn name(self) -> &'static str {
-        match self {
-            Pattern::First => "first",
-            Pattern::Consecutive => "consecutive",
-            Pattern::Forward => "forward",
-            Pattern::Backward => "backward",
-            Pattern::Again => "again",
-            Pattern::End => "end",
-        }
+        self.into()
     }
 }
 

@@ -7,11 +7,26 @@
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
+use strum::{EnumCount, IntoStaticStr, VariantArray};
+
 use crate::error::Errno;
 
 /// An operation that reaches the file system, named as FUSE names it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
+#[derive(
+    Clone,
+    Copy,
+    Debug,
+    PartialEq,
+    Eq,
+    Hash,
+    serde::Serialize,
+    serde::Deserialize,
+    EnumCount,
+    IntoStaticStr,
+    VariantArray,
+)]
 #[serde(rename_all = "snake_case")]
+#[strum(serialize_all = "snake_case")]
 pub enum Op {
     Lookup,
     Forget,
@@ -52,87 +67,18 @@ pub enum Op {
 }
 
 impl Op {
-    pub const ALL: [Op; 34] = [
-        Op::Lookup,
-        Op::Forget,
-        Op::Getattr,
-        Op::Setattr,
-        Op::Readlink,
-        Op::Mknod,
-        Op::Mkdir,
-        Op::Unlink,
-        Op::Rmdir,
-        Op::Symlink,
-        Op::Rename,
-        Op::Link,
-        Op::Create,
-        Op::Open,
-        Op::Read,
-        Op::Write,
-        Op::Flush,
-        Op::Release,
-        Op::Fsync,
-        Op::Fdatasync,
-        Op::Opendir,
-        Op::Readdir,
-        Op::Readdirplus,
-        Op::Releasedir,
-        Op::Fsyncdir,
-        Op::Statfs,
-        Op::Getxattr,
-        Op::Setxattr,
-        Op::Listxattr,
-        Op::Removexattr,
-        Op::Fallocate,
-        Op::Lseek,
-        Op::CopyFileRange,
-        Op::Refused,
-    ];
+    pub const ALL: [Op; Op::COUNT] = *Op::VARIANTS.first_chunk().expect("all of them");
 
     /// The name in reports and log lines; stable.
     pub fn name(self) -> &'static str {
-        match self {
-            Op::Lookup => "lookup",
-            Op::Forget => "forget",
-            Op::Getattr => "getattr",
-            Op::Setattr => "setattr",
-            Op::Readlink => "readlink",
-            Op::Mknod => "mknod",
-            Op::Mkdir => "mkdir",
-            Op::Unlink => "unlink",
-            Op::Rmdir => "rmdir",
-            Op::Symlink => "symlink",
-            Op::Rename => "rename",
-            Op::Link => "link",
-            Op::Create => "create",
-            Op::Open => "open",
-            Op::Read => "read",
-            Op::Write => "write",
-            Op::Flush => "flush",
-            Op::Release => "release",
-            Op::Fsync => "fsync",
-            Op::Fdatasync => "fdatasync",
-            Op::Opendir => "opendir",
-            Op::Readdir => "readdir",
-            Op::Readdirplus => "readdirplus",
-            Op::Releasedir => "releasedir",
-            Op::Fsyncdir => "fsyncdir",
-            Op::Statfs => "statfs",
-            Op::Getxattr => "getxattr",
-            Op::Setxattr => "setxattr",
-            Op::Listxattr => "listxattr",
-            Op::Removexattr => "removexattr",
-            Op::Fallocate => "fallocate",
-            Op::Lseek => "lseek",
-            Op::CopyFileRange => "copy_file_range",
-            Op::Refused => "refused",
-        }
+        self.into()
     }
 }
 
 /// The tier that served a call.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize, IntoStaticStr)]
 #[serde(rename_all = "snake_case")]
+#[strum(serialize_all = "snake_case")]
 pub enum Tier {
     /// The fast tier, or memory.
     Fast,
@@ -145,10 +91,7 @@ impl Tier {
 
     /// The name in reports; stable.
     pub fn name(self) -> &'static str {
-        match self {
-            Tier::Fast => "fast",
-            Tier::Slow => "slow",
-        }
+        self.into()
     }
 }
 
@@ -305,7 +248,7 @@ impl OpFigures {
 }
 
 /// Saturates after 584 years.
-pub(super) fn nanos(took: Duration) -> u64 {
+pub fn nanos(took: Duration) -> u64 {
     u64::try_from(took.as_nanos()).unwrap_or(u64::MAX)
 }
 

@@ -76,7 +76,7 @@ pub struct Done {
 impl From<&FileRecord> for Done {
     fn from(record: &FileRecord) -> Self {
         Done {
-            opens: opens(record),
+            opens: record.opens(),
             reads: record.get(Field::Calls(Op::Read)),
             writes: record.get(Field::Calls(Op::Write)),
             others: others(record),
@@ -85,7 +85,7 @@ impl From<&FileRecord> for Done {
             bytes_written: record.get(Field::BytesWritten),
             slow_bytes_read: record.get(Field::SlowBytesRead),
             slow_bytes_written: record.get(Field::SlowBytesWritten),
-            time: time(record),
+            time: record.in_calls(),
         }
     }
 }
@@ -151,15 +151,6 @@ const LISTS: &[(&str, List)] = &[("sizes", |r| &r.sizes), ("strides", |r| &r.str
 /// How many of a list's values are reported.
 const COMMON: usize = 4;
 
-fn opens(record: &FileRecord) -> u64 {
-    record.get(Field::Calls(Op::Open)) + record.get(Field::Calls(Op::Create))
-}
-
-/// The time spent in its calls.
-fn time(record: &FileRecord) -> Duration {
-    [Field::ReadTime, Field::WriteTime, Field::MetaTime].map(|field| record.time(field)).iter().sum()
-}
-
 /// Calls other than opens, reads and writes.
 fn others(record: &FileRecord) -> u64 {
     let counted = |op: &Op| !matches!(op, Op::Open | Op::Create | Op::Read | Op::Write);
@@ -169,7 +160,7 @@ fn others(record: &FileRecord) -> u64 {
 impl FileTable {
     /// The table for people: the `limit` files in whose calls the most time was spent. Ends with a newline.
     pub fn text(mut self, limit: usize) -> String {
-        self.files.sort_by_cached_key(|file| (Reverse(time(&file.record)), file.path.clone()));
+        self.files.sort_by_cached_key(|file| (Reverse(file.record.in_calls()), file.path.clone()));
         let known = self.files.len();
         self.files.truncate(limit);
         let beyond =
@@ -187,14 +178,14 @@ impl FileTable {
             writeln!(
                 out,
                 "{:>7}{:>9}{:>9}{:>9}{:>7}{:>11}{:>11}{:>9}  {path}",
-                opens(r),
+                r.opens(),
                 r.get(Field::Calls(Op::Read)),
                 r.get(Field::Calls(Op::Write)),
                 others(r),
                 r.failed(),
                 bytes(r.get(Field::BytesRead)),
                 bytes(r.get(Field::BytesWritten)),
-                latency(time(r))
+                latency(r.in_calls())
             )
             .expect("formatting into memory");
         }
@@ -264,8 +255,10 @@ impl Column {
 /// The columns that hold numbers, by name, in their order; times in nanoseconds, moments in microseconds since the
 /// mount.
 pub fn columns() -> Vec<(String, Column)> {
-    let mut columns: Vec<(String, Column)> =
-        vec![("opens".to_owned(), Column::Number(opens)), ("errors".to_owned(), Column::Number(FileRecord::failed))];
+    let mut columns: Vec<(String, Column)> = vec![
+        ("opens".to_owned(), Column::Number(FileRecord::opens)),
+        ("errors".to_owned(), Column::Number(FileRecord::failed)),
+    ];
     let field = |name: String, field| (name, Column::Field(field));
     columns.extend(Op::ALL.map(|op| field(op.name().to_owned(), Field::Calls(op))));
     columns.extend(NUMBERS.iter().map(|(name, value)| ((*name).to_owned(), Column::Number(*value))));

@@ -4,6 +4,7 @@ use std::fmt::Write;
 use std::time::Duration;
 
 use serde::Serialize;
+use strum::IntoStaticStr;
 
 use super::render::{as_optional_seconds, as_seconds, bytes, count, one_line, seconds};
 use crate::json;
@@ -57,8 +58,9 @@ pub struct PendingEvent {
 }
 
 /// How far an event has come.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, IntoStaticStr)]
 #[serde(rename_all = "lowercase")]
+#[strum(serialize_all = "lowercase")]
 pub enum EventState {
     /// It failed, and is retried; everything after it waits.
     Held,
@@ -74,20 +76,6 @@ pub enum EventState {
     Copied,
     /// The file was rewritten in place before its bytes were copied: the newer version stands in for it.
     Replaced,
-}
-
-impl EventState {
-    fn word(self) -> &'static str {
-        match self {
-            EventState::Held => "held",
-            EventState::Settling => "settling",
-            EventState::Sealing => "sealing",
-            EventState::Waiting => "waiting",
-            EventState::Copying => "copying",
-            EventState::Copied => "copied",
-            EventState::Replaced => "replaced",
-        }
-    }
 }
 
 impl Queue {
@@ -144,11 +132,10 @@ impl Queue {
 impl PendingEvent {
     fn line(&self, out: &mut String) -> std::fmt::Result {
         let or_dash = |text: Option<String>| text.unwrap_or_else(|| "-".to_owned());
+        let state: &str = self.state.into();
         let state = match (self.done, self.size) {
-            (Some(done), Some(size @ 1..)) => {
-                format!("{} {}%", self.state.word(), u128::from(done) * 100 / u128::from(size))
-            }
-            _ => self.state.word().to_owned(),
+            (Some(done), Some(size @ 1..)) => format!("{state} {}%", u128::from(done) * 100 / u128::from(size)),
+            _ => state.to_owned(),
         };
         write!(
             out,

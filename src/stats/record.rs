@@ -261,6 +261,17 @@ impl FileRecord {
         *self == FileRecord::default()
     }
 
+    /// Opens, with those that created it.
+    pub fn opens(&self) -> u64 {
+        self.get(Field::Calls(Op::Open)).saturating_add(self.get(Field::Calls(Op::Create)))
+    }
+
+    /// The time spent in its calls.
+    pub fn in_calls(&self) -> Duration {
+        let all = [Field::ReadTime, Field::WriteTime, Field::MetaTime].map(|field| self.time(field));
+        all.into_iter().fold(Duration::ZERO, Duration::saturating_add)
+    }
+
     /// Calls that failed.
     pub fn failed(&self) -> u64 {
         self.failures.total()

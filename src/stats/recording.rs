@@ -17,7 +17,6 @@
 //! version of the format.
 
 use std::collections::{BTreeMap, HashMap};
-use std::fmt;
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::time::Duration;
 
@@ -26,7 +25,7 @@ use serde::{Deserialize, Serialize};
 use crate::error::Errno;
 
 use super::catalog;
-use super::counters::{Op, OpFigures, Tier};
+use super::counters::{Op, OpFigures, Tier, nanos};
 use super::plans;
 use super::processes::{Identity, ProcessFigures};
 use super::record::{FileRecord, read_number, write_number};
@@ -219,7 +218,6 @@ pub struct Epoch {
 
 impl From<(Op, Tier, OpFigures)> for RecordedOperation {
     fn from((op, tier, figures): (Op, Tier, OpFigures)) -> Self {
-        let nanos = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
         let latency = figures.latency.iter().copied().enumerate().filter(|(_, calls)| *calls > 0).collect();
         let OpFigures { calls, errors, bytes, total, max, .. } = figures;
         RecordedOperation { op, tier, calls, errors, bytes, total: nanos(total), max: nanos(max), latency }
@@ -361,7 +359,6 @@ impl<W: Write> Writer<W> {
     }
 
     pub fn block(&mut self, block: &Block) -> io::Result<()> {
-        let nanos = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
         let Block { from, until, calls, dropped, bytes } = block;
         let (from, until) = (nanos(*from), nanos(*until));
         self.piece(Header { kind: b'T', calls: *calls, dropped: *dropped, from, until, ..Header::default() }, bytes)
@@ -432,6 +429,8 @@ impl RecordedFile {
 }
 
 /// A recording that was read: all but the traced calls, which stay in the source until somebody iterates over them.
+#[derive(derive_more::Debug)]
+#[debug("Recording({}, {})", files.len(), blocks.len())]
 pub struct Recording {
     pub meta: Meta,
     pub files: Vec<RecordedFile>,
@@ -498,7 +497,6 @@ impl Recording {
     /// Passes the traced calls that began in a time to `each`, block by block: in order within a block, and nearly so
     /// overall. Unreadable blocks are reported as a flaw.
     pub fn calls(&mut self, from: Duration, until: Duration, mut each: impl FnMut(&Traced)) {
-        let nanos = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
         let mut lost = 0;
         for Stored { source, at, header } in self.blocks.clone() {
             if header.until < nanos(from) || header.from > nanos(until) {
@@ -627,13 +625,6 @@ impl Recording {
             _ => {}
         }
         Some(())
-    }
-}
-
-impl fmt::Debug for Recording {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (files, blocks) = (self.files.len(), self.blocks.len());
-        f.debug_struct("Recording").field("files", &files).field("blocks", &blocks).finish_non_exhaustive()
     }
 }
 

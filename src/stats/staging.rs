@@ -4,6 +4,7 @@ use std::fmt::Write;
 use std::time::Duration;
 
 use serde::Serialize;
+use strum::IntoStaticStr;
 
 use super::render::{as_seconds, bytes, count, one_line, seconds};
 use crate::json;
@@ -62,23 +63,14 @@ pub struct StagingFailure {
     pub why: String,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, IntoStaticStr)]
 #[serde(rename_all = "lowercase")]
+#[strum(serialize_all = "lowercase")]
 pub enum JobState {
     Running,
     /// Everything was tried.
     Done,
     Cancelled,
-}
-
-impl JobState {
-    fn word(self) -> &'static str {
-        match self {
-            JobState::Running => "running",
-            JobState::Done => "done",
-            JobState::Cancelled => "cancelled",
-        }
-    }
 }
 
 impl Staging {
@@ -176,7 +168,7 @@ impl Staging {
         }
         for job in &self.jobs {
             let told = if job.state == JobState::Running { job.progress() } else { job.result() };
-            writeln!(out, "\n{:>4}  {:<10}{}\n      {told}", job.number, job.state.word(), one_line(&job.what))?;
+            writeln!(out, "\n{:>4}  {:<10}{}\n      {told}", job.number, <&str>::from(job.state), one_line(&job.what))?;
             for StagingFailure { path, why } in job.failures.iter().take(FAILURES_SHOWN) {
                 writeln!(out, "      {path}: {}", one_line(why))?;
             }

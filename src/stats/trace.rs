@@ -10,7 +10,6 @@ pub mod block;
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
-use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -69,6 +68,8 @@ pub struct TraceExtent {
 }
 
 /// The trace of a mount.
+#[derive(derive_more::Debug)]
+#[debug("Trace({number}, {:?})", self.extent())]
 pub struct Trace {
     /// Distinguishes the threads' rings of several traces.
     number: u64,
@@ -296,12 +297,6 @@ impl KeptBlocks {
             self.blocks.pop_front();
         }
         Some(sealed)
-    }
-}
-
-impl fmt::Debug for Trace {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Trace").field("number", &self.number).field("extent", &self.extent()).finish_non_exhaustive()
     }
 }
 

@@ -31,8 +31,9 @@ pub struct Time {
     pub nsec: u32,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Kind {
+    #[default]
     File,
     Dir,
     Symlink,
@@ -43,7 +44,7 @@ pub enum Kind {
 }
 
 /// `struct stat`. `perm` is the low twelve mode bits.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Stat {
     pub dev: u64,
     pub ino: u64,

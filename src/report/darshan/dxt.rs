@@ -12,7 +12,7 @@ use std::time::Duration;
 use super::numbers::{seconds, signed};
 use super::ranks::Ranks;
 use crate::stats::access::Way;
-use crate::stats::counters::Op;
+use crate::stats::counters::{Op, nanos};
 use crate::stats::recording::Recording;
 use crate::stats::traced::Traced;
 
@@ -200,7 +200,6 @@ fn segment(traced: &Traced) -> Option<(Key, Way, Segment)> {
         Op::Write => Way::Write,
         _ => return None,
     };
-    let nanos = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
     let segment = Segment { offset: call.offset, bytes: call.bytes, began: nanos(call.began), took: nanos(call.took) };
     call.errno.is_none().then_some(((traced.ino, traced.process), way, segment))
 }

@@ -79,7 +79,7 @@ fn counters(record: &FileRecord) -> Vec<(String, i64)> {
     let calls = |op| get(Field::Calls(op));
     let last_byte = |end| signed(record.get(end).saturating_sub(1));
     let first = [
-        ("OPENS", calls(Op::Open).saturating_add(calls(Op::Create))),
+        ("OPENS", signed(record.opens())),
         ("FILENOS", UNKNOWN),
         ("DUPS", UNKNOWN),
         ("READS", calls(Op::Read)),

@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use crate::error::Errno;
-use crate::stats::counters::{Call, Op, Tier};
+use crate::stats::counters::{Call, Op, Tier, nanos};
 use crate::stats::record::{read_number, unzigzag, write_number, zigzag};
 use crate::stats::traced::Traced;
 
@@ -119,10 +119,6 @@ impl Before {
         };
         Some(Traced { call, ino: self.ino, handle: self.handle, process: self.process, thread: self.thread })
     }
-}
-
-fn nanos(time: Duration) -> u64 {
-    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
 
 #[cfg(test)]

@@ -65,23 +65,16 @@ pub const CHANGING: [&str; 17] = [
 pub const LOOKING: [&str; 11] =
     ["stat", "dir", "open", "reopen", "readlink", "list", "get_xattr", "list_xattr", "space", "read", "seek"];
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, strum::Display, strum::EnumString)]
+#[strum(serialize_all = "lowercase")]
 pub enum Tier {
     Fast,
     Slow,
 }
 
-impl Tier {
-    fn name(self) -> &'static str {
-        match self {
-            Tier::Fast => "fast",
-            Tier::Slow => "slow",
-        }
-    }
-}
-
 /// Where the process stops.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, strum::EnumString)]
+#[strum(serialize_all = "lowercase")]
 enum Stop {
     Before,
     Half,
@@ -149,24 +142,13 @@ impl Plan {
 
 fn stop(text: &str) -> Option<(Stop, u64)> {
     let (when, number) = text.split_once(':')?;
-    let when = match when {
-        "before" => Stop::Before,
-        "half" => Stop::Half,
-        "after" => Stop::After,
-        _ => return None,
-    };
-    Some((when, number.parse().ok()?))
+    Some((when.parse().ok()?, number.parse().ok()?))
 }
 
 fn rule(text: &str) -> Option<Rule> {
     let words: Vec<&str> = text.split(':').collect();
     let [tier, call, first, count, what] = words[..] else { return None };
-    let tier = match tier {
-        "fast" => Some(Tier::Fast),
-        "slow" => Some(Tier::Slow),
-        "any" => None,
-        _ => return None,
-    };
+    let tier = if tier == "any" { None } else { Some(tier.parse().ok()?) };
     let (call, part) = call.split_once('@').map_or((call, None), |(call, part)| (call, Some(part.to_owned())));
     let is_known = CHANGING.contains(&call) || LOOKING.contains(&call) || call == "any";
     let what = match what {
@@ -380,7 +362,7 @@ impl Faults {
         let what = plan.rules.iter_mut().filter_map(|rule| rule.take(at.tier, call, path)).next();
         seen.fired += u64::from(what.is_some());
         let end = what.map_or_else(String::new, |what| format!(" {what:?}"));
-        seen.note(&format!("{number} {} {call} {path}{end}", at.tier.name()));
+        seen.note(&format!("{number} {} {call} {path}{end}", at.tier));
         if stop == Some(Stop::Before) {
             std::process::abort();
         }
@@ -404,7 +386,7 @@ impl Faults {
         let Some(ino) = ino else { return };
         let mut seen = self.seen.lock();
         if seen.failed_syncs.contains(&(at.tier, ino)) {
-            seen.synced_again.push(format!("{} {}", at.tier.name(), at.path));
+            seen.synced_again.push(format!("{} {}", at.tier, at.path));
         }
         if done.is_err() {
             seen.failed_syncs.insert((at.tier, ino));

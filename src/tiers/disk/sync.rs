@@ -8,7 +8,7 @@
 //! With debug assertions, each lock and each atomic of a file is also a point where a [`turns::Scheduler`] may let
 //! another thread go on: `tests/races` tries the orders of threads in the build that all other tests use.
 
-use std::ops::{Deref, DerefMut};
+use derive_more::{Deref, DerefMut};
 use std::time::Duration;
 
 use parking_lot as raw;
@@ -51,8 +51,10 @@ pub(crate) struct Mutex<T> {
     inner: raw::Mutex<T>,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Deref, DerefMut)]
 pub(crate) struct MutexGuard<'a, T> {
+    #[deref(forward)]
+    #[deref_mut(forward)]
     inner: raw::MutexGuard<'a, T>,
     held: order::Held,
     turn: turns::AtRelease,
@@ -86,34 +88,24 @@ impl<T> MutexGuard<'_, T> {
     }
 }
 
-impl<T> Deref for MutexGuard<'_, T> {
-    type Target = T;
-    fn deref(&self) -> &T {
-        &self.inner
-    }
-}
-
-impl<T> DerefMut for MutexGuard<'_, T> {
-    fn deref_mut(&mut self) -> &mut T {
-        &mut self.inner
-    }
-}
-
 #[derive(Debug)]
 pub(crate) struct RwLock<T> {
     place: order::Place,
     inner: raw::RwLock<T>,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Deref)]
 pub(crate) struct RwLockReadGuard<'a, T> {
+    #[deref(forward)]
     inner: raw::RwLockReadGuard<'a, T>,
     _held: order::Held,
     _turn: turns::AtRelease,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Deref, DerefMut)]
 pub(crate) struct RwLockWriteGuard<'a, T> {
+    #[deref(forward)]
+    #[deref_mut(forward)]
     inner: raw::RwLockWriteGuard<'a, T>,
     _held: order::Held,
     _turn: turns::AtRelease,
@@ -164,26 +156,6 @@ impl<T> RwLock<T> {
         turns::may_switch();
         let inner = self.inner.try_write()?;
         Some(RwLockWriteGuard { inner, _held: self.place.taken(), _turn: turns::AtRelease })
-    }
-}
-
-impl<T> Deref for RwLockReadGuard<'_, T> {
-    type Target = T;
-    fn deref(&self) -> &T {
-        &self.inner
-    }
-}
-
-impl<T> Deref for RwLockWriteGuard<'_, T> {
-    type Target = T;
-    fn deref(&self) -> &T {
-        &self.inner
-    }
-}
-
-impl<T> DerefMut for RwLockWriteGuard<'_, T> {
-    fn deref_mut(&mut self) -> &mut T {
-        &mut self.inner
     }
 }
 

@@ -827,22 +827,7 @@ pub(super) mod tests {
     use crate::tiers::log::record::Home;
 
     pub(in crate::tiers) fn stat(ino: u64, kind: Kind) -> Stat {
-        let time = Time::default();
-        Stat {
-            dev: 1,
-            ino,
-            kind,
-            perm: 0o755,
-            nlink: 1,
-            uid: 0,
-            gid: 0,
-            rdev: 0,
-            size: 0,
-            blocks: 0,
-            atime: time,
-            mtime: time,
-            ctime: time,
-        }
+        Stat { dev: 1, ino, kind, perm: 0o755, nlink: 1, ..Stat::default() }
     }
 
     /// A replaced file had left an object, and the slow tier had reused that object's inode number for another file: a

@@ -58,6 +58,8 @@ impl Item {
     }
 }
 
+#[derive(derive_more::Debug)]
+#[debug("RunningJob({told:?})")]
 struct RunningJob {
     told: JobStatus,
     /// Which files of directories are wanted.
@@ -72,12 +74,6 @@ struct RunningJob {
     /// Copies, and their bytes, that are not durable yet.
     unsynced: (u64, u64),
     began: Option<Duration>,
-}
-
-impl std::fmt::Debug for RunningJob {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("RunningJob").field("told", &self.told).finish_non_exhaustive()
-    }
 }
 
 impl RunningJob {
