@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 
 use nix::fcntl::{PosixFadviseAdvice, posix_fadvise};
 use nix::unistd::syncfs;
+use procfs::{Current as _, Meminfo};
 
 use super::Stop;
 use crate::error::{Context, Result};
@@ -84,10 +85,10 @@ fn forget(dir: &Path) -> Result<()> {
 /// Touches memory once: a virtual machine may get it slowly the first time, and the page cache that a benchmark fills
 /// is memory, too. `bytes`: how much; the default is 4 GiB; the limit is a quarter of what is available.
 pub fn touch_memory(bytes: Option<u64>, stop: &Stop) -> Result<()> {
-    let meminfo = fs::read_to_string("/proc/meminfo").at("read", "/proc/meminfo")?;
+    let meminfo = Meminfo::current().map_err(io::Error::other).at("read", "/proc/meminfo")?;
     let limits = ["/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"];
     let limits = limits.iter().filter_map(|file| fs::read_to_string(file).ok()?.trim().parse().ok());
-    let most = limits.chain(kib(&meminfo, "MemAvailable:")).min().unwrap_or(0) / 4;
+    let most = limits.chain(meminfo.mem_available).min().unwrap_or(0) / 4;
     let mut memory = Vec::new();
     for _ in 0..bytes.unwrap_or(TOUCH_MAX).min(most) / CHUNK as u64 {
         stop.check()?;
@@ -96,12 +97,6 @@ pub fn touch_memory(bytes: Option<u64>, stop: &Stop) -> Result<()> {
         memory.push(std::hint::black_box(chunk));
     }
     Ok(())
-}
-
-/// A line of `/proc/meminfo`, in bytes.
-pub fn kib(meminfo: &str, name: &str) -> Option<u64> {
-    let line = meminfo.lines().find_map(|line| line.strip_prefix(name))?;
-    line.trim().strip_suffix(" kB")?.parse::<u64>().ok()?.checked_mul(1024)
 }
 
 #[cfg(test)]
@@ -126,12 +121,5 @@ mod tests {
         stop.set();
         touch_memory(Some(0), &stop).expect("there is nothing to stop");
         touch_memory(Some(CHUNK as u64), &stop).expect_err("stopped");
-    }
-
-    #[test]
-    fn memory_is_told_in_kib() {
-        let meminfo = "MemTotal:       24690560 kB\nMemAvailable:   100 kB\nHugePages_Total:       0\n";
-        assert_eq!(kib(meminfo, "MemAvailable:"), Some(102_400));
-        assert_eq!(kib(meminfo, "HugePages_Total:"), None);
     }
 }

@@ -1,7 +1,7 @@
 //! The traffic of block devices over time, from `/proc/diskstats`.
 
 use std::collections::BTreeMap;
-use std::fs;
+use std::io;
 use std::path::Path;
 use std::sync::mpsc::{self, RecvTimeoutError, Sender};
 use std::thread::JoinHandle;
@@ -10,7 +10,6 @@ use std::time::{Duration, Instant};
 use super::results::Course;
 use crate::error::{Context, Result};
 
-const DISKSTATS: &str = "/proc/diskstats";
 /// The unit of the kernel's counters, whatever the device's own sector size is.
 const SECTOR: u64 = 512;
 
@@ -35,7 +34,7 @@ pub fn of_tiers(fast: Option<&str>, slow: Option<&str>) -> Vec<Device> {
 /// The block device behind a mounted file system: by the mounted source (btrfs has no number of its own there), else by
 /// the device number. `None` if there is none.
 pub fn behind(source: &Path, number: &str) -> Option<String> {
-    let known = counters(&fs::read_to_string(DISKSTATS).ok()?);
+    let known = counters().ok()?;
     let name = |path: &Path| {
         let path = path.canonicalize().ok()?;
         let name = path.file_name()?.to_str()?.to_owned();
@@ -46,14 +45,10 @@ pub fn behind(source: &Path, number: &str) -> Option<String> {
 }
 
 /// Bytes read and written since the device appeared, by device.
-fn counters(diskstats: &str) -> BTreeMap<String, (u64, u64)> {
-    // Major, minor, name, reads, reads merged, sectors read, time, writes, writes merged, sectors written ...
-    let line = |line: &str| {
-        let fields: Vec<_> = line.split_ascii_whitespace().collect();
-        let sectors = |at: usize| Some(fields.get(at)?.parse::<u64>().ok()?.wrapping_mul(SECTOR));
-        Some(((*fields.get(2)?).to_owned(), (sectors(5)?, sectors(9)?)))
-    };
-    diskstats.lines().filter_map(line).collect()
+fn counters() -> io::Result<BTreeMap<String, (u64, u64)>> {
+    let bytes = |sectors: u64| sectors.wrapping_mul(SECTOR);
+    let all = procfs::diskstats().map_err(io::Error::other)?.into_iter();
+    Ok(all.map(|one| (one.name, (bytes(one.sectors_read), bytes(one.sectors_written)))).collect())
 }
 
 /// A moment, in seconds, and the bytes moved before it.
@@ -63,8 +58,8 @@ type Sample = (f64, f64, f64);
 type Looks = Vec<(Device, Vec<Sample>)>;
 
 fn look(all: &mut Looks, begun: Instant) -> Result<()> {
-    let text = fs::read_to_string(DISKSTATS).at("read", DISKSTATS)?;
-    let (now, counted) = (begun.elapsed().as_secs_f64(), counters(&text));
+    let counted = counters().at("read", "/proc/diskstats")?;
+    let now = begun.elapsed().as_secs_f64();
     for (device, samples) in all {
         // A device that was removed moves nothing any more.
         let last = samples.last().map_or((0.0, 0.0), |last: &Sample| (last.1, last.2));
@@ -148,17 +143,6 @@ fn rates(samples: &[Sample], every: f64, of: impl Fn(&Sample) -> f64) -> Vec<f64
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    const TEXT: &str =
-        "   7       0 loop0 10 0 80 5 20 0 4000 9 0 1 2 0 0 0 0 0 0\n 254       0 vda 1 2 3 4 5 6 7 8 9 10 11\nshort\n";
-
-    #[test]
-    fn sectors_are_bytes() {
-        let all = counters(TEXT);
-        assert_eq!(all.len(), 2);
-        assert_eq!(all["loop0"], (80 * 512, 4000 * 512));
-        assert_eq!(all["vda"], (3 * 512, 7 * 512));
-    }
 
     #[test]
     fn a_tier_of_both_devices_is_told_once() {

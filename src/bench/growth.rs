@@ -1,12 +1,15 @@
 //! Many small files in directories of a thousand, with the same operation on each in turn; and the memory of a process.
 
 use std::fs;
+use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
+use procfs::process::Process;
+
 use super::Stop;
-use super::caches::{kib, write_back};
+use super::caches::write_back;
 use super::data::numbered;
 use crate::error::{Context, Error, Result};
 
@@ -95,10 +98,9 @@ pub fn remove(dir: &Path, stop: &Stop) -> Result<()> {
 
 /// The anonymous memory of a process in bytes, without mapped files.
 pub fn memory(pid: u32) -> Result<u64> {
-    let path = format!("/proc/{pid}/status");
-    let status = fs::read_to_string(&path).at("read", &path)?;
-    let gone = || Error::refused(format!("{path} names no memory: the process has ended"), "look into its log");
-    kib(&status, "RssAnon:").ok_or_else(gone)
+    let status = Process::new(pid.cast_signed()).and_then(|process| process.status()).map_err(io::Error::other);
+    let gone = || Error::refused(format!("process {pid} has no memory: it has ended"), "look into its log");
+    status.at("read", format!("/proc/{pid}/status"))?.rssanon.map(|kib| kib << 10).ok_or_else(gone)
 }
 
 #[cfg(test)]

@@ -1,7 +1,10 @@
 //! Processes as `/proc` shows them: which files they hold open, and what blocks them. Little can be seen of other
 //! users' processes.
 
-use std::path::{Path, PathBuf};
+use std::fs::DirEntry;
+use std::path::PathBuf;
+
+use procfs::process::{Process, StatFlags};
 
 /// All processes that this user may see.
 pub fn processes() -> impl Iterator<Item = u32> {
@@ -14,16 +17,18 @@ pub fn processes() -> impl Iterator<Item = u32> {
 /// The first thread of a killed process may have given up its descriptors while another, which waits in the kernel,
 /// still holds them all: each thread is checked until one has some.
 pub fn open_files(pid: u32) -> Vec<PathBuf> {
-    let held = |thread: PathBuf| -> Vec<PathBuf> {
-        let entries = std::fs::read_dir(thread.join("fd")).into_iter().flatten().flatten();
+    let threads = std::fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
+    let held = |thread: DirEntry| -> Vec<PathBuf> {
+        let entries = std::fs::read_dir(thread.path().join("fd")).into_iter().flatten().flatten();
         entries.filter_map(|entry| std::fs::read_link(entry.path()).ok()).collect()
     };
-    threads(pid).map(held).find(|held| !held.is_empty()).unwrap_or_default()
+    threads.map(held).find(|held| !held.is_empty()).unwrap_or_default()
 }
 
 /// What blocks a process, and the remedy; `None` if nothing can be seen.
 pub(super) fn standstill(pid: u32) -> Option<(&'static str, String)> {
-    let states: Vec<char> = threads(pid).filter_map(|thread| state(&thread)).collect();
+    let threads = Process::new(pid.cast_signed()).and_then(|process| process.tasks()).ok()?;
+    let states: Vec<char> = threads.filter_map(|thread| Some(thread.ok()?.stat().ok()?.state)).collect();
     if states.iter().any(|state| matches!(state, 'T' | 't')) {
         return Some(("is stopped", format!("let it go on: kill -CONT {pid}")));
     }
@@ -35,23 +40,8 @@ pub(super) fn standstill(pid: u32) -> Option<(&'static str, String)> {
 
 /// Whether a process is exiting: killed, and about to release what it holds.
 pub(super) fn is_ending(pid: u32) -> bool {
-    /// `PF_EXITING` of the kernel's flags, the seventh field after the name.
-    const EXITING: u64 = 4;
-    let Ok(stat) = std::fs::read_to_string(format!("/proc/{pid}/stat")) else { return true };
-    let fields = stat.rsplit_once(") ").map(|(_, fields)| fields);
-    let flags = fields.and_then(|fields| fields.split(' ').nth(6)?.parse::<u64>().ok());
-    flags.is_some_and(|flags| flags & EXITING != 0)
-}
-
-fn threads(pid: u32) -> impl Iterator<Item = PathBuf> {
-    let entries = std::fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
-    entries.map(|entry| entry.path())
-}
-
-/// The letter after the name, which is in parentheses and may itself contain some.
-fn state(thread: &Path) -> Option<char> {
-    let stat = std::fs::read_to_string(thread.join("stat")).ok()?;
-    stat.rsplit_once(") ")?.1.chars().next()
+    let stat = Process::new(pid.cast_signed()).and_then(|process| process.stat());
+    stat.map_or(true, |stat| stat.flags & StatFlags::PF_EXITING.bits() != 0)
 }
 
 #[cfg(test)]

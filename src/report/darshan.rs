@@ -236,7 +236,7 @@ fn times(meta: &Meta) -> (Range<Duration>, Duration) {
 mod tests {
     use super::*;
     use crate::stats::access;
-    use crate::stats::counters::{Call, Tier};
+    use crate::stats::counters::{Call, Op, Tier};
     use crate::stats::recording::{self, HeatRow, Writer};
     use crate::stats::trace::{Block, block};
     use crate::stats::traced::Traced;

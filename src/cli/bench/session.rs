@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use bytesize::ByteSize;
 use nix::sys::statvfs::statvfs;
+use procfs::{Current as _, Meminfo};
 
 use super::super::outcome::{Exit, Failure};
 use super::super::progress::Steps;
@@ -319,7 +320,7 @@ fn machine() -> Machine {
     Machine {
         kernel: read("/proc/sys/kernel/osrelease").trim().to_owned(),
         cpus: std::thread::available_parallelism().map_or(1, usize::from),
-        memory: caches::kib(&read("/proc/meminfo"), "MemTotal:").unwrap_or_default(),
+        memory: Meminfo::current().map_or(0, |meminfo| meminfo.mem_total),
         cpu: model.map_or_else(String::new, |(_, name)| name.trim().to_owned()),
     }
 }

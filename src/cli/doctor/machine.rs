@@ -3,6 +3,7 @@
 use nix::sys::resource::{Resource, getrlimit};
 use nix::sys::utsname::uname;
 use nix::unistd::geteuid;
+use procfs::process::Process;
 
 use super::finding::Finding;
 use crate::mount;
@@ -74,9 +75,8 @@ fn who_uses() -> Finding {
 }
 
 fn has_capability(bit: u32) -> bool {
-    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let effective = status.lines().find_map(|line| line.strip_prefix("CapEff:")).map(str::trim);
-    effective.and_then(|hex| u64::from_str_radix(hex, 16).ok()).is_some_and(|mask| mask & (1 << bit) != 0)
+    let status = Process::myself().and_then(|process| process.status());
+    status.is_ok_and(|status| status.capeff & (1 << bit) != 0)
 }
 
 fn descriptors() -> Finding {

@@ -27,6 +27,7 @@ use nix::sys::statvfs::fstatvfs;
 use nix::sys::time::TimeSpec;
 use nix::time::{ClockId, clock_gettime};
 use nix::unistd::{self, Gid, Uid, UnlinkatFlags, Whence};
+use procfs::process::Process;
 use rustix::fs::{IFlags, RenameFlags, ioctl_getflags, ioctl_setflags, renameat_with};
 use xattr::FileExt as _;
 
@@ -569,13 +570,9 @@ fn is_closed<T>(done: &io::Result<T>, name: &OsStr) -> bool {
 fn heeds_modes() -> bool {
     const DAC_OVERRIDE: u64 = 1 << 1;
     static HEEDS: OnceLock<bool> = OnceLock::new();
-    let effective = |status: String| {
-        let set = status.lines().find_map(|line| line.strip_prefix("CapEff:"))?;
-        u64::from_str_radix(set.trim(), 16).ok()
-    };
-    *HEEDS.get_or_init(|| match fs::read_to_string("/proc/self/status").ok().and_then(effective) {
-        Some(set) => set & DAC_OVERRIDE == 0,
-        None => !unistd::geteuid().is_root(),
+    *HEEDS.get_or_init(|| match Process::myself().and_then(|process| process.status()) {
+        Ok(status) => status.capeff & DAC_OVERRIDE == 0,
+        Err(_) => !unistd::geteuid().is_root(),
     })
 }
 
