@@ -235,6 +235,8 @@ fn times(meta: &Meta) -> (Range<Duration>, Duration) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::report::sample;
+    use crate::report::traced::sample::read;
     use crate::stats::access;
     use crate::stats::counters::{Call, Op, Tier};
     use crate::stats::recording::{self, HeatRow, Writer};
@@ -243,7 +245,6 @@ mod tests {
     use layout::tests::{Found, found};
     use rand::rngs::SmallRng;
     use rand::{RngExt, SeedableRng};
-    use std::io::Cursor;
 
     /// A call of millisecond `n`, at offset `n`.
     pub(super) fn traced(op: Op, n: u64, ino: u64, process: u32) -> Traced {
@@ -286,10 +287,6 @@ mod tests {
         out.files(files.iter().cloned()).expect("into memory");
         out.rest(&[]).expect("into memory");
         out.into_inner()
-    }
-
-    fn read(bytes: Vec<u8>) -> Recording {
-        Recording::read(vec![Box::new(Cursor::new(bytes))]).expect("a recording")
     }
 
     /// A file that these processes have opened and read.
@@ -493,7 +490,7 @@ mod tests {
     fn a_recording_that_is_cut_anywhere_gives_a_sound_log() {
         let whole = any_recording(&mut SmallRng::seed_from_u64(11));
         for len in 0..whole.len() {
-            match Recording::read(vec![Box::new(Cursor::new(whole[..len].to_vec()))]) {
+            match sample::read(whole[..len].to_vec()) {
                 Err(why) => assert!(why.contains("no recording"), "{len}: {why}"),
                 Ok(mut cut) => {
                     let is_told = !cut.is_whole || !cut.flaws.is_empty();

@@ -218,15 +218,8 @@ pub(crate) fn made() -> Made {
         drained: Some(6.016),
         ..Checkpoint::default()
     }];
-    meta.windows = vec![RecordedWindow {
-        name: "w1".into(),
-        began: 1.0,
-        ended: 2.0,
-        files: 2,
-        processes: 2,
-        bytes_read: 500_000,
-        bytes_written: 0,
-    }];
+    let window = RecordedWindow { name: "w1".into(), began: 1.0, ended: 2.0, ..RecordedWindow::default() };
+    meta.windows = vec![RecordedWindow { files: 2, processes: 2, bytes_read: 500_000, ..window }];
     meta.marks = vec![Mark { at: 2.0, text: "step 100".into() }];
     made
 }
@@ -276,18 +269,9 @@ pub(crate) fn hostile() -> Made {
     meta.epochs = vec![Epoch { number: 2, ended: 1e300, bytes_slow: u64::MAX, ..Epoch::default() }; 5000];
     let checkpoint = Checkpoint { path: long.clone(), bytes: u64::MAX, absorbed: 300.0, ..Checkpoint::default() };
     meta.checkpoints = vec![checkpoint; 1000];
-    meta.windows = vec![
-        RecordedWindow {
-            name: NAME.into(),
-            began: 9.0,
-            ended: 1.0,
-            files: 1,
-            processes: 1,
-            bytes_read: 1,
-            bytes_written: 1
-        };
-        256
-    ];
+    let window =
+        RecordedWindow { name: NAME.into(), began: 9.0, ended: 1.0, files: 1, processes: 1, ..meta.windows[0].clone() };
+    meta.windows = vec![window; 256];
     meta.marks = vec![Mark { at: 3.0, text: NAME.into() }; 10_000];
     made
 }

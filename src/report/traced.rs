@@ -127,8 +127,6 @@ pub(super) fn completeness(recording: &Recording) -> Completeness<'_> {
 /// A recording like that of a loader and a checkpoint, with awkward cases.
 #[cfg(test)]
 pub(super) mod sample {
-    use std::io::Cursor;
-
     use super::*;
     use crate::error::Errno;
     use crate::stats::access::Cursor as Place;
@@ -222,6 +220,6 @@ pub(super) mod sample {
     }
 
     pub(crate) fn read(bytes: Vec<u8>) -> Recording {
-        Recording::read(vec![Box::new(Cursor::new(bytes))]).expect("a recording")
+        crate::report::sample::read(bytes).expect("a recording")
     }
 }

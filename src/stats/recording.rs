@@ -180,7 +180,7 @@ pub struct HeatRow {
     pub written: Vec<u64>,
 }
 
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct RecordedWindow {
     pub name: String,
     pub began: f64,

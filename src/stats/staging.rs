@@ -30,7 +30,7 @@ pub struct Staging {
 }
 
 /// One job. Counts are files.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Default, Serialize)]
 pub struct JobStatus {
     pub number: u64,
     /// The user who began it, unless that was root or the mount's owner.
@@ -63,10 +63,11 @@ pub struct StagingFailure {
     pub why: String,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, IntoStaticStr)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, IntoStaticStr)]
 #[serde(rename_all = "lowercase")]
 #[strum(serialize_all = "lowercase")]
 pub enum JobState {
+    #[default]
     Running,
     /// Everything was tried.
     Done,
@@ -83,21 +84,7 @@ impl Staging {
 
 impl JobStatus {
     pub fn new(number: u64, what: &str) -> Self {
-        JobStatus {
-            number,
-            by: None,
-            what: what.to_owned(),
-            state: JobState::Running,
-            directories: 0,
-            pending: 0,
-            complete: 0,
-            complete_bytes: 0,
-            there: 0,
-            no_room: 0,
-            failed: 0,
-            failures: Vec::new(),
-            took: Duration::ZERO,
-        }
+        JobStatus { number, what: what.to_owned(), ..JobStatus::default() }
     }
 
     /// Bytes per second; `None` before anything was copied.

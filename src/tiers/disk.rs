@@ -24,6 +24,8 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::error::Errno;
+
 /// A point in time: seconds and nanoseconds since 1970, as `stat(2)` gives them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Time {
@@ -242,16 +244,20 @@ pub trait Inode: Send + Sync + Debug {
     fn remove_xattr(&self, key: &[u8]) -> io::Result<()>;
     fn list_xattr(&self) -> io::Result<Vec<Vec<u8>>>;
     /// EINVAL for anything but a symbolic link.
-    fn readlink(&self) -> io::Result<Vec<u8>>;
-    /// Adds a name. ENOENT once it has none left.
-    fn link(&self, to: &dyn Dir, to_name: &[u8]) -> io::Result<()>;
+    fn readlink(&self) -> io::Result<Vec<u8>> {
+        Err(Errno::EINVAL.into())
+    }
+    /// Adds a name. ENOENT once it has none left; EBADF for one that is held by its content: names are added through
+    /// [`Dir::inode`].
+    fn link(&self, _to: &dyn Dir, _to_name: &[u8]) -> io::Result<()> {
+        Err(Errno::EBADF.into())
+    }
 }
 
 /// An open regular file.
-pub trait File: Send + Sync + Debug {
+pub trait File: Inode {
     /// The same file, open for reading and writing, whatever its names are now.
     fn reopen(&self) -> io::Result<Arc<dyn File>>;
-    fn stat(&self) -> io::Result<Stat>;
     /// Reads until `buf` is full or the file ends; a short count means end of file.
     fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize>;
     /// Writes all of `buf`, or fails. After a failure any part of it may have been written.
@@ -262,12 +268,6 @@ pub trait File: Send + Sync + Debug {
     fn seek(&self, what: Seek, offset: u64) -> io::Result<u64>;
     /// Makes bytes and attributes durable. An error is final for the pending data: never repeat the call to clear it.
     fn sync(&self) -> io::Result<()>;
-    fn set_attr(&self, new: &NewAttr) -> io::Result<()>;
-    fn get_xattr(&self, key: &[u8]) -> io::Result<Option<Vec<u8>>>;
-    fn set_xattr(&self, key: &[u8], value: &[u8]) -> io::Result<()>;
-    /// Removing what is not there succeeds.
-    fn remove_xattr(&self, key: &[u8]) -> io::Result<()>;
-    fn list_xattr(&self) -> io::Result<Vec<Vec<u8>>>;
     /// The descriptor for the kernel to read from, if there is one.
     fn descriptor(&self) -> Option<BorrowedFd<'_>>;
     /// Tells the page cache that these bytes will not be read again soon. A hint.

@@ -677,15 +677,37 @@ impl SimFile {
     }
 }
 
+impl disk::Inode for SimFile {
+    fn stat(&self) -> io::Result<Stat> {
+        self.handle.look(|s| s.stat(self.ino()))
+    }
+
+    fn set_attr(&self, new: &NewAttr) -> io::Result<()> {
+        self.handle.change("set_attr", b"", 0, |s, now, _| s.set_attr(self.ino(), new, now))
+    }
+
+    fn get_xattr(&self, key: &[u8]) -> io::Result<Option<Vec<u8>>> {
+        self.handle.look(|s| s.get_xattr(self.ino(), key))
+    }
+
+    fn set_xattr(&self, key: &[u8], value: &[u8]) -> io::Result<()> {
+        self.handle.change("set_xattr", b"", 0, |s, now, _| s.put_xattr(self.ino(), key, Some(value), now))
+    }
+
+    fn remove_xattr(&self, key: &[u8]) -> io::Result<()> {
+        self.handle.change("remove_xattr", b"", 0, |s, now, _| s.put_xattr(self.ino(), key, None, now))
+    }
+
+    fn list_xattr(&self) -> io::Result<Vec<Vec<u8>>> {
+        self.handle.look(|s| Ok(s.inode(self.ino())?.xattrs.keys().cloned().collect()))
+    }
+}
+
 impl File for SimFile {
     fn reopen(&self) -> io::Result<Arc<dyn File>> {
         let mut state = self.handle.disk.state.lock();
         state.may(self.ino(), R | W)?;
         Ok(Arc::new(SimFile { handle: Handle::new(&self.handle.disk, &mut state, self.handle.ino), writable: true }))
-    }
-
-    fn stat(&self) -> io::Result<Stat> {
-        self.handle.look(|s| s.stat(self.ino()))
     }
 
     fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
@@ -744,26 +766,6 @@ impl File for SimFile {
             s.sync_file(self.ino(), self.handle.disk.order);
             Ok(())
         })
-    }
-
-    fn set_attr(&self, new: &NewAttr) -> io::Result<()> {
-        self.handle.change("set_attr", b"", 0, |s, now, _| s.set_attr(self.ino(), new, now))
-    }
-
-    fn get_xattr(&self, key: &[u8]) -> io::Result<Option<Vec<u8>>> {
-        self.handle.look(|s| s.get_xattr(self.ino(), key))
-    }
-
-    fn set_xattr(&self, key: &[u8], value: &[u8]) -> io::Result<()> {
-        self.handle.change("set_xattr", b"", 0, |s, now, _| s.put_xattr(self.ino(), key, Some(value), now))
-    }
-
-    fn remove_xattr(&self, key: &[u8]) -> io::Result<()> {
-        self.handle.change("remove_xattr", b"", 0, |s, now, _| s.put_xattr(self.ino(), key, None, now))
-    }
-
-    fn list_xattr(&self) -> io::Result<Vec<Vec<u8>>> {
-        self.handle.look(|s| Ok(s.inode(self.ino())?.xattrs.keys().cloned().collect()))
     }
 
     fn descriptor(&self) -> Option<std::os::fd::BorrowedFd<'_>> {

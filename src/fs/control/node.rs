@@ -17,62 +17,47 @@ pub(in crate::fs) fn owns(ino: Ino) -> bool {
     ino >= LINKS
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::fs) enum Node {
-    Dir,
-    Stats,
-    StatsJson,
-    Metrics,
-    Files,
-    FilesTsv,
-    FilesJson,
-    Processes,
-    ProcessesJson,
-    Queue,
-    QueueJson,
-    Staging,
-    StagingJson,
-    Windows,
-    WindowsJson,
-    TimelineJson,
-    Checkpoints,
-    CheckpointsJson,
-    LatestSafe,
-    Ops,
-    Recording,
-    Advice,
-    Config,
-    Control,
+/// One table for the files: the node, its name and its mode.
+macro_rules! files {
+    ($($node:ident $name:literal $perm:literal,)*) => {
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub(in crate::fs) enum Node {
+            Dir,
+            $($node,)*
+        }
+
+        const FILES: [(Node, &str, u32); [$($perm),*].len()] = [$((Node::$node, $name, $perm)),*];
+    };
 }
 
-/// The files, in the order of a listing, with their names and modes. 0o444: data of all users, where each is shown only
-/// their own (`figures.rs`), or nobody's data; 0o400: data of all users together, or of the tiers; the link has the
-/// mode of any link.
-const FILES: [(Node, &str, u32); 23] = [
-    (Node::Stats, "stats", 0o444),
-    (Node::StatsJson, "stats.json", 0o444),
-    (Node::Metrics, "metrics", 0o444),
-    (Node::Files, "files", 0o444),
-    (Node::FilesTsv, "files.tsv", 0o444),
-    (Node::FilesJson, "files.json", 0o444),
-    (Node::Processes, "processes", 0o444),
-    (Node::ProcessesJson, "processes.json", 0o444),
-    (Node::Queue, "queue", 0o444),
-    (Node::QueueJson, "queue.json", 0o444),
-    (Node::Staging, "staging", 0o444),
-    (Node::StagingJson, "staging.json", 0o444),
-    (Node::Windows, "windows", 0o400),
-    (Node::WindowsJson, "windows.json", 0o400),
-    (Node::TimelineJson, "timeline.json", 0o444),
-    (Node::Checkpoints, "checkpoints", 0o444),
-    (Node::CheckpointsJson, "checkpoints.json", 0o444),
-    (Node::LatestSafe, "latest-safe", 0o777),
-    (Node::Ops, "ops", 0o400),
-    (Node::Recording, "recording", 0o444),
-    (Node::Advice, "advice", 0o444),
-    (Node::Config, "config", 0o400),
-    (Node::Control, "control", 0o666),
-];
+// The files, in the order of a listing, with their names and modes. 0o444: data of all users, where each is shown only
+// their own (`figures.rs`), or nobody's data; 0o400: data of all users together, or of the tiers; the link has the
+// mode of any link.
+files! {
+    Stats "stats" 0o444,
+    StatsJson "stats.json" 0o444,
+    Metrics "metrics" 0o444,
+    Files "files" 0o444,
+    FilesTsv "files.tsv" 0o444,
+    FilesJson "files.json" 0o444,
+    Processes "processes" 0o444,
+    ProcessesJson "processes.json" 0o444,
+    Queue "queue" 0o444,
+    QueueJson "queue.json" 0o444,
+    Staging "staging" 0o444,
+    StagingJson "staging.json" 0o444,
+    Windows "windows" 0o400,
+    WindowsJson "windows.json" 0o400,
+    TimelineJson "timeline.json" 0o444,
+    Checkpoints "checkpoints" 0o444,
+    CheckpointsJson "checkpoints.json" 0o444,
+    LatestSafe "latest-safe" 0o777,
+    Ops "ops" 0o400,
+    Recording "recording" 0o444,
+    Advice "advice" 0o444,
+    Config "config" 0o400,
+    Control "control" 0o666,
+}
 
 impl Node {
     pub(super) fn files() -> impl Iterator<Item = Node> {

@@ -242,12 +242,11 @@ mod tests {
     use super::*;
     use crate::error::Errno;
     use crate::report::darshan::tests::{recorded, traced};
-    use std::io::Cursor;
 
     const ALWAYS: Range<Duration> = Duration::ZERO..Duration::MAX;
 
     fn recording(calls: &[Traced]) -> Recording {
-        Recording::read(vec![Box::new(Cursor::new(recorded(calls, &[])))]).expect("a recording")
+        crate::report::traced::sample::read(recorded(calls, &[]))
     }
 
     fn written(recording: &mut Recording, together: u64, time: &Range<Duration>) -> Vec<u8> {

@@ -24,6 +24,7 @@ use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
+use delegate::delegate;
 use nix::errno::Errno;
 
 use crate::error::{Context, Result};
@@ -85,8 +86,8 @@ enum Node<'a> {
     Dir(&'a At),
     /// The last field is where a rename takes it.
     Named(&'a At, &'a [u8], Option<(&'a At, &'a [u8])>),
-    File(&'a ClosableFile),
-    Inode(&'a ClosableInode),
+    File(&'a Closable<dyn File>),
+    Inode(&'a Closable<dyn Inode>),
 }
 
 impl Node<'_> {
@@ -392,7 +393,7 @@ impl ClosableDir {
     }
 
     fn file(&self, name: &[u8], inner: Arc<dyn File>) -> Arc<dyn File> {
-        Arc::new(ClosableFile { at: self.0.clone(), name: name.to_vec(), inner })
+        Arc::new(Closable { at: self.0.clone(), name: name.to_vec(), inner })
     }
 }
 
@@ -446,7 +447,7 @@ impl Dir for ClosableDir {
 
     fn inode(&self, name: &[u8]) -> io::Result<Arc<dyn Inode>> {
         let inner = self.here(|dir| dir.inode(name))?;
-        Ok(Arc::new(ClosableInode { at: self.0.clone(), name: name.to_vec(), inner }))
+        Ok(Arc::new(Closable { at: self.0.clone(), name: name.to_vec(), inner }))
     }
 
     /// Moving a directory to another parent also writes to the directory itself.
@@ -473,26 +474,6 @@ impl Dir for ClosableDir {
         self.here(|dir| dir.list())
     }
 
-    fn sync(&self) -> io::Result<()> {
-        self.0.inner.sync()
-    }
-
-    fn sync_all(&self) -> io::Result<()> {
-        self.0.inner.sync_all()
-    }
-
-    fn space(&self) -> io::Result<Space> {
-        self.0.inner.space()
-    }
-
-    fn order(&self) -> MetadataOrder {
-        self.0.inner.order()
-    }
-
-    fn rotates(&self) -> bool {
-        self.0.inner.rotates()
-    }
-
     fn heeds_modes(&self) -> bool {
         true
     }
@@ -500,23 +481,56 @@ impl Dir for ClosableDir {
     fn as_any(&self) -> &dyn Any {
         self
     }
-}
 
-#[derive(Debug)]
-struct ClosableInode {
-    at: Arc<At>,
-    name: Vec<u8>,
-    inner: Arc<dyn Inode>,
-}
-
-impl ClosableInode {
-    /// A call on the extended attributes.
-    fn call<T>(&self, call: impl Fn(&dyn Inode) -> io::Result<T>) -> io::Result<T> {
-        self.at.opener.call(&[Node::Inode(self)], || call(&*self.inner))
+    delegate! {
+        to self.0.inner {
+            fn sync(&self) -> io::Result<()>;
+            fn sync_all(&self) -> io::Result<()>;
+            fn space(&self) -> io::Result<Space>;
+            fn order(&self) -> MetadataOrder;
+            fn rotates(&self) -> bool;
+        }
     }
 }
 
-impl Inode for ClosableInode {
+/// An inode, or an open file.
+#[derive(Debug)]
+struct Closable<T: ?Sized> {
+    at: Arc<At>,
+    name: Vec<u8>,
+    inner: Arc<T>,
+}
+
+/// What is to be opened for a call on the extended attributes.
+trait AsNode {
+    fn as_node(&self) -> Node<'_>;
+}
+
+impl AsNode for Closable<dyn File> {
+    fn as_node(&self) -> Node<'_> {
+        Node::File(self)
+    }
+}
+
+impl AsNode for Closable<dyn Inode> {
+    fn as_node(&self) -> Node<'_> {
+        Node::Inode(self)
+    }
+}
+
+impl<T: ?Sized> Closable<T>
+where
+    Closable<T>: AsNode,
+{
+    fn call<R>(&self, call: impl Fn(&T) -> io::Result<R>) -> io::Result<R> {
+        self.at.opener.call(&[self.as_node()], || call(&self.inner))
+    }
+}
+
+impl<T: Inode + ?Sized> Inode for Closable<T>
+where
+    Closable<T>: AsNode,
+{
     fn stat(&self) -> io::Result<Stat> {
         self.at.opener.look(&[], || self.inner.stat())
     }
@@ -543,98 +557,37 @@ impl Inode for ClosableInode {
         self.call(|inode| inode.list_xattr())
     }
 
-    fn readlink(&self) -> io::Result<Vec<u8>> {
-        self.inner.readlink()
-    }
-
     fn link(&self, to: &dyn Dir, to_name: &[u8]) -> io::Result<()> {
         let to = other(to)?;
         self.at.opener.call(&[Node::Dir(to)], || self.inner.link(&*to.inner, to_name))
     }
-}
 
-#[derive(Debug)]
-struct ClosableFile {
-    at: Arc<At>,
-    name: Vec<u8>,
-    inner: Arc<dyn File>,
-}
-
-impl ClosableFile {
-    fn call<T>(&self, call: impl Fn(&dyn File) -> io::Result<T>) -> io::Result<T> {
-        self.at.opener.call(&[Node::File(self)], || call(&*self.inner))
+    delegate! {
+        to self.inner {
+            fn readlink(&self) -> io::Result<Vec<u8>>;
+        }
     }
 }
 
-impl File for ClosableFile {
+impl File for Closable<dyn File> {
     fn reopen(&self) -> io::Result<Arc<dyn File>> {
         let inner = self.call(|file| file.reopen())?;
-        Ok(Arc::new(ClosableFile { at: self.at.clone(), name: self.name.clone(), inner }))
+        Ok(Arc::new(Closable { at: self.at.clone(), name: self.name.clone(), inner }))
     }
 
-    fn stat(&self) -> io::Result<Stat> {
-        self.at.opener.look(&[], || self.inner.stat())
-    }
-
-    fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
-        self.inner.read_at(buf, offset)
-    }
-
-    fn write_at(&self, buf: &[u8], offset: u64) -> io::Result<()> {
-        self.inner.write_at(buf, offset)
-    }
-
-    fn set_len(&self, len: u64) -> io::Result<()> {
-        self.inner.set_len(len)
-    }
-
-    fn allocate(&self, what: Allocate, offset: u64, len: u64) -> io::Result<()> {
-        self.inner.allocate(what, offset, len)
-    }
-
-    fn seek(&self, what: Seek, offset: u64) -> io::Result<u64> {
-        self.inner.seek(what, offset)
-    }
-
-    fn sync(&self) -> io::Result<()> {
-        self.inner.sync()
-    }
-
-    fn set_attr(&self, new: &NewAttr) -> io::Result<()> {
-        let call = || self.inner.set_attr(new);
-        if new.perm.is_some() { self.at.opener.call_in_turn(&[], call) } else { call() }
-    }
-
-    fn get_xattr(&self, key: &[u8]) -> io::Result<Option<Vec<u8>>> {
-        self.call(|file| file.get_xattr(key))
-    }
-
-    fn set_xattr(&self, key: &[u8], value: &[u8]) -> io::Result<()> {
-        self.call(|file| file.set_xattr(key, value))
-    }
-
-    fn remove_xattr(&self, key: &[u8]) -> io::Result<()> {
-        self.call(|file| file.remove_xattr(key))
-    }
-
-    fn list_xattr(&self) -> io::Result<Vec<Vec<u8>>> {
-        self.call(|file| file.list_xattr())
-    }
-
-    fn descriptor(&self) -> Option<BorrowedFd<'_>> {
-        self.inner.descriptor()
-    }
-
-    fn forget_cached(&self) {
-        self.inner.forget_cached();
-    }
-
-    fn write_behind(&self, range: Range<u64>) {
-        self.inner.write_behind(range);
-    }
-
-    fn place(&self) -> Option<u64> {
-        self.inner.place()
+    delegate! {
+        to self.inner {
+            fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize>;
+            fn write_at(&self, buf: &[u8], offset: u64) -> io::Result<()>;
+            fn set_len(&self, len: u64) -> io::Result<()>;
+            fn allocate(&self, what: Allocate, offset: u64, len: u64) -> io::Result<()>;
+            fn seek(&self, what: Seek, offset: u64) -> io::Result<u64>;
+            fn sync(&self) -> io::Result<()>;
+            fn descriptor(&self) -> Option<BorrowedFd<'_>>;
+            fn forget_cached(&self);
+            fn write_behind(&self, range: Range<u64>);
+            fn place(&self) -> Option<u64>;
+        }
     }
 }
 

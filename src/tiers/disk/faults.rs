@@ -29,6 +29,7 @@ use std::os::fd::BorrowedFd;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use delegate::delegate;
 use parking_lot::Mutex;
 
 use super::{
@@ -475,7 +476,7 @@ struct FaultyDir {
 
 impl FaultyDir {
     fn file(&self, name: &[u8], inner: Arc<dyn File>) -> Arc<dyn File> {
-        Arc::new(FaultyFile { at: self.at.below(name), inner })
+        Arc::new(Faulty { at: self.at.below(name), inner })
     }
 }
 
@@ -528,7 +529,7 @@ impl Dir for FaultyDir {
 
     fn inode(&self, name: &[u8]) -> io::Result<Arc<dyn Inode>> {
         let inner = self.at.call("stat", name, || self.inner.inode(name))?;
-        Ok(Arc::new(FaultyInode { at: self.at.below(name), inner }))
+        Ok(Arc::new(Faulty { at: self.at.below(name), inner }))
     }
 
     fn rename(&self, name: &[u8], to: &dyn Dir, to_name: &[u8], mode: RenameMode) -> io::Result<()> {
@@ -559,30 +560,27 @@ impl Dir for FaultyDir {
         self.at.call("space", b".", || self.inner.space())
     }
 
-    fn order(&self) -> MetadataOrder {
-        self.inner.order()
-    }
-
-    fn rotates(&self) -> bool {
-        self.inner.rotates()
-    }
-
-    fn heeds_modes(&self) -> bool {
-        self.inner.heeds_modes()
-    }
-
     fn as_any(&self) -> &dyn Any {
         self
     }
+
+    delegate! {
+        to self.inner {
+            fn order(&self) -> MetadataOrder;
+            fn rotates(&self) -> bool;
+            fn heeds_modes(&self) -> bool;
+        }
+    }
 }
 
+/// An inode, or an open file.
 #[derive(Debug)]
-struct FaultyInode {
+struct Faulty<T: ?Sized> {
     at: At,
-    inner: Arc<dyn Inode>,
+    inner: Arc<T>,
 }
 
-impl Inode for FaultyInode {
+impl<T: Inode + ?Sized> Inode for Faulty<T> {
     fn stat(&self) -> io::Result<Stat> {
         self.at.call("stat", b".", || self.inner.stat())
     }
@@ -616,20 +614,10 @@ impl Inode for FaultyInode {
     }
 }
 
-#[derive(Debug)]
-struct FaultyFile {
-    at: At,
-    inner: Arc<dyn File>,
-}
-
-impl File for FaultyFile {
+impl File for Faulty<dyn File> {
     fn reopen(&self) -> io::Result<Arc<dyn File>> {
         let inner = self.at.call("reopen", b".", || self.inner.reopen())?;
-        Ok(Arc::new(FaultyFile { at: self.at.clone(), inner }))
-    }
-
-    fn stat(&self) -> io::Result<Stat> {
-        self.at.call("stat", b".", || self.inner.stat())
+        Ok(Arc::new(Faulty { at: self.at.clone(), inner }))
     }
 
     fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
@@ -668,44 +656,14 @@ impl File for FaultyFile {
         done
     }
 
-    fn set_attr(&self, new: &NewAttr) -> io::Result<()> {
-        apart(new).try_for_each(|part| self.at.act("set_attr", b".", || self.inner.set_attr(&part)))
-    }
-
-    fn get_xattr(&self, key: &[u8]) -> io::Result<Option<Vec<u8>>> {
-        self.at.call("get_xattr", b".", || self.inner.get_xattr(key))
-    }
-
-    fn set_xattr(&self, key: &[u8], value: &[u8]) -> io::Result<()> {
-        self.at.act("set_xattr", b".", || self.inner.set_xattr(key, value))
-    }
-
-    fn remove_xattr(&self, key: &[u8]) -> io::Result<()> {
-        self.at.act("remove_xattr", b".", || self.inner.remove_xattr(key))
-    }
-
-    fn list_xattr(&self) -> io::Result<Vec<Vec<u8>>> {
-        self.at.call("list_xattr", b".", || self.inner.list_xattr())
-    }
-
-    fn descriptor(&self) -> Option<BorrowedFd<'_>> {
-        self.inner.descriptor()
-    }
-
-    fn place(&self) -> Option<u64> {
-        self.inner.place()
-    }
-
-    fn write_behind(&self, range: Range<u64>) {
-        self.inner.write_behind(range);
-    }
-
-    fn stay_in_place(&self) {
-        self.inner.stay_in_place();
-    }
-
-    fn forget_cached(&self) {
-        self.inner.forget_cached();
+    delegate! {
+        to self.inner {
+            fn descriptor(&self) -> Option<BorrowedFd<'_>>;
+            fn place(&self) -> Option<u64>;
+            fn write_behind(&self, range: Range<u64>);
+            fn stay_in_place(&self);
+            fn forget_cached(&self);
+        }
     }
 }
 

@@ -14,6 +14,7 @@ use std::ops::Range;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
+use delegate::delegate;
 use nix::errno::Errno;
 
 use crate::error::{Context, Result};
@@ -103,18 +104,6 @@ impl Dir for ModeDir {
         Ok(Arc::new(ModeFile(file)))
     }
 
-    fn mkdir(&self, name: &[u8], perm: u32) -> io::Result<()> {
-        self.0.mkdir(name, perm)
-    }
-
-    fn mknod(&self, name: &[u8], kind: Kind, perm: u32, rdev: u64) -> io::Result<()> {
-        self.0.mknod(name, kind, perm, rdev)
-    }
-
-    fn symlink(&self, name: &[u8], target: &[u8]) -> io::Result<()> {
-        self.0.symlink(name, target)
-    }
-
     fn inode(&self, name: &[u8]) -> io::Result<Arc<dyn Inode>> {
         Ok(Arc::new(ModeInode { dir: self.0.clone(), name: name.to_vec(), inner: self.0.inode(name)? }))
     }
@@ -123,44 +112,25 @@ impl Dir for ModeDir {
         self.0.rename(name, inner(to), to_name, mode)
     }
 
-    fn unlink(&self, name: &[u8]) -> io::Result<()> {
-        self.0.unlink(name)
-    }
-
-    fn rmdir(&self, name: &[u8]) -> io::Result<()> {
-        self.0.rmdir(name)
-    }
-
-    fn list(&self) -> io::Result<Vec<DirEntry>> {
-        self.0.list()
-    }
-
-    fn sync(&self) -> io::Result<()> {
-        self.0.sync()
-    }
-
-    fn sync_all(&self) -> io::Result<()> {
-        self.0.sync_all()
-    }
-
-    fn space(&self) -> io::Result<Space> {
-        self.0.space()
-    }
-
-    fn order(&self) -> MetadataOrder {
-        self.0.order()
-    }
-
-    fn rotates(&self) -> bool {
-        self.0.rotates()
-    }
-
-    fn heeds_modes(&self) -> bool {
-        self.0.heeds_modes()
-    }
-
     fn as_any(&self) -> &dyn Any {
         self
+    }
+
+    delegate! {
+        to self.0 {
+            fn mkdir(&self, name: &[u8], perm: u32) -> io::Result<()>;
+            fn mknod(&self, name: &[u8], kind: Kind, perm: u32, rdev: u64) -> io::Result<()>;
+            fn symlink(&self, name: &[u8], target: &[u8]) -> io::Result<()>;
+            fn unlink(&self, name: &[u8]) -> io::Result<()>;
+            fn rmdir(&self, name: &[u8]) -> io::Result<()>;
+            fn list(&self) -> io::Result<Vec<DirEntry>>;
+            fn sync(&self) -> io::Result<()>;
+            fn sync_all(&self) -> io::Result<()>;
+            fn space(&self) -> io::Result<Space>;
+            fn order(&self) -> MetadataOrder;
+            fn rotates(&self) -> bool;
+            fn heeds_modes(&self) -> bool;
+        }
     }
 }
 
@@ -187,65 +157,27 @@ impl Inode for ModeInode {
         }
     }
 
-    fn get_xattr(&self, key: &[u8]) -> io::Result<Option<Vec<u8>>> {
-        self.inner.get_xattr(key)
-    }
-
-    fn set_xattr(&self, key: &[u8], value: &[u8]) -> io::Result<()> {
-        self.inner.set_xattr(key, value)
-    }
-
-    fn remove_xattr(&self, key: &[u8]) -> io::Result<()> {
-        self.inner.remove_xattr(key)
-    }
-
-    fn list_xattr(&self) -> io::Result<Vec<Vec<u8>>> {
-        self.inner.list_xattr()
-    }
-
-    fn readlink(&self) -> io::Result<Vec<u8>> {
-        self.inner.readlink()
-    }
-
     fn link(&self, to: &dyn Dir, to_name: &[u8]) -> io::Result<()> {
         self.inner.link(inner(to), to_name)
+    }
+
+    delegate! {
+        to self.inner {
+            fn get_xattr(&self, key: &[u8]) -> io::Result<Option<Vec<u8>>>;
+            fn set_xattr(&self, key: &[u8], value: &[u8]) -> io::Result<()>;
+            fn remove_xattr(&self, key: &[u8]) -> io::Result<()>;
+            fn list_xattr(&self) -> io::Result<Vec<Vec<u8>>>;
+            fn readlink(&self) -> io::Result<Vec<u8>>;
+        }
     }
 }
 
 #[derive(Debug)]
 struct ModeFile(Arc<dyn File>);
 
-impl File for ModeFile {
-    fn reopen(&self) -> io::Result<Arc<dyn File>> {
-        Ok(Arc::new(ModeFile(self.0.reopen()?)))
-    }
-
+impl Inode for ModeFile {
     fn stat(&self) -> io::Result<Stat> {
         Ok(shown(self.0.stat()?, self.0.get_xattr(MODE)?))
-    }
-
-    fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
-        self.0.read_at(buf, offset)
-    }
-
-    fn write_at(&self, buf: &[u8], offset: u64) -> io::Result<()> {
-        self.0.write_at(buf, offset)
-    }
-
-    fn set_len(&self, len: u64) -> io::Result<()> {
-        self.0.set_len(len)
-    }
-
-    fn allocate(&self, what: Allocate, offset: u64, len: u64) -> io::Result<()> {
-        self.0.allocate(what, offset, len)
-    }
-
-    fn seek(&self, what: Seek, offset: u64) -> io::Result<u64> {
-        self.0.seek(what, offset)
-    }
-
-    fn sync(&self) -> io::Result<()> {
-        self.0.sync()
     }
 
     fn set_attr(&self, new: &NewAttr) -> io::Result<()> {
@@ -285,27 +217,31 @@ impl File for ModeFile {
         self.0.set_xattr(key, value)
     }
 
-    fn remove_xattr(&self, key: &[u8]) -> io::Result<()> {
-        self.0.remove_xattr(key)
+    delegate! {
+        to self.0 {
+            fn remove_xattr(&self, key: &[u8]) -> io::Result<()>;
+            fn list_xattr(&self) -> io::Result<Vec<Vec<u8>>>;
+        }
+    }
+}
+
+impl File for ModeFile {
+    fn reopen(&self) -> io::Result<Arc<dyn File>> {
+        Ok(Arc::new(ModeFile(self.0.reopen()?)))
     }
 
-    fn list_xattr(&self) -> io::Result<Vec<Vec<u8>>> {
-        self.0.list_xattr()
-    }
-
-    fn descriptor(&self) -> Option<BorrowedFd<'_>> {
-        self.0.descriptor()
-    }
-
-    fn forget_cached(&self) {
-        self.0.forget_cached();
-    }
-
-    fn write_behind(&self, range: Range<u64>) {
-        self.0.write_behind(range);
-    }
-
-    fn place(&self) -> Option<u64> {
-        self.0.place()
+    delegate! {
+        to self.0 {
+            fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize>;
+            fn write_at(&self, buf: &[u8], offset: u64) -> io::Result<()>;
+            fn set_len(&self, len: u64) -> io::Result<()>;
+            fn allocate(&self, what: Allocate, offset: u64, len: u64) -> io::Result<()>;
+            fn seek(&self, what: Seek, offset: u64) -> io::Result<u64>;
+            fn sync(&self) -> io::Result<()>;
+            fn descriptor(&self) -> Option<BorrowedFd<'_>>;
+            fn forget_cached(&self);
+            fn write_behind(&self, range: Range<u64>);
+            fn place(&self) -> Option<u64>;
+        }
     }
 }

@@ -389,6 +389,43 @@ impl OsFile {
     }
 }
 
+impl Inode for OsFile {
+    fn stat(&self) -> io::Result<Stat> {
+        retry(|| stat::fstat(&self.fd)).map(|s| to_stat(&s))
+    }
+
+    fn set_attr(&self, new: &NewAttr) -> io::Result<()> {
+        if new.uid.is_some() || new.gid.is_some() {
+            let (uid, gid) = owner(new);
+            retry(|| unistd::fchown(&self.fd, uid, gid))?;
+        }
+        if let Some(perm) = new.perm {
+            retry(|| stat::fchmod(&self.fd, mode(perm)))?;
+        }
+        if new.atime.is_some() || new.mtime.is_some() {
+            let (atime, mtime) = (time_spec(new.atime)?, time_spec(new.mtime)?);
+            retry(|| stat::futimens(&self.fd, &atime, &mtime))?;
+        }
+        Ok(())
+    }
+
+    fn get_xattr(&self, key: &[u8]) -> io::Result<Option<Vec<u8>>> {
+        self.fd.get_xattr(OsStr::from_bytes(key))
+    }
+
+    fn set_xattr(&self, key: &[u8], value: &[u8]) -> io::Result<()> {
+        self.fd.set_xattr(OsStr::from_bytes(key), value)
+    }
+
+    fn remove_xattr(&self, key: &[u8]) -> io::Result<()> {
+        absent_is_fine(self.fd.remove_xattr(OsStr::from_bytes(key)))
+    }
+
+    fn list_xattr(&self) -> io::Result<Vec<Vec<u8>>> {
+        Ok(self.fd.list_xattr()?.map(OsStringExt::into_vec).collect())
+    }
+}
+
 impl File for OsFile {
     fn reopen(&self) -> io::Result<Arc<dyn File>> {
         // Through the descriptor: the file may have no name that we know.
@@ -397,10 +434,6 @@ impl File for OsFile {
         let flags = OFlag::O_RDWR | OFlag::O_CLOEXEC;
         let fd: OwnedFd = if self.unnoticed { unnoticed_if_may(open, flags) } else { open(flags) }?;
         Ok(Arc::new(OsFile { fd: fd.into(), unnoticed: self.unnoticed }))
-    }
-
-    fn stat(&self) -> io::Result<Stat> {
-        retry(|| stat::fstat(&self.fd)).map(|s| to_stat(&s))
     }
 
     fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
@@ -448,26 +481,6 @@ impl File for OsFile {
 
     fn sync(&self) -> io::Result<()> {
         self.fd.sync_all()
-    }
-
-    fn set_attr(&self, new: &NewAttr) -> io::Result<()> {
-        set_attr(&self.fd, new)
-    }
-
-    fn get_xattr(&self, key: &[u8]) -> io::Result<Option<Vec<u8>>> {
-        self.fd.get_xattr(OsStr::from_bytes(key))
-    }
-
-    fn set_xattr(&self, key: &[u8], value: &[u8]) -> io::Result<()> {
-        self.fd.set_xattr(OsStr::from_bytes(key), value)
-    }
-
-    fn remove_xattr(&self, key: &[u8]) -> io::Result<()> {
-        absent_is_fine(self.fd.remove_xattr(OsStr::from_bytes(key)))
-    }
-
-    fn list_xattr(&self) -> io::Result<Vec<Vec<u8>>> {
-        Ok(self.fd.list_xattr()?.map(OsStringExt::into_vec).collect())
     }
 
     fn descriptor(&self) -> Option<BorrowedFd<'_>> {
@@ -543,21 +556,6 @@ fn walk_from(dir: &fs::File, path: &OsStr) -> io::Result<fs::File> {
         at = Some(fd.into());
     }
     at.ok_or_else(|| Errno::EINVAL.into())
-}
-
-fn set_attr(fd: &fs::File, new: &NewAttr) -> io::Result<()> {
-    if new.uid.is_some() || new.gid.is_some() {
-        let (uid, gid) = owner(new);
-        retry(|| unistd::fchown(fd, uid, gid))?;
-    }
-    if let Some(perm) = new.perm {
-        retry(|| stat::fchmod(fd, mode(perm)))?;
-    }
-    if new.atime.is_some() || new.mtime.is_some() {
-        let (atime, mtime) = (time_spec(new.atime)?, time_spec(new.mtime)?);
-        retry(|| stat::futimens(fd, &atime, &mtime))?;
-    }
-    Ok(())
 }
 
 /// Whether even `.` could not be looked up in a directory, because its mode lets nobody but root search it.

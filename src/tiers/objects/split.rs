@@ -15,8 +15,10 @@ use std::ops::Range;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
+use delegate::delegate;
+
 use crate::error::Errno;
-use crate::tiers::disk::{Allocate, File, NewAttr, Seek, Stat};
+use crate::tiers::disk::{Allocate, File, Inode, NewAttr, Seek, Stat};
 use crate::tiers::objects::copy::{copy_data, next_data};
 
 #[derive(Debug)]
@@ -123,11 +125,7 @@ fn is(e: &io::Error, errno: Errno) -> bool {
     e.raw_os_error() == Some(errno as i32)
 }
 
-impl File for Split {
-    fn reopen(&self) -> io::Result<Arc<dyn File>> {
-        Ok(Arc::new(Split::new(self.head.reopen()?, self.tail.reopen()?, self.at)))
-    }
-
+impl Inode for Split {
     fn stat(&self) -> io::Result<Stat> {
         let (head, tail) = (self.head.stat()?, self.tail.stat()?);
         Ok(Stat {
@@ -137,6 +135,27 @@ impl File for Split {
             ctime: head.ctime.max(tail.ctime),
             ..tail
         })
+    }
+
+    fn set_attr(&self, new: &NewAttr) -> io::Result<()> {
+        // The later of the two times counts, so both are set.
+        self.head.set_attr(&NewAttr { atime: new.atime, mtime: new.mtime, ..NewAttr::default() })?;
+        self.tail.set_attr(new)
+    }
+
+    delegate! {
+        to self.tail {
+            fn get_xattr(&self, key: &[u8]) -> io::Result<Option<Vec<u8>>>;
+            fn set_xattr(&self, key: &[u8], value: &[u8]) -> io::Result<()>;
+            fn remove_xattr(&self, key: &[u8]) -> io::Result<()>;
+            fn list_xattr(&self) -> io::Result<Vec<Vec<u8>>>;
+        }
+    }
+}
+
+impl File for Split {
+    fn reopen(&self) -> io::Result<Arc<dyn File>> {
+        Ok(Arc::new(Split::new(self.head.reopen()?, self.tail.reopen()?, self.at)))
     }
 
     fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
@@ -221,28 +240,6 @@ impl File for Split {
     fn sync(&self) -> io::Result<()> {
         self.head.sync()?;
         self.tail.sync()
-    }
-
-    fn set_attr(&self, new: &NewAttr) -> io::Result<()> {
-        // The later of the two times counts, so both are set.
-        self.head.set_attr(&NewAttr { atime: new.atime, mtime: new.mtime, ..NewAttr::default() })?;
-        self.tail.set_attr(new)
-    }
-
-    fn get_xattr(&self, key: &[u8]) -> io::Result<Option<Vec<u8>>> {
-        self.tail.get_xattr(key)
-    }
-
-    fn set_xattr(&self, key: &[u8], value: &[u8]) -> io::Result<()> {
-        self.tail.set_xattr(key, value)
-    }
-
-    fn remove_xattr(&self, key: &[u8]) -> io::Result<()> {
-        self.tail.remove_xattr(key)
-    }
-
-    fn list_xattr(&self) -> io::Result<Vec<Vec<u8>>> {
-        self.tail.list_xattr()
     }
 
     fn descriptor(&self) -> Option<BorrowedFd<'_>> {

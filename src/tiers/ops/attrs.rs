@@ -188,6 +188,13 @@ impl Tiers {
         Ok(st.file(ino))
     }
 
+    /// The same for a caller that only looks: `None` for a file without a state, too.
+    fn known_file(&self, ino: Ino) -> Result<Option<Arc<FileState>>> {
+        let mut st = self.state.lock();
+        st.view.get(ino).ok_or(Errno::ESTALE)?;
+        Ok(st.known_file(ino))
+    }
+
     /// Changes attributes and length. A new length given without an open file is committed at once, as if the file had
     /// been opened and closed.
     pub fn setattr(&self, cx: &Cx, ino: Ino, set: &SetAttr) -> Result<Attr> {
@@ -398,12 +405,7 @@ impl Tiers {
         if key.starts_with(PRIVATE) {
             return self.own_xattr(ino, key);
         }
-        let file = {
-            let mut st = self.state.lock();
-            st.view.get(ino).ok_or(Errno::ESTALE)?;
-            st.known_file(ino)
-        };
-        let mut open = None;
+        let (file, mut open) = (self.known_file(ino)?, None);
         if let Some(file) = file {
             let io = self.shared(cx, &file)?;
             open.clone_from(&io.fd);
@@ -479,12 +481,7 @@ impl Tiers {
     }
 
     pub fn list_xattr(&self, cx: &Cx, ino: Ino) -> Result<Vec<Vec<u8>>> {
-        let file = {
-            let mut st = self.state.lock();
-            st.view.get(ino).ok_or(Errno::ESTALE)?;
-            st.known_file(ino)
-        };
-        let mut open = None;
+        let (file, mut open) = (self.known_file(ino)?, None);
         if let Some(file) = file {
             let io = self.shared(cx, &file)?;
             open.clone_from(&io.fd);
@@ -663,13 +660,12 @@ impl Tiers {
             changed_xattr(attrs, key, value);
             attrs.perm = perm.unwrap_or(attrs.perm);
         };
-        if self.log_attrs_aside(&mut st, ino, keep)? {
-            apply_xattr(&mut st, ino, key, value, None, now, has_object);
-            return mode.map_or(Ok(()), |new| self.apply_attr(&mut st, ino, &new, now, None, has_object));
-        }
-        let event = st.view.path(ino).filter(|_| self.is_in_order(&st, ino, io));
+        let is_aside = self.log_attrs_aside(&mut st, ino, keep)?;
+        let event = st.view.path(ino).filter(|_| !is_aside && self.is_in_order(&st, ino, io));
         let Some(path) = event else {
-            cx.proceed()?;
+            if !is_aside {
+                cx.proceed()?;
+            }
             apply_xattr(&mut st, ino, key, value, None, now, has_object);
             return mode.map_or(Ok(()), |new| self.apply_attr(&mut st, ino, &new, now, None, has_object));
         };
