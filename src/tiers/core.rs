@@ -22,6 +22,8 @@ use crate::tiers::{Ino, Options};
 const NO_ANSWER: &str = "no answer";
 
 /// See the module's documentation.
+#[derive(derive_more::Debug)]
+#[debug("Tiers({})", log.last())]
 pub struct EngineCore {
     pub(super) log: Log,
     pub(super) pool: Pool,
@@ -50,12 +52,6 @@ pub(crate) struct CoreParts {
     pub(crate) slow: SlowTier,
     pub(crate) fast: Arc<dyn Dir>,
     pub(crate) view: View,
-}
-
-impl std::fmt::Debug for EngineCore {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("EngineCore").field("log", &self.log.last()).finish_non_exhaustive()
-    }
 }
 
 impl EngineCore {
