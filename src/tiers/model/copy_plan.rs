@@ -85,7 +85,7 @@ mod tests {
 
     /// Copies the first ready versions that the plan names; returns how many.
     fn copy_some(queue: &mut Queue, most: usize, pressure: bool) -> usize {
-        let missing = queue.0.to_copy(pressure);
+        let missing = queue.0.plan_copies(pressure);
         let needed = missing.iter().filter(|(ino, (lsn, _))| is_needed(&queue.0, *ino, *lsn)).take(most);
         needed.map(|(_, (_, content))| copy(content)).count()
     }
@@ -169,7 +169,7 @@ mod tests {
             copy_some(&mut queue, 1, false);
         }
         assert_eq!(queue.0.queue.len(), FILES, "nothing was published");
-        assert!(queue.0.to_copy(false).is_empty());
+        assert!(queue.0.plan_copies(false).is_empty());
         assert_eq!(queue.0.copy_plan_looks(), FILES);
     }
 }

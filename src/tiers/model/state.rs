@@ -72,7 +72,7 @@ impl EngineState {
     }
 
     /// The versions that batches near the front of the queue wait for, in the order in which they are needed.
-    pub(crate) fn to_copy(&mut self, pressure: bool) -> Vec<(Ino, QueuedVersion)> {
+    pub(crate) fn plan_copies(&mut self, pressure: bool) -> Vec<(Ino, QueuedVersion)> {
         let mut plan = std::mem::take(&mut self.copy_plan);
         let missing = plan.missing(self, pressure).cloned().collect();
         self.copy_plan = plan;
