@@ -48,7 +48,7 @@ pub struct Totals {
     pub misses: Option<(String, u64)>,
     sizes: Vec<u64>,
     values: Values,
-    ranked: BTreeMap<Rank, FileRow>,
+    ranked: BTreeMap<ByTime, FileRow>,
 }
 
 /// A row of Darshan's file count summary.
@@ -140,7 +140,7 @@ impl Speeds {
 
 /// The place of a file among those that took longest, the last one first: its time, its path, and how many were ranked
 /// before it.
-type Rank = (Duration, Reverse<String>, usize);
+type ByTime = (Duration, Reverse<String>, usize);
 
 #[derive(Clone, Debug, Default)]
 struct Values {
