@@ -5,52 +5,39 @@
 //! that was to stand in for it is overwritten, or pressure ends. Then the front of the queue lacks a copy that the
 //! search does not know, sooner or later, and the search begins anew there.
 
-use std::collections::VecDeque;
-
 use crate::tiers::model::publish_plan::{GROUP_MAX, Walk, batch_at, missing_at_front, missing_in};
-use crate::tiers::model::queue::QueuedVersion;
+use crate::tiers::model::queue::{CopyCursor, QueuedVersion};
 use crate::tiers::model::state::EngineState;
 use crate::tiers::{Ino, Lsn};
 
-#[derive(Debug, Default)]
-pub(crate) struct CopyPlan {
-    /// All events up to here were looked at.
-    looked_at: Lsn,
-    /// The versions among them that are needed and had no copy, in the order in which they are needed.
-    found: VecDeque<(Ino, QueuedVersion)>,
-    /// How many batches were looked at since the start; for tests.
-    #[cfg(test)]
-    pub(super) looks: usize,
+/// The versions that batches near the front of the queue wait for, in the order in which they are needed, at most
+/// [`GROUP_MAX`].
+pub(crate) fn plan_copies(st: &mut EngineState, pressure: bool) -> Vec<(Ino, QueuedVersion)> {
+    let mut cursor = std::mem::take(&mut st.queue.copied);
+    let applied = st.queue.applied();
+    cursor.found.retain(|(_, (lsn, content))| *lsn > applied && content.exists() && !content.is_copied());
+    let is_known = |lsn| lsn > cursor.looked_at || cursor.found.iter().any(|(_, (known, _))| *known == lsn);
+    if !missing_at_front(st, pressure).into_iter().all(is_known) {
+        (cursor.looked_at, cursor.found) = Default::default();
+    }
+    look_on(&mut cursor, st, pressure);
+    let found = cursor.found.iter().cloned().collect();
+    st.queue.copied = cursor;
+    found
 }
 
-impl CopyPlan {
-    /// The versions that batches near the front of the queue wait for, in the order in which they are needed, at most
-    /// [`GROUP_MAX`].
-    pub(crate) fn missing(&mut self, st: &EngineState, pressure: bool) -> impl Iterator<Item = &(Ino, QueuedVersion)> {
-        let (applied, looked_at) = (st.queue.applied(), self.looked_at);
-        self.found.retain(|(_, (lsn, content))| *lsn > applied && content.exists() && !content.is_copied());
-        let is_known = |lsn: Lsn| lsn > looked_at || self.found.iter().any(|(_, (known, _))| *known == lsn);
-        if !missing_at_front(st, pressure).into_iter().all(is_known) {
-            self.looked_at = 0;
-            self.found.clear();
-        }
-        self.look_on(st, pressure);
-        self.found.iter()
-    }
-
-    /// Looks at the events behind those seen so far, until enough is found.
-    fn look_on(&mut self, st: &EngineState, pressure: bool) {
-        let mut walk = Walk::behind(self.looked_at);
-        let mut at = st.queue.index_behind(self.looked_at);
-        while at < st.queue.len() && self.found.len() < GROUP_MAX {
-            let batch = batch_at(st, &mut walk, at, pressure);
-            at = batch.as_ref().map_or(at + 1, |batch| batch.events.end);
-            self.looked_at = st.queue.events()[at - 1].lsn;
-            self.found.extend(batch.into_iter().flat_map(missing_in));
-            #[cfg(test)]
-            {
-                self.looks += 1;
-            }
+/// Looks at the events behind those seen so far, until enough is found.
+fn look_on(cursor: &mut CopyCursor, st: &EngineState, pressure: bool) {
+    let mut walk = Walk::behind(cursor.looked_at);
+    let mut at = st.queue.index_behind(cursor.looked_at);
+    while at < st.queue.len() && cursor.found.len() < GROUP_MAX {
+        let batch = batch_at(st, &mut walk, at, pressure);
+        at = batch.as_ref().map_or(at + 1, |batch| batch.events.end);
+        cursor.looked_at = st.queue.events()[at - 1].lsn;
+        cursor.found.extend(batch.into_iter().flat_map(missing_in));
+        #[cfg(test)]
+        {
+            cursor.looks += 1;
         }
     }
 }
@@ -85,7 +72,7 @@ mod tests {
 
     /// Copies the first ready versions that the plan names; returns how many.
     fn copy_some(queue: &mut Queue, most: usize, pressure: bool) -> usize {
-        let missing = queue.0.plan_copies(pressure);
+        let missing = plan_copies(&mut queue.0, pressure);
         let needed = missing.iter().filter(|(ino, (lsn, _))| is_needed(&queue.0, *ino, *lsn)).take(most);
         needed.map(|(_, (_, content))| copy(content)).count()
     }
@@ -169,7 +156,7 @@ mod tests {
             copy_some(&mut queue, 1, false);
         }
         assert_eq!(queue.0.queue.len(), FILES, "nothing was published");
-        assert!(queue.0.plan_copies(false).is_empty());
-        assert_eq!(queue.0.copy_plan_looks(), FILES);
+        assert!(plan_copies(&mut queue.0, false).is_empty());
+        assert_eq!(queue.0.queue.copied.looks, FILES);
     }
 }

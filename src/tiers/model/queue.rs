@@ -16,6 +16,18 @@ const EVENTS_KEPT: usize = 1024;
 /// A version of a file, and its event.
 pub(crate) type QueuedVersion = (Lsn, Arc<Content>);
 
+/// How far the search for versions to copy has come (`model/copy_plan.rs`).
+#[derive(Debug, Default)]
+pub(super) struct CopyCursor {
+    /// All events up to here were looked at.
+    pub(super) looked_at: Lsn,
+    /// The versions among them that are needed and had no copy, in the order in which they are needed.
+    pub(super) found: VecDeque<(Ino, QueuedVersion)>,
+    /// How many batches were looked at since the start; for tests.
+    #[cfg(test)]
+    pub(super) looks: usize,
+}
+
 #[derive(Debug, Default)]
 pub(crate) struct EventQueue {
     /// Not yet applied, by LSN.
@@ -23,6 +35,7 @@ pub(crate) struct EventQueue {
     applied: Lsn,
     /// The content events up to here were sealed at the last check, and perhaps further ones.
     sealed: Lsn,
+    pub(super) copied: CopyCursor,
     /// The pending versions, by file.
     versions: HashMap<Ino, SmallDeque<QueuedVersion>>,
     /// The last event that removed a name of a file.

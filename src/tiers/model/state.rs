@@ -14,12 +14,11 @@ use crate::tiers::disk::{Kind, Time};
 use crate::tiers::log::record::Record;
 use crate::tiers::model::aside_nodes::{Aside, AsideNodes};
 use crate::tiers::model::clean_list::CleanList;
-use crate::tiers::model::copy_plan::CopyPlan;
 use crate::tiers::model::event::{Change, Event};
 use crate::tiers::model::in_place::InPlaceFiles;
 use crate::tiers::model::node::{DirEntryKey, Node, Slot};
 use crate::tiers::model::object_references::ObjectReferences;
-use crate::tiers::model::queue::{EventQueue, QueuedVersion};
+use crate::tiers::model::queue::EventQueue;
 use crate::tiers::model::uncommitted::UncommittedFiles;
 use crate::tiers::model::view::View;
 use crate::tiers::objects::file::FileState;
@@ -37,7 +36,6 @@ pub(crate) struct EngineState {
     pub(crate) aside: AsideNodes,
     pub(crate) objects: ObjectReferences,
     pub(crate) clean: CleanList,
-    copy_plan: CopyPlan,
     /// Which versions were written together, and when the next such burst may come.
     pub(crate) bursts: Bursts,
     pub(crate) checkpoints: CheckpointIndex,
@@ -61,7 +59,6 @@ impl EngineState {
             aside: AsideNodes::default(),
             objects: ObjectReferences::default(),
             clean: CleanList::default(),
-            copy_plan: CopyPlan::default(),
             bursts: Bursts::default(),
             checkpoints: CheckpointIndex::default(),
             forecast: CheckpointForecast::default(),
@@ -69,20 +66,6 @@ impl EngineState {
             orphans: HashSet::new(),
             early: HashMap::new(),
         }
-    }
-
-    /// The versions that batches near the front of the queue wait for, in the order in which they are needed.
-    pub(crate) fn plan_copies(&mut self, pressure: bool) -> Vec<(Ino, QueuedVersion)> {
-        let mut plan = std::mem::take(&mut self.copy_plan);
-        let missing = plan.missing(self, pressure).cloned().collect();
-        self.copy_plan = plan;
-        missing
-    }
-
-    /// How many batches the search for versions to copy has looked at.
-    #[cfg(test)]
-    pub(crate) fn copy_plan_looks(&self) -> usize {
-        self.copy_plan.looks
     }
 
     /// A removed file whose object is in use; [`EngineState::take_orphans`] comes back to it.

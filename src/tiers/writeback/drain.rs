@@ -106,7 +106,7 @@ impl Tiers {
         // Outside the allowed hours copying only makes room that is needed: do no more than that.
         let at_once = if self.outside_hours().is_some() { 1 } else { AT_ONCE };
         let mut st = self.state.lock();
-        let wanted = self.first_to_copy(&st).into_iter().chain(st.plan_copies(pressure));
+        let wanted = self.first_to_copy(&st).into_iter().chain(copy_plan::plan_copies(&mut st, pressure));
         for (ino, (lsn, content)) in wanted.filter(|(_, (_, content))| content.is_sealed() && content.is_intact()) {
             let Some(state) = st.known_file(ino).filter(|_| copy_plan::is_needed(&st, ino, lsn)) else { continue };
             if state.draining.swap(true, Ordering::AcqRel) {
