@@ -19,6 +19,8 @@ const PAGES: [&str; 6] =
 /// So much is read before it is used.
 const README_LINES: usize = 160;
 const PAGE_LINES: usize = 300;
+const ARCHITECTURE_WORDS: usize = 7_000;
+const VOCABULARY: usize = 20;
 /// Keys of a rule, which are no keys of the configuration.
 const OF_RULES: [&str; 4] = ["path", "absorb", "pin", "fsync"];
 /// What stands for a key, and a key that a page names to say that it is not there.
@@ -41,17 +43,28 @@ fn names_in(dir: &str) -> Vec<String> {
     entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect()
 }
 
-/// The pages of `docs`, by their path from the top.
-fn docs() -> Vec<String> {
-    let names = names_in("docs").into_iter().filter(|name| name.ends_with(".md"));
-    let mut pages: Vec<String> = names.map(|name| format!("docs/{name}")).collect();
+/// The pages in a directory, by their path from the top.
+fn pages_in(dir: &str) -> Vec<String> {
+    let names = names_in(dir).into_iter().filter(|name| name.ends_with(".md"));
+    let mut pages: Vec<String> = names.map(|name| format!("{dir}/{name}")).collect();
     pages.sort_unstable();
+    pages
+}
+
+/// The pages for users.
+fn docs() -> Vec<String> {
+    let pages = pages_in("docs");
     assert!(pages.len() > 10, "{pages:?}");
     pages
 }
 
+/// The pages for people who change the program, besides `ARCHITECTURE.md`. Not installed.
+fn internals() -> Vec<String> {
+    pages_in("docs/internals")
+}
+
 fn pages() -> Vec<String> {
-    PAGES.into_iter().map(str::to_owned).chain(docs()).collect()
+    PAGES.into_iter().map(str::to_owned).chain(docs()).chain(internals()).collect()
 }
 
 /// What is typed: indented lines, and what stands between backquotes.
@@ -149,8 +162,22 @@ fn what_the_pages_name_is_there() {
 fn no_page_is_longer_than_one_reads() {
     let lines = |page: &str| read(page).lines().count();
     assert!(lines("README.md") <= README_LINES, "README.md has {} lines", lines("README.md"));
-    for page in docs() {
+    for page in docs().into_iter().chain(internals()) {
         assert!(lines(&page) <= PAGE_LINES, "{page} has {} lines: make two of it", lines(&page));
+    }
+}
+
+/// A newcomer reads it in one sitting, and learns few words first.
+#[test]
+fn the_architecture_is_short_and_links_the_rest() {
+    let text = read("ARCHITECTURE.md");
+    let words = text.split_whitespace().count();
+    assert!(words <= ARCHITECTURE_WORDS, "{words} words: move a topic to docs/internals");
+    let (_, rest) = text.split_once("\n## Vocabulary\n").unwrap();
+    let rows = rest.lines().take_while(|line| !line.starts_with('#')).filter(|line| line.starts_with("| ")).count() - 1;
+    assert!((10..=VOCABULARY).contains(&rows), "{rows} words in the vocabulary");
+    for page in internals() {
+        assert!(text.contains(&format!("]({page})")), "ARCHITECTURE.md does not link {page}");
     }
 }
 
