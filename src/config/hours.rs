@@ -1,4 +1,4 @@
-//! Hours of the day as text: `22:00-06:00`, several separated by commas. Local time; the current time comes in.
+//! Hours of the day as text: `22:00-06:00`, several separated by commas. Local time; the current time is an argument.
 
 use std::fmt;
 use std::str::FromStr;
@@ -9,7 +9,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 const HOUR: u32 = 3600;
 const DAY: u32 = 24 * HOUR;
 
-/// Spans of each day. No span at all means always.
+/// Spans of each day. No span means always.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Hours(Vec<Span>);
 
@@ -52,7 +52,7 @@ impl Span {
 }
 
 impl TimeOfDay {
-    /// Seconds from that second of the day to the next time it is this time.
+    /// Seconds from that second of the day to the next occurrence of this time.
     fn after(self, second: u32) -> u32 {
         (self.0 % DAY + DAY - second) % DAY
     }
@@ -63,7 +63,7 @@ impl FromStr for TimeOfDay {
 
     fn from_str(text: &str) -> Result<Self, ()> {
         let (hour, minute) = text.split_once(':').ok_or(())?;
-        // Digits only: numbers are otherwise parsed with a sign, which nobody means.
+        // Digits only: parsing a number would also accept a sign.
         let number =
             |text: &str| text.parse().ok().filter(|_| text.len() == 2 && text.bytes().all(|b| b.is_ascii_digit()));
         match (number(hour), number(minute)) {
@@ -90,7 +90,7 @@ impl FromStr for Hours {
             .map(span)
             .collect::<Option<_>>()
             .map(Hours)
-            .ok_or("not hours of the day; write \"22:00-06:00\", several with commas, or \"\" for always")
+            .ok_or("not hours of the day; write \"22:00-06:00\", several separated by commas, or \"\" for always")
     }
 }
 
@@ -117,7 +117,7 @@ impl Serialize for Hours {
 
 impl<'de> Deserialize<'de> for Hours {
     fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
-        // A value that is not text is not a time either, and refused as such.
+        // A value that is not text is refused like an invalid time.
         let text = String::deserialize(d).unwrap_or_else(|_| "?".to_owned());
         text.parse().map_err(de::Error::custom)
     }

@@ -1,4 +1,4 @@
-//! An address to listen at, as text: `HOST:PORT`, or a port alone.
+//! An address to listen on, as text: `HOST:PORT`, or only a port.
 
 use std::fmt;
 use std::str::FromStr;
@@ -8,7 +8,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 /// The host if only a port is given: reachable from this machine only.
 const LOOPBACK: &str = "127.0.0.1";
 
-/// A host, by name or number, and a port; 0 for any that is free.
+/// A host, by name or number, and a port; 0 for any free one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Listen {
     /// Without the brackets of an IPv6 address.
@@ -29,10 +29,10 @@ impl FromStr for Listen {
     type Err = &'static str;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let error = "not an address; write HOST:PORT, [IPV6]:PORT, or a port alone for this machine only";
+        let error = "not an address; write HOST:PORT, [IPV6]:PORT, or only a port for this machine alone";
         let (host, port) = text.rsplit_once(':').unwrap_or((LOOPBACK, text));
         let bare = host.strip_prefix('[').and_then(|host| host.strip_suffix(']'));
-        // Digits only: numbers are otherwise parsed with a sign, which nobody means.
+        // Digits only: parsing a number would also accept a sign.
         let port = port.parse().ok().filter(|_| port.bytes().all(|byte| byte.is_ascii_digit()));
         let host = bare.or(Some(host).filter(|host| !host.contains([':', '[', ']'])));
         let host = host.filter(|host| !host.is_empty() && !host.contains(|c: char| c.is_whitespace() || c == '/'));
@@ -60,7 +60,7 @@ impl<'de> Deserialize<'de> for Listen {
         let text = match Written::deserialize(d) {
             Ok(Written::Port(port)) => port.to_string(),
             Ok(Written::Text(text)) => text,
-            // Not an address either, and refused as such.
+            // Refused like an invalid address.
             Err(_) => String::new(),
         };
         text.parse().map_err(de::Error::custom)

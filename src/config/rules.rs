@@ -13,29 +13,29 @@ use crate::error::{Error, Result};
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Rule {
-    /// A pattern for paths from the mount's root: `*` and `?` stay within a name, `**` goes over several.
+    /// A pattern for paths from the mount's root: `*` and `?` stay within a name, `**` spans several.
     pub path: String,
     /// How its reads and writes travel.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub io: Option<IoPath>,
-    /// `false`: what is written there does not pass the fast tier.
+    /// `false`: writes go directly to the slow tier.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub absorb: Option<bool>,
-    /// Whether what is read there is promoted.
+    /// Whether files that are read are promoted.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub promote: Option<bool>,
-    /// Whether it stays on the fast tier.
+    /// Whether the files stay on the fast tier.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pin: Option<bool>,
     /// What an `fsync` waits for.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub fsync: Option<Durable>,
-    /// What of its copy on the slow tier is compared.
+    /// What is compared before its copy on the slow tier is published.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub verify: Option<Verify>,
 }
 
-/// What of a copy on the slow tier is compared with what was copied, before it is published.
+/// What is compared before a copy on the slow tier is published.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Verify {
@@ -46,25 +46,25 @@ pub enum Verify {
     Bytes,
 }
 
-/// What waits when the slow tier has no room for what is to be copied.
+/// Which changes wait when the slow tier is full.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum FullSlow {
-    /// All that was changed behind it.
+    /// All changes behind the one that does not fit.
     #[default]
     Hold,
-    /// All but removals of files, which make room.
+    /// All except removals of files, which make room.
     RemoveFirst,
 }
 
-/// What a daemon does that is asked to leave by SIGTERM.
+/// What a daemon does at SIGTERM.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum OnTerm {
-    /// It leaves at once; what only the fast tier has waits there for the next mount.
+    /// Unmounts at once; files that only the fast tier has stay there for the next mount.
     #[default]
     Leave,
-    /// It goes on until everything is on the slow tier, or it is asked once more.
+    /// Serves until everything is on the slow tier, or a second signal comes.
     Drain,
 }
 

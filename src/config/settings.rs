@@ -1,7 +1,7 @@
 //! The configuration in force: where each value came from, and what a reload changes.
 //!
-//! Layers, each overriding the one before: defaults, the file, the environment, options, flags. A reload reads the file
-//! again and puts the other layers over it, so that the command line still wins.
+//! Layers, each overriding the one before: defaults, file, environment, options, flags. A reload reads the file again
+//! and puts the other layers over it, so that the command line still wins.
 
 use std::collections::BTreeMap;
 use std::fmt::{self, Write};
@@ -23,7 +23,7 @@ pub enum Origin {
     Reload,
 }
 
-/// What a mount is given besides the text of its file.
+/// The sources of a mount's settings, besides the text of its file.
 #[derive(Clone, Debug, Default)]
 pub struct Sources {
     /// Absolute: the daemon changes its working directory.
@@ -158,7 +158,7 @@ impl Settings {
     pub fn text(&self) -> String {
         let mut config = self.config();
         for path in [&mut config.mountpoint, &mut config.fast, &mut config.slow, &mut config.log_file] {
-            // For people; TOML is UTF-8.
+            // Shown lossily: TOML is UTF-8.
             *path = path.take().map(|path| path.to_string_lossy().into_owned().into());
         }
         let table = toml::Table::try_from(&config).unwrap_or_default();

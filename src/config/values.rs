@@ -1,8 +1,8 @@
-//! The user's settings, their defaults, and which of them contradict each other.
+//! The user's settings, their defaults, and their checks.
 //!
 //! One struct for the configuration file, `-o key=value` and the example file. Keys are set one by one, so that every
-//! error can name its key, its value and the remedy. No I/O: the caller reads the file. `settings` remembers where each
-//! value came from and says which may change while mounted.
+//! error can name its key, its value and the remedy. No I/O: the caller reads the file. `settings` records the origin
+//! of each value and applies reloads.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -25,7 +25,7 @@ use crate::error::{Error, Result};
 pub enum Change {
     /// At a reload.
     AtOnce,
-    /// At the next mount: something was made with the value, or it names other tiers.
+    /// At the next mount: the running mount was made with the value.
     Remount,
 }
 
@@ -59,52 +59,53 @@ config! {
     slow: Option<PathBuf> = None, Remount;
     /// Where a daemon in the background logs to; without it, syslog.
     log_file: Option<PathBuf> = None, Remount;
-    /// What is logged: a level, or `target=level` separated by commas, as `tracing_subscriber::EnvFilter` reads it.
+    /// What to log: a level, or `target=level` separated by commas, as `tracing_subscriber::EnvFilter` reads it.
     log: String = "info".to_owned(), AtOnce;
     /// How the daemon sees reads and writes.
     io: IoPath = IoPath::Exact, Remount;
-    /// What holds for some files only; the first that fits decides.
+    /// Settings for some files only; the first matching rule decides.
     rules: Vec<Rule> = Vec::new(), Remount;
     /// How long a version stays untouched before it is drained.
     #[serde(with = "duration")]
     settle: Duration = Duration::from_secs(1), AtOnce;
-    /// How long a file that is never quiet may hold up the order; then a snapshot of it is published.
+    /// How long a file that is always being written may hold up the order; then a snapshot of it is published.
     #[serde(with = "duration")]
     live_after: Duration = Duration::from_secs(60), AtOnce;
     /// Bytes. A slow file larger than this is written in place instead of being copied up first.
     #[serde(with = "size")]
     copy_up_max: u64 = 64 << 20, AtOnce;
-    /// How often, at most, an open looks whether a slow file was changed behind the mount.
+    /// The shortest interval at which opens check whether a slow file was changed behind the mount.
     #[serde(with = "duration")]
     revalidate: Duration = Duration::from_secs(30), AtOnce;
-    /// How long an operation waits for the slow tier before it answers EIO; one whose program is being killed does not wait.
+    /// How long an operation waits for the slow tier before it answers EIO. One whose program is being killed does not
+    /// wait.
     #[serde(with = "duration")]
     slow_wait: Duration = Duration::from_secs(600), Remount;
-    /// Bytes per second that the drain copies at most; without it, what the slow tier takes.
+    /// The most bytes per second that the drain copies; without it, as fast as the slow tier takes them.
     #[serde(with = "optional_size")]
     drain_bandwidth: Option<u64> = None, AtOnce;
-    /// When the drain copies, of each day, as long as nobody asks for it and there is room.
+    /// Daily windows in which the drain runs, unless somebody waits for it or room is short.
     drain_hours: Hours = Hours::default(), AtOnce;
-    /// What waits when the slow tier is full.
+    /// Which changes wait when the slow tier is full.
     full_slow: FullSlow = FullSlow::default(), AtOnce;
     /// Whether SIGTERM waits for the slow tier.
     on_term: OnTerm = OnTerm::default(), Remount;
-    /// The user, by name or number, who may do with the mount what root may; without it, whoever mounts.
+    /// The user, by name or number, who may do with the mount whatever root may; without it, whoever mounts.
     #[serde(with = "word")]
     owner: Option<String> = None, Remount;
-    /// What of a copy on the slow tier is compared before it is published.
+    /// What is compared before a copy on the slow tier is published.
     verify: Verify = Verify::default(), AtOnce;
-    /// Patterns of files that are copied to the fast tier once the mount is made.
+    /// Patterns of files to copy to the fast tier after mounting.
     stage: Vec<String> = Vec::new(), Remount;
-    /// Whether files that are read from the slow tier get a copy on the fast one.
+    /// Whether files that are read from the slow tier get a copy on the fast tier.
     promote: bool = false, AtOnce;
-    /// Bytes that copies of slow files may take; without it, what the watermarks leave.
+    /// The most bytes that copies of slow files may take; without it, what the watermarks leave.
     #[serde(with = "optional_size")]
     staged_max: Option<u64> = None, AtOnce;
-    /// Bytes per second that staging jobs copy at most; without it, what the slow tier gives.
+    /// The most bytes per second that staging jobs copy; without it, as fast as the slow tier reads them.
     #[serde(with = "optional_size")]
     stage_bandwidth: Option<u64> = None, AtOnce;
-    /// So many of the newest checkpoints are not evicted.
+    /// How many of the newest checkpoints are not evicted.
     keep: u32 = 1, AtOnce;
     /// Share of the fast tier that staging never takes.
     #[serde(with = "share")]
@@ -115,12 +116,12 @@ config! {
     /// Share of the fast tier in use at which eviction stops.
     #[serde(with = "share")]
     low: f64 = 0.70, AtOnce;
-    /// Bytes set aside for the log, given back to it when the fast tier is full.
+    /// Bytes reserved for the log, released when the fast tier is full.
     #[serde(with = "size")]
     ballast: u64 = 64 << 20, Remount;
     /// Events not yet on the slow tier at which further changes are refused with ENOSPC.
     max_pending: u64 = 1_000_000, AtOnce;
-    /// How long the kernel may believe attributes of files that were changed through this mount.
+    /// How long the kernel may cache attributes of files that were changed through this mount.
     #[serde(with = "duration")]
     attribute_lifetime: Duration = Duration::from_secs(60), AtOnce;
     /// The same for files that are known only from the slow tier.
@@ -128,20 +129,20 @@ config! {
     attribute_lifetime_slow: Duration = Duration::from_secs(1), AtOnce;
     /// Whether operations are counted.
     profile: bool = true, Remount;
-    /// Bytes that the counters of files may take; beyond, new files are counted by what their names end in.
+    /// The most bytes that the counters of files may take; beyond it, new files are counted together by their suffix.
     #[serde(with = "size")]
     profile_memory: u64 = 256 << 20, Remount;
-    /// The directory that recordings of all operations are written to; nothing is written without it.
+    /// The directory for recordings of all operations; without it, none are written.
     trace: Option<PathBuf> = None, Remount;
-    /// Bytes that all recordings in that directory may take; then the oldest goes.
+    /// The most bytes that all recordings in that directory may take; then the oldest is deleted.
     #[serde(with = "size")]
     trace_max: u64 = 10 << 30, Remount;
-    /// The job that the mount is for.
+    /// The job that the mount serves.
     #[serde(with = "word")]
     job: Option<String> = None, Remount;
-    /// The directory in which a job leaves its recording and its report.
+    /// The directory for the recording and report of a job.
     job_report: Option<PathBuf> = None, Remount;
-    /// Where Prometheus gets the metrics over HTTP; without it, nowhere.
+    /// Where metrics are served over HTTP; without it, nowhere.
     metrics_addr: Option<Listen> = None, Remount;
 }
 
@@ -231,18 +232,18 @@ impl Config {
         for (key, dir) in [("trace", &self.trace), ("job_report", &self.job_report)] {
             if let Some(dir) = dir.as_ref().filter(|dir| !dir.is_absolute()) {
                 let what = format!("{key} = \"{}\" is not an absolute path", dir.display());
-                return Err(Error::refused(what, "write it from / on: the daemon works in no directory of its own"));
+                return Err(Error::refused(what, "write an absolute path: the daemon's working directory is /"));
             }
         }
         if let Some(job) = self.job.as_ref().filter(|job| !is_job(job)) {
-            let what = format!("job = {job:?} is no name for a job's files");
-            return Err(Error::refused(what, "write letters, digits, and in between them . _ -; at most 100"));
+            let what = format!("job = {job:?} cannot be part of a file name");
+            return Err(Error::refused(what, "write at most 100 letters and digits, with . _ - between them"));
         }
         check_range("trace_max", self.trace_max, 1 << 20, 1 << 60, size)?;
         check_range("max_pending", self.max_pending, 1_000, 100_000_000, u64::to_string)?;
         if self.settle > self.live_after {
             let (settle, live) = (humantime::format_duration(self.settle), humantime::format_duration(self.live_after));
-            let what = format!("settle = {settle} is longer than live_after = {live}: no file would be drained quiet");
+            let what = format!("settle = {settle} is longer than live_after = {live}, so no file would ever settle");
             return Err(Error::refused(what, "make settle shorter than live_after"));
         }
         Ok(())
@@ -547,8 +548,8 @@ mod tests {
             ("copy_up_max = \"12EiB\"", ["12EiB", "\"64MiB\""]),
             ("io = \"fast\"", ["io = \"fast\"", "write \"exact\""]),
             ("owner = true", ["owner = true", "\"alice\""]),
-            ("job = \"../x\"", ["job = \"../x\"", "letters, digits"]),
-            ("job_report = \"x\"", ["job_report = \"x\"", "from / on"]),
+            ("job = \"../x\"", ["job = \"../x\"", "letters and digits"]),
+            ("job_report = \"x\"", ["job_report = \"x\"", "absolute path"]),
             ("max_pending = 5", ["max_pending = 5", "choose 1000 to"]),
             ("slow_wait = \"0s\"", ["slow_wait = 0s", "choose 100ms to"]),
             ("low = \"90%\"", ["low = 90%", "high = 85%"]),
