@@ -99,7 +99,7 @@ pub fn remove(dir: &Path, stop: &Stop) -> Result<()> {
 /// The anonymous memory of a process in bytes, without mapped files.
 pub fn memory(pid: u32) -> Result<u64> {
     let status = Process::new(pid.cast_signed()).and_then(|process| process.status()).map_err(io::Error::other);
-    let gone = || Error::refused(format!("process {pid} has no memory: it has ended"), "look into its log");
+    let gone = || Error::refused(format!("process {pid} has no memory: it has ended"), "see its log");
     status.at("read", format!("/proc/{pid}/status"))?.rssanon.map(|kib| kib << 10).ok_or_else(gone)
 }
 

@@ -125,7 +125,7 @@ fn gradients(width: u16, height: u16, random: &mut SmallRng) -> Picture {
 /// Decodes a picture and resizes it to 224 x 224, as a training job does.
 pub fn decode(bytes: &[u8], path: &Path) -> Result<()> {
     let unreadable = |e: &dyn std::fmt::Display| {
-        Error::refused(format!("{} is no picture that can be decoded: {e}", path.display()), "see the disk")
+        Error::refused(format!("{} is not a picture that can be decoded: {e}", path.display()), "see the disk")
     };
     let options = DecoderOptions::default().jpeg_set_out_colorspace(ColorSpace::RGB);
     let mut decoder = JpegDecoder::new_with_options(ZCursor::new(bytes), options);

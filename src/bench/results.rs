@@ -213,12 +213,12 @@ impl Results {
         let of = &self.rows.iter().find_map(|row| Some((row.ratios.first()?.of, row.runs.len())))?;
         let (Estimate { level, .. }, runs) = *of;
         let interval = match level {
-            level if level <= 0.0 => return Some("Ratios are of one run: how sure they are is not known.".to_owned()),
+            level if level <= 0.0 => return Some("Ratios come from one run: their precision is unknown.".to_owned()),
             level if runs < 6 => format!(
-                "the whole range, which covers the true one with {:.0} %; from 6 runs on with 95 %",
+                "the whole range, which contains the true ratio with {:.0} %; from 6 runs on with 95 %",
                 level * 100.0
             ),
-            level => format!("an interval that covers the true one with {:.1} %", level * 100.0),
+            level => format!("an interval that contains the true ratio with {:.1} %", level * 100.0),
         };
         Some(format!("Ratios: the median of {runs} paired runs, and in brackets {interval}."))
     }

@@ -258,7 +258,7 @@ pub(super) mod tests {
     #[test]
     fn of_one_run_nothing_is_claimed() {
         let text = report(&made(1), 80);
-        assert!(text.contains("how sure they are is not known") && !text.contains("least-most"), "{text}");
+        assert!(text.contains("their precision is unknown") && !text.contains("least-most"), "{text}");
         assert!(!text.lines().any(|line| line.contains("mount exact  ") && line.contains('(')), "{text}");
     }
 

@@ -1,8 +1,7 @@
 //! What could be improved, as rules over a [`Summary`]. Pure.
 //!
-//! Each rule is silent unless its threshold is passed and enough was counted to be meaningful; its advice has the
-//! figures behind it, the threshold, and what to do: a command of this program, of the system, or a line of the user's
-//! own code.
+//! A rule is silent unless its threshold is exceeded and enough was counted to be meaningful. Its advice has the
+//! figures, the threshold, and what to do: a command of this program or the system, or a line of the user's own code.
 
 use super::calls::Readers;
 use super::summary::{Advice, Staged, Summary, faster, grouped, percent, render_count, seconds_text, share};
@@ -16,7 +15,7 @@ use crate::stats::render::bytes;
 
 /// Fewer calls than this say nothing about a habit.
 const CALLS_MIN: u64 = 1000;
-/// Less time than this is not worth any effort.
+/// Less time than this is not worth the effort.
 const SECONDS_MIN: f64 = 1.0;
 /// The least bytes fetched again that are worth mentioning.
 const BYTES_MIN: u64 = 64 << 20;
@@ -85,7 +84,7 @@ fn stage(summary: &Summary) -> Option<Advice> {
     let saved = slow_seconds - fast_seconds;
     let gain = |gain: f64| {
         format!(
-            "{} of {} in reads saved; speed of reading {}",
+            "saves {} of {} in reads; reading speed {}",
             seconds_text(saved),
             seconds_text(slow_seconds),
             faster(gain)
@@ -95,7 +94,7 @@ fn stage(summary: &Summary) -> Option<Advice> {
         rule: "stage",
         what: format!("Stage the files of at most {}", bytes(size)),
         evidence: format!(
-            "{} ({} of those that were read) hold {} ({} of the bytes), and are {} of the time in reads from the slow tier",
+            "{} ({} of the files that were read) hold {} ({} of the bytes) and take {} of the time of reads from the slow tier",
             render_count(files, "file", "files"),
             percent(file_share),
             bytes(sum),
@@ -104,7 +103,7 @@ fn stage(summary: &Summary) -> Option<Advice> {
         ),
         threshold: format!("at least {} of that time, and twice their share of the bytes", percent(STAGE_SHARE)),
         command: format!(
-            "find {0} -type f ! -size +{1} | dlio-fs stage --list - {0}    # or only in the directories that are read",
+            "find {0} -type f ! -size +{1} | dlio-fs stage --list - {0}    # or only the directories that are read",
             quoted(&summary.job.mountpoint),
             find_size(size)
         ),
@@ -124,7 +123,7 @@ fn again(summary: &Summary) -> Option<Advice> {
         (slow, all, format!("after the first epoch {} of {} still came from the slow tier", bytes(slow), bytes(all)))
     } else {
         let (sum, of) = (summary.files.slow_again, summary.moved.slow_bytes_read);
-        (sum, of, format!("{} of the {} from the slow tier had been read from it before", bytes(sum), bytes(of)))
+        (sum, of, format!("{} of the {} from the slow tier had been read before", bytes(sum), bytes(of)))
     };
     if sum < BYTES_MIN || share(sum, of) <= AGAIN_SHARE {
         return None;
@@ -132,8 +131,8 @@ fn again(summary: &Summary) -> Option<Advice> {
     let mount = quoted(&summary.job.mountpoint);
     let command = if summary.completeness.is_exact {
         format!(
-            "dlio-fs umount {mount} && dlio-fs mount {mount} --fast {} --slow {} -o io=cached    # where it fits into memory; \
-             else stage what is read: dlio-fs stage",
+            "dlio-fs umount {mount} && dlio-fs mount {mount} --fast {} --slow {} -o io=cached    # if it fits into memory; \
+             else stage the data: dlio-fs stage",
             quoted(&summary.job.fast.path),
             quoted(&summary.job.slow.path)
         )
@@ -142,7 +141,7 @@ fn again(summary: &Summary) -> Option<Advice> {
     };
     Some(Advice {
         rule: "again",
-        what: "Do not fetch the same data from the slow tier again".to_owned(),
+        what: "Do not read the same data from the slow tier again".to_owned(),
         evidence,
         threshold: format!("more than {} of it, and at least {}", percent(AGAIN_SHARE), bytes(BYTES_MIN)),
         command,
@@ -159,7 +158,7 @@ fn tiny_files(summary: &Summary) -> Option<Advice> {
         rule: "tiny_files",
         what: "Pack the small files into few large ones".to_owned(),
         evidence: format!(
-            "{} of {} opens were of files below {}; the middle one that was read has {}",
+            "{} of {} opens were of files below {}; the median size of a file read is {}",
             grouped(tiny),
             grouped(opens),
             bytes(TINY),
@@ -195,7 +194,7 @@ fn tiny_reads(summary: &Summary) -> Option<Advice> {
         rule: "tiny_reads",
         what: "Read in larger pieces".to_owned(),
         evidence: format!(
-            "the {word} size of {} of {} reads was at most {}, while the middle file has {}",
+            "the {word} size of {} of {} reads was at most {}, while the median file has {}",
             grouped(tiny),
             grouped(all),
             bytes(TINY_READ),
@@ -214,7 +213,7 @@ fn end_of_file(summary: &Summary) -> Option<Advice> {
     }
     Some(Advice {
         rule: "end_of_file",
-        what: "Do not read once more to find the end of a file".to_owned(),
+        what: "Do not make an extra read to find the end of a file".to_owned(),
         evidence: format!("{} of {} reads found nothing but the end", grouped(empty), grouped(all)),
         threshold: format!("more than {} of the reads, and at least {}", percent(END_SHARE), grouped(CALLS_MIN)),
         command: "os.pread(fd, os.fstat(fd).st_size, 0)    # in your code, instead of f.read()".to_owned(),
@@ -239,7 +238,7 @@ fn metadata(summary: &Summary) -> Option<Advice> {
     let asks = most.first().is_some_and(|row| matches!(row.op, Op::Getattr | Op::Lookup | Op::Getxattr));
     let command = if asks {
         format!(
-            "dlio-fs umount {0} && dlio-fs mount {0} --fast {1} --slow {2} -o attribute_lifetime_slow=1min    # where nobody else changes it",
+            "dlio-fs umount {0} && dlio-fs mount {0} --fast {1} --slow {2} -o attribute_lifetime_slow=1min    # if nobody else changes the slow tier",
             quoted(&summary.job.mountpoint),
             quoted(&summary.job.fast.path),
             quoted(&summary.job.slow.path)
@@ -249,9 +248,9 @@ fn metadata(summary: &Summary) -> Option<Advice> {
     };
     Some(Advice {
         rule: "metadata",
-        what: "Ask less about files".to_owned(),
+        what: "Make fewer metadata calls".to_owned(),
         evidence: format!(
-            "a process spent {} in metadata, {} of its time in calls; most in {}",
+            "a process spent {} in metadata calls, {} of its time in calls; most in {}",
             seconds_text(cost.meta),
             percent(cost.meta / all),
             told.join(", ")
@@ -276,11 +275,11 @@ fn misses(summary: &Summary) -> Option<Advice> {
     let listed = format!("{}{directory}", summary.job.mountpoint.trim_end_matches('/'));
     Some(Advice {
         rule: "misses",
-        what: "Avoid look-ups of missing names".to_owned(),
-        evidence: format!("{} of {} look-ups found nothing{most}", grouped(missed), grouped(lookups)),
-        threshold: format!("more than {} of at least {} look-ups", percent(MISS_SHARE), grouped(CALLS_MIN)),
+        what: "Avoid lookups of missing names".to_owned(),
+        evidence: format!("{} of {} lookups found nothing{most}", grouped(missed), grouped(lookups)),
+        threshold: format!("more than {} of at least {} lookups", percent(MISS_SHARE), grouped(CALLS_MIN)),
         command: format!(
-            "names = set(os.listdir({}))    # in your code, once, instead of asking for each name",
+            "names = set(os.listdir({}))    # in your code, once, instead of a lookup per name",
             serde_json::Value::from(listed)
         ),
         gain: None,
@@ -302,7 +301,7 @@ fn readers(summary: &Summary) -> Option<Advice> {
             rule,
             what: what.to_owned(),
             evidence: format!(
-                "with {} it gave {}, with {} it gave {}",
+                "with {} it delivered {}, with {} it delivered {}",
                 under_way(main.up_to),
                 rate(main),
                 under_way(best.up_to),
@@ -325,12 +324,16 @@ fn readers(summary: &Summary) -> Option<Advice> {
         rule: "readers_few",
         what: "Read from the slow tier with more than one worker".to_owned(),
         evidence: format!(
-            "for {} of {} in which it was read no two reads were under way; it gave {}",
+            "for {} of the {} in which it was read there was only one read under way; it delivered {}",
             seconds_text(main.seconds),
             seconds_text(all),
             rate(main)
         ),
-        threshold: format!("{} of that time, which is more than {} of all", percent(ALONE_SHARE), percent(READ_SHARE)),
+        threshold: format!(
+            "{} of that time, which is more than {} of the whole",
+            percent(ALONE_SHARE),
+            percent(READ_SHARE)
+        ),
         command:
             "DataLoader(..., num_workers=4)    # in your code; tf.data: num_parallel_calls=4. One disk: try 2 first"
                 .to_owned(),
@@ -354,12 +357,12 @@ fn stall(summary: &Summary) -> Option<Advice> {
     }
     let sum = summary.checkpoints.iter().fold(0, |sum: u64, checkpoint| sum.saturating_add(checkpoint.bytes));
     let slow = summary.moved.slow_bytes_written;
-    let spilled = if slow > 0 { format!("; {} went to the slow tier at once", bytes(slow)) } else { String::new() };
+    let spilled = if slow > 0 { format!("; {} went directly to the slow tier", bytes(slow)) } else { String::new() };
     Some(Advice {
         rule: "checkpoint_stall",
         what: "Do not wait for checkpoints".to_owned(),
         evidence: format!(
-            "{} of {} took {} to write, {} of the time, at {}/s{spilled}",
+            "{} ({} in total) took {} to write, {} of the time, at {}/s{spilled}",
             render_count(summary.checkpoints.len() as u64, "checkpoint", "checkpoints"),
             bytes(sum),
             seconds_text(stalled),
@@ -373,7 +376,7 @@ fn stall(summary: &Summary) -> Option<Advice> {
     })
 }
 
-/// The result of an advice that was followed.
+/// The result of a staging plan that was followed.
 fn plan(summary: &Summary, told: &Told) -> Advice {
     let Told { job, files, promise: Promise { before, after, .. }, since } = *told;
     let seconds = |nanos: u64| seconds_text(nanos as f64 / 1e9);
@@ -388,25 +391,25 @@ fn plan(summary: &Summary, told: &Told) -> Advice {
                 _ => String::new(),
             };
             (
-                format!("See what came of job {job}: {saved} per epoch are saved, {predicted} were predicted"),
+                format!("See the result of job {job}: it saves {saved} per epoch, {predicted} were predicted"),
                 format!(
-                    "its {} took {} per epoch since, {} were predicted; read {epochs:.1} times{left}",
+                    "its {} have taken {} per epoch since, {} were predicted; read {epochs:.1} times{left}",
                     render_count(files, "file", "files"),
                     seconds_text(each.as_secs_f64()),
                     seconds(after)
                 ),
                 format!(
-                    "dlio-fs stage --show {mount}    # what found no room; a window since then plans what is left: dlio-fs plan --window"
+                    "dlio-fs stage --show {mount}    # files that did not fit; for another plan, open a window and use dlio-fs plan --window"
                 ),
             )
         }
         None => (
-            format!("Read on to see what comes of job {job}: {predicted} are to be saved"),
-            format!("its {} were hardly read since they were staged", render_count(files, "file", "files")),
+            format!("Read on to see the result of job {job}: it should save {predicted}"),
+            format!("its {} have hardly been read since they were staged", render_count(files, "file", "files")),
             format!("dlio-fs advise {mount}    # after the next epoch"),
         ),
     };
-    let threshold = "the job was made of a plan; what it saves is measured in seconds in calls".to_owned();
+    let threshold = "the job comes from a plan; the saving is measured in seconds in calls".to_owned();
     Advice { rule: "plan", what, evidence, threshold, command, gain: None }
 }
 
@@ -429,14 +432,14 @@ fn drain(summary: &Summary) -> Option<Advice> {
     };
     Some(Advice {
         rule: "drain",
-        what: "Save less often than the slow tier can take".to_owned(),
+        what: "Save no more often than the slow tier can take".to_owned(),
         evidence: format!(
             "a checkpoint comes every {} and takes {} to reach the slow tier{waiting}",
             seconds_text(every),
             seconds_text(takes)
         ),
-        threshold: "takes longer than the next one takes to come".to_owned(),
-        command: format!("save_every *= {}    # in your code; or save less of it", (takes / every).ceil()),
+        threshold: "longer to the slow tier than until the next one".to_owned(),
+        command: format!("save_every *= {}    # in your code; or make checkpoints smaller", (takes / every).ceil()),
         gain: None,
     })
 }
@@ -515,15 +518,15 @@ mod tests {
             said("plan", |summary| summary.plans = vec![Told { job: 3, files: 12, promise, since }]).expect("a plan")
         };
         let open = plan(None);
-        assert_eq!(open.what, "Read on to see what comes of job 3: 40.0 s of 60.0 s per epoch are to be saved");
+        assert_eq!(open.what, "Read on to see the result of job 3: it should save 40.0 s of 60.0 s per epoch");
         let measured = plan(Some(Spent { time: 50_000_000_000, bytes: 2000, slow_bytes: 200 }));
-        let what = "See what came of job 3: 35.0 s per epoch are saved, 40.0 s of 60.0 s per epoch were predicted";
+        let what = "See the result of job 3: it saves 35.0 s per epoch, 40.0 s of 60.0 s per epoch were predicted";
         assert_eq!(measured.what, what);
-        let evidence = "its 12 files took 25.0 s per epoch since, 20.0 s were predicted; read 2.0 times; 10 % of that still \
+        let evidence = "its 12 files have taken 25.0 s per epoch since, 20.0 s were predicted; read 2.0 times; 10 % of that still \
                         came from the slow tier";
         assert_eq!(measured.evidence, evidence);
         let worse = plan(Some(Spent { time: 90_000_000_000, bytes: 1000, slow_bytes: 0 }));
-        assert!(worse.what.contains(": 0 s per epoch are saved") && !worse.evidence.contains("slow tier"), "{worse:?}");
+        assert!(worse.what.contains(": it saves 0 s per epoch") && !worse.evidence.contains("slow tier"), "{worse:?}");
     }
 
     /// The case of tf-Darshan: 40 % of the files and 8 % of the bytes are in files below 2 MB, and staging them made
@@ -545,9 +548,10 @@ mod tests {
                     .starts_with("find /mnt/train -type f ! -size +2M | dlio-fs stage --list - /mnt/train    # "),
             "{advice:?}"
         );
-        assert!(advice.gain.as_ref().is_some_and(|gain| gain.contains("speed of reading +19 %")), "{advice:?}");
+        assert!(advice.gain.as_ref().is_some_and(|gain| gain.contains("reading speed +19 %")), "{advice:?}");
         assert!(
-            advice.evidence.contains("40 % of those that were read") && advice.evidence.contains("8.0 % of the bytes"),
+            advice.evidence.contains("40 % of the files that were read")
+                && advice.evidence.contains("8.0 % of the bytes"),
             "{advice:?}"
         );
         assert_eq!(said("stage", |summary| summary.staging = curve(0.09)), None, "too little time");
@@ -582,7 +586,7 @@ mod tests {
             advice.evidence.contains("512.0 MiB of 1.0 GiB")
                 && advice
                     .command
-                    .ends_with("-o io=cached    # where it fits into memory; else stage what is read: dlio-fs stage")
+                    .ends_with("-o io=cached    # if it fits into memory; else stage the data: dlio-fs stage")
         );
         assert_eq!(said("again", |summary| summary.epochs = epochs(1 << 27)), None);
         let cached = |summary: &mut Summary| {
@@ -678,7 +682,7 @@ mod tests {
         let advice = readers("readers_many", &[level(1, 5.0, 94e6), level(16, 60.0, 77e6)]).expect("too many");
         assert!(
             advice.command.contains("num_workers=1")
-                && advice.evidence.contains("9 to 16 reads under way it gave 73.4 MiB/s"),
+                && advice.evidence.contains("9 to 16 reads under way it delivered 73.4 MiB/s"),
             "{advice:?}"
         );
         assert!(advice.gain.is_some_and(|gain| gain.contains("22 % faster")));
@@ -708,7 +712,9 @@ mod tests {
         let stalled = |absorb| said("checkpoint_stall", |summary| summary.checkpoints = checkpoints(20.0, absorb, 1.0));
         let advice = stalled(2.0).expect("8 of 100 seconds");
         assert!(
-            advice.evidence.contains("4 checkpoints of 4.0 GiB took 8.0 s to write, 8.0 % of the time, at 512.0 MiB/s"),
+            advice
+                .evidence
+                .contains("4 checkpoints (4.0 GiB in total) took 8.0 s to write, 8.0 % of the time, at 512.0 MiB/s"),
             "{advice:?}"
         );
         assert_eq!(stalled(1.2), None);

@@ -78,7 +78,7 @@ fn a_plan_is_staged_and_what_came_of_it_is_told() {
     assert!(said.starts_with(&format!("{} files staged", made.chosen.files)), "{said}");
     until("what was spent until then is noted", || told(&mount)[0].since.is_some());
     let advice = run(&mount, 0, &["advise", "."], b"");
-    assert!(advice.contains("Read on to see what comes of job 1"), "{advice}");
+    assert!(advice.contains("Read on to see the result of job 1"), "{advice}");
 
     read_all(&mount);
     let plans = told(&mount);
@@ -88,7 +88,7 @@ fn a_plan_is_staged_and_what_came_of_it_is_told() {
     assert!(time > 0);
     let advice = fs::read_to_string(mount.at(".dlio/advice")).unwrap();
     let advice = advice.split_whitespace().collect::<Vec<_>>().join(" ");
-    assert!(advice.contains("See what came of job 1") && advice.contains("read 1.0 times"), "{advice}");
+    assert!(advice.contains("See the result of job 1") && advice.contains("read 1.0 times"), "{advice}");
 }
 
 /// A path of a plan, as the mount has it.
