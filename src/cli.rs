@@ -1,7 +1,7 @@
 //! The command line: what a user may ask for, and the exit code of each answer.
 //!
-//! Parses, calls one function per command and prints one line when it fails. A running daemon is spoken to through its
-//! mount (`.dlio/control`, `.dlio/stats.json`), so whoever may use the mount needs nothing else.
+//! Parses, calls one function per command and prints one line when it fails. Commands talk to a running daemon through
+//! its mount (`.dlio/control`, `.dlio/stats.json`), so whoever may use the mount needs nothing else.
 
 mod advise;
 mod bench;
@@ -51,7 +51,7 @@ use outcome::{EXIT_CODES, Failure, Outcome, complain, one_line, usage_line};
 ///
 /// `dlio-fs mount /mnt/train --fast /optane --slow /hdd` shows the tree of /hdd at /mnt/train. What is written there
 /// lands on /optane and is copied to /hdd in the background, in the order in which it happened.
-/// `cat /mnt/train/.dlio/stats` says whether everything has arrived; `dlio-fs demo` shows everything in a minute.
+/// `cat /mnt/train/.dlio/stats` says whether everything has arrived; `dlio-fs demo` shows all of this in a minute.
 #[derive(Debug, Parser)]
 #[command(name = "dlio-fs", version, after_help = EXIT_CODES)]
 struct Cli {
@@ -101,7 +101,7 @@ pub fn run() -> ExitCode {
             // Help or the version: not a failure, and clap knows how to print it.
             return if error.print().is_ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE };
         }
-        // Called with nothing at all: the help is the answer, and printing it is all that can be done.
+        // Called without arguments: print the help. If that fails, nothing else can be done.
         Err(error) if error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
             drop(error.print());
             return ExitCode::from(Exit::Usage as u8);
@@ -141,7 +141,7 @@ pub fn run() -> ExitCode {
 
 /// The man pages of the program and its commands: file name and text.
 ///
-/// Errors: none in practice, for they are written to memory.
+/// Errors: none in practice, since the pages are written to memory.
 pub fn man_pages() -> io::Result<Vec<(String, Vec<u8>)>> {
     completions::man_pages(Cli::command())
 }

@@ -92,8 +92,8 @@ const MAX_BACKGROUND: u16 = 64;
 /// while the kernel refers to it or it has an object: to find any file by a number that everybody else has forgotten,
 /// it would have to remember them all.
 const CAPABILITIES: [(InitFlags, &str); 10] = [
-    (InitFlags::FUSE_PARALLEL_DIROPS, "look-ups and listings of one directory run one after the other"),
-    (InitFlags::FUSE_DO_READDIRPLUS, "listings with attributes need a look-up per file"),
+    (InitFlags::FUSE_PARALLEL_DIROPS, "lookups and listings of one directory run one after the other"),
+    (InitFlags::FUSE_DO_READDIRPLUS, "listings with attributes need a lookup per file"),
     (InitFlags::FUSE_READDIRPLUS_AUTO, "every listing fetches attributes"),
     (InitFlags::FUSE_ATOMIC_O_TRUNC, "O_TRUNC takes a second request"),
     (InitFlags::FUSE_ASYNC_DIO, "asynchronous direct I/O runs one request after the other"),
@@ -101,7 +101,7 @@ const CAPABILITIES: [(InitFlags, &str); 10] = [
     (InitFlags::FUSE_POSIX_ACL, "POSIX ACLs are not honoured"),
     (InitFlags::FUSE_DONT_MASK, "default ACLs do not replace the umask"),
     (InitFlags::FUSE_DIRECT_IO_ALLOW_MMAP, "shared mappings fail with ENODEV (Linux 6.6 or later has them)"),
-    (InitFlags::FUSE_NO_EXPORT_SUPPORT, "file handles are given out that turn ESTALE (Linux 6.9 or later gives none)"),
+    (InitFlags::FUSE_NO_EXPORT_SUPPORT, "file handles may become ESTALE (Linux 6.9 or later gives none)"),
 ];
 
 /// The file system as fuser runs it.
@@ -298,7 +298,7 @@ impl DlioFs {
 /// Describes a call for people.
 fn about(core: &Core, seen: &Seen) -> String {
     let path = seen.on.ino().and_then(|ino| core.path_of(ino)).unwrap_or_default();
-    let who = who::shown(seen.thread).unwrap_or_else(|| "a process that is not seen from here".to_owned());
+    let who = who::shown(seen.thread).unwrap_or_else(|| "a process that is invisible from here".to_owned());
     format!("{} of {path} by {who}", seen.what.op.name())
 }
 

@@ -2,24 +2,23 @@
 //!
 //! The daemon takes these steps, in this order; a start that fails leaves no mount, or the dead one it found:
 //!
-//!  1. `umask(0)`: modes are the applications', each request brings its own umask.
-//!  2. Descriptors and the size of files: the soft limits are raised to the hard ones, where that is allowed beyond.
-//!     SIGXFSZ is caught.
-//!  3. The slow tree's root is opened: a mount may be about to hide it, or a dead one may do so already. What somebody
-//!     else than this user may change is refused (P17).
-//!  4. The fast tier is locked (P7), before anything of it is read, and the port of the metrics is taken.
-//!  5. From here on only descriptors of the tiers are used. The boot id is read: what was not sealed in another boot is
+//!  1. Call `umask(0)`: each request brings the umask of its application.
+//!  2. Raise the soft limits for descriptors and file size to the hard ones, or beyond where allowed. Catch SIGXFSZ.
+//!  3. Open the slow tree's root: our mount may be about to hide it, or a dead mount may hide it already. Refuse tiers
+//!     that other users may change (P17).
+//!  4. Lock the fast tier (P7) before reading anything on it, and bind the port of the metrics.
+//!  5. From here on use only descriptors of the tiers. Read the boot id: what was not sealed in another boot is
 //!     discarded (P4).
-//!  6. The engine is opened. Recovery is this call, always.
-//!  7. Signals are caught: TERM, INT and QUIT ask to leave, HUP opens the log file anew and reads the configuration
-//!     again, others that would end a program are ignored. So from step 8 on no signal but KILL leaves a mount behind.
-//!  8. The mount is made, in place of a dead one of ours if there is one; read-only, where the slow tier cannot be
-//!     written or the start has found no room on the fast one.
-//!  9. The session starts to answer, the background to work (without room it has nothing to do), umount(8) and the
-//!     starter are told.
-//! 10. Until a signal asks to leave, or somebody unmounts. A signal: make all durable on the fast tier (D1), unmount
-//!     lazily, give open files a moment.
-//! 11. The background is stopped, everything made durable once more, and what only the fast tier has is listed.
+//!  6. Open the engine. This call is always a recovery.
+//!  7. Catch signals: TERM, INT and QUIT ask to leave; HUP reopens the log file and reads the configuration again;
+//!     others that would end a program are ignored. So from step 8 on only KILL can leave a mount behind.
+//!  8. Make the mount, replacing a dead one of ours. It is read-only if the slow tier cannot be written or the start
+//!     found no room on the fast tier.
+//!  9. Start to answer the kernel, start the background (not if there is no room), and notify umount(8) and the process
+//!     that started the daemon.
+//! 10. Serve until a signal asks to leave or somebody unmounts. After a signal, make everything durable on the fast
+//!     tier (D1), unmount lazily, and give open files a moment.
+//! 11. Stop the background, make everything durable once more, and list what only the fast tier has.
 //!
 //! A panic aborts the process and leaves a mount that answers ENOTCONN, never a bare directory (P3, P10). The daemon
 //! itself never looks at its own mount: only it could answer.
@@ -109,8 +108,7 @@ pub struct Request {
 }
 
 /// For probes: why a mount is read-only although nobody asked for that.
-const READ_ONLY_SLOW: &str = "the mount is read-only: its slow tier could not be written when it was mounted; make that writable and mount \
-     again, or mount with --read-only if that is meant";
+const READ_ONLY_SLOW: &str = "the mount is read-only: its slow tier could not be written when it was mounted; make it writable and mount again, or mount with --read-only if that is intended";
 const READ_ONLY_FULL: &str =
     "the mount is read-only: its fast tier was full when it was mounted; make room there and mount again";
 
@@ -327,7 +325,7 @@ fn forget_attrs(kernel: Notifier) -> Box<dyn Fn(Ino) + Send + Sync> {
     const ATTRS_ONLY: i64 = -1;
     Box::new(move |ino| {
         if let Err(error) = kernel.inval_inode(INodeNo(ino), ATTRS_ONLY, 0) {
-            tracing::warn!(ino, %error, "the kernel may go by old attributes for a minute");
+            tracing::warn!(ino, %error, "the kernel may use old attributes for a minute");
         }
     })
 }
@@ -405,7 +403,7 @@ fn renew(live: &Live, in_background: bool) {
     if opened {
         info!("log file reopened");
         if in_background && let Err(error) = logging::take_stderr_along() {
-            warn!(%error, "what a panic says goes to the log file before this one");
+            warn!(%error, "a panic message goes to the former log file");
         }
     }
     // Without a configuration file the signal was about the log: no warning that there is nothing to read.
@@ -460,7 +458,7 @@ fn wait_for_the_end(end: &Receiver<End>, tiers: &Tiers, request: &Request, entry
     match wait_for_session(end) {
         true => info!("unmounted"),
         false if !is_there => {
-            warn!("leaving although the mount goes on in another mount name space; its users there get errors");
+            warn!("leaving although the mount is still used in another mount namespace; its users there get errors");
         }
         false => warn!(open_files = tiers.status().open_files, "leaving with files open; their users get errors"),
     }
@@ -516,7 +514,7 @@ fn leave(
     runtime.shutdown_timeout(STOP_WAIT);
     sync_changes(tiers)?;
     if let Err(error) = tiers.sync_copies() {
-        warn!(%error, "the last staged copies are not durable; they are made again");
+        warn!(%error, "the last staged copies are not durable and will be made again");
     }
     tiers.end_checkpoints();
     if let Some((reports, observer)) = reports {
@@ -534,7 +532,7 @@ fn leave(
             files = left.files,
             events = left.events,
             paths = %left.paths.join(" "),
-            "only the fast tier has these; the next mount goes on with them"
+            "only the fast tier has these; the next mount continues with them"
         ),
     }
     Ok(left)
@@ -581,7 +579,7 @@ fn raise_file_size_limit(runtime: &Runtime) -> Result<()> {
     let (limit, hard) = match getrlimit(Resource::RLIMIT_FSIZE) {
         Ok(limits) => limits,
         Err(errno) => {
-            warn!(%errno, "could not look at the limit of the size of files");
+            warn!(%errno, "could not read the limit of file sizes");
             return Ok(());
         }
     };
@@ -589,7 +587,7 @@ fn raise_file_size_limit(runtime: &Runtime) -> Result<()> {
     let raised = raised.or_else(|_| setrlimit(Resource::RLIMIT_FSIZE, hard, hard).map(|()| hard));
     match raised.unwrap_or(limit) {
         RLIM_INFINITY => {}
-        bytes => warn!(bytes, "this process may write no larger files (ulimit -f): a write beyond that gets EFBIG"),
+        bytes => warn!(bytes, "this process may not write larger files (ulimit -f): larger writes get EFBIG"),
     }
     Ok(())
 }

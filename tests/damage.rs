@@ -766,7 +766,7 @@ fn fsck_names_each_damage_and_repairs_only_what_is_safe() {
     );
     assert!(damage.contains("is not there") && damage.contains("dlio-fs rescue"), "{damage}");
     let repairable = of(&found, Severity::Repairable).join("\n");
-    assert!(repairable.contains("21 bytes at its end are the torn last append"), "{repairable}");
+    assert!(repairable.contains("21 bytes at its end are the append that a crash cut off"), "{repairable}");
     assert!(repairable.contains("pool/00/0000000000770005: no record of the log explains it"), "{repairable}");
     assert!(of(&found, Severity::Note).join("\n").contains("pool/00/0000000000aa0005: no daemon made it"), "{found:?}");
     assert_eq!(read(&*scene.private("log"), segment.as_bytes()), torn, "a dry run changes nothing");

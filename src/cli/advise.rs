@@ -1,4 +1,4 @@
-//! `dlio-fs advise`: what could be done about what was observed.
+//! `dlio-fs advise`: advice from what was observed.
 
 use std::path::PathBuf;
 
@@ -9,9 +9,9 @@ use super::report;
 use crate::report::summary::Summary;
 use crate::report::text;
 
-/// Say what could be done about what was observed: which files to stage, what to change in a program
+/// Give advice from what was observed: which files to stage, what to change in a program
 ///
-/// Each piece of advice has its figures, the threshold that was passed and how to follow it. SOURCE is as for
+/// Each piece of advice shows its figures, the threshold that was exceeded and how to follow it. SOURCE is as for
 /// `dlio-fs report`.
 #[derive(Debug, Args)]
 #[command(after_long_help = "\
@@ -20,10 +20,10 @@ Examples:
   dlio-fs advise /mnt/train --window epoch-3
   dlio-fs advise run.dlio --json | jq -r '.advice[].command'")]
 pub(super) struct AdviseArgs {
-    /// A mount, or a directory on it; recorded files, or a directory of them
+    /// A mount point or a directory on it, or recordings or a directory of them
     #[arg(value_name = "SOURCE")]
     sources: Vec<PathBuf>,
-    /// Only what happened in this closed window of the mount
+    /// Consider only this closed window of the mount
     #[arg(long, value_name = "NAME")]
     window: Option<String>,
     /// Print JSON

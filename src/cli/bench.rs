@@ -1,7 +1,7 @@
 //! `dlio-fs bench`: what a mount over two tiers costs and gains, measured beside the tiers themselves.
 //!
-//! `asked.rs` is what the user said, `session.rs` the places and the runs, `measure.rs` the way through one, and each load has a file of its own; what a load does stands
-//! in `src/bench`.
+//! `asked.rs` has the arguments, `session.rs` the places and runs, `measure.rs` runs one benchmark, and each load has a
+//! file of its own here. `src/bench` defines what a load does.
 
 mod asked;
 mod checkpoint;
@@ -20,8 +20,9 @@ use super::outcome::Outcome;
 
 /// Measure two tiers and a mount over them with the loads of training jobs
 ///
-/// Makes a temporary directory in each tier, and its own mount over both; running mounts and their files are not touched, and
-/// everything is removed at the end, also after Ctrl-C. The places are measured in turns, run by run, and each ratio has its interval.
+/// Makes a temporary directory in each tier and its own mount over both. Running mounts and their files are not
+/// touched, and everything is removed at the end, even after Ctrl-C. The places are measured in turns, run by run, and
+/// each ratio comes with its confidence interval.
 #[derive(Debug, Args)]
 #[command(after_long_help = "\
 Examples:

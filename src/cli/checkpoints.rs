@@ -1,4 +1,4 @@
-//! `dlio-fs checkpoints`: which were written, and which of them are safe.
+//! `dlio-fs checkpoints`: lists checkpoints, and which of them are safe.
 
 use std::path::PathBuf;
 
@@ -9,11 +9,11 @@ use super::talk;
 
 /// List the checkpoints that were written through the mount, and which of them are on the slow tier
 ///
-/// A checkpoint is what was written in one go, 1 MiB or more, whatever the names. States: writing (more may come), dirty (complete, but
-/// not wholly on the slow tier yet), safe (wholly there), verified (dlio-fs verify, or verify = "bytes", has compared each of its files),
-/// replaced (one of its files was removed or rewritten), incomplete (something of it was set aside). D1 and D2 say how long after its
-/// last close it was durable on the fast tier, and published on the slow one. The star marks the newest complete one. The exit code is that
-/// of `status`.
+/// A checkpoint is a burst of writes of 1 MiB or more, whatever the names. States: writing (more may come), dirty
+/// (complete, but not all on the slow tier yet), safe (all there), verified (dlio-fs verify, or verify = "bytes", has
+/// compared each of its files), replaced (one of its files was removed or rewritten), incomplete (part of it was set
+/// aside). D1 and D2 say how long after its last close it was durable on the fast tier, and published on the slow one.
+/// The star marks the newest complete one. The exit code is that of `status`.
 ///
 /// .dlio/latest-safe is a symbolic link to the newest safe one; it exists only if there is such a checkpoint.
 #[derive(Debug, Args)]

@@ -1,5 +1,4 @@
-//! What a packager or `install` takes from the program itself: shell completions and man pages, made from the same
-//! definitions as the help.
+//! Shell completions and man pages, for packagers and `install`, made from the same definitions as the help.
 
 use std::io;
 
@@ -10,7 +9,7 @@ use super::outcome::{EXIT_CODES, Exit, Outcome, say};
 
 /// Print the completion script of a shell
 ///
-/// `dlio-fs install` places them where the shells look; this is for all other cases.
+/// `dlio-fs install` places the scripts where the shells look; use this in all other cases.
 #[derive(Debug, Args)]
 #[command(after_long_help = "\
 Examples:
@@ -33,10 +32,10 @@ pub(super) fn completions(shell: Shell, program: &Command) -> Vec<u8> {
     script
 }
 
-/// The man pages: file name, as `dlio-fs-mount.1`, and text in roff. One for the program and one for each command and each
-/// benchmark.
+/// The man pages: file name, as `dlio-fs-mount.1`, and text in roff. One for the program and one for each command and
+/// each benchmark.
 ///
-/// Errors: none in practice, for they are written to memory.
+/// Errors: none in practice, since the pages are written to memory.
 pub(super) fn man_pages(mut program: Command) -> io::Result<Vec<(String, Vec<u8>)>> {
     program.build();
     let mut pages = Vec::new();
@@ -44,8 +43,8 @@ pub(super) fn man_pages(mut program: Command) -> io::Result<Vec<(String, Vec<u8>
     Ok(pages)
 }
 
-/// The page of `command`, and those of the commands below it. `build` has given them their names: `dlio-fs-mount` as a page,
-/// `dlio-fs mount` as it is typed.
+/// The page of `command`, and those of the commands below it. `build` has given them their names: `dlio-fs-mount` as a
+/// page, `dlio-fs mount` as it is typed.
 fn add_pages(command: &Command, above: Option<&str>, pages: &mut Vec<(String, Vec<u8>)>) -> io::Result<()> {
     pages.push(page(command, above)?);
     let name = command.get_display_name().unwrap_or_else(|| command.get_name());
@@ -62,7 +61,7 @@ fn page(command: &Command, above: Option<&str>) -> io::Result<(String, Vec<u8>)>
     let mut text = Vec::new();
     man.render_title(&mut text)?;
     man.render_name_section(&mut text)?;
-    // As in the help: the one that is made of the options leaves out their values.
+    // As in the help: a generated usage line would leave out the values of the options.
     let usage = command.clone().render_usage().to_string();
     section(&mut text, "SYNOPSIS", &roff(usage.trim_start_matches("Usage: ")));
     man.render_description_section(&mut text)?;
@@ -84,7 +83,7 @@ fn page(command: &Command, above: Option<&str>) -> io::Result<(String, Vec<u8>)>
     Ok((man.get_filename(), text))
 }
 
-/// The examples as they are typed, and the paragraphs beside them, each on one line.
+/// The examples as typed, and the other paragraphs, each on one line.
 fn split_help(help: &str) -> (String, Vec<String>) {
     let (mut examples, mut notes) = (String::new(), Vec::new());
     for paragraph in help.trim().split("\n\n") {
@@ -119,14 +118,14 @@ fn exit_status(codes: &str) -> String {
 fn files() -> String {
     let rows = [
         ("MOUNTPOINT/.dlio/", "statistics and commands of a mount; not listed"),
-        ("FAST/.dlio-fs/, SLOW/.dlio-fs/", "what the daemon keeps on either tier"),
+        ("FAST/.dlio-fs/, SLOW/.dlio-fs/", "the daemon's own files on each tier"),
         ("/etc/dlio-fs/NAME.toml", "configuration of the service dlio-fs@NAME"),
         ("share/doc/dlio-fs/config.example.toml", "every key with its default"),
     ];
     rows.map(|(path, what)| format!(".TP\n{}\n{}", roff(path), roff(what))).join("\n")
 }
 
-/// The page above and those beside it; of the program, all.
+/// The parent page and its siblings; for the program, all pages.
 fn see_also(command: &Command, above: Option<&str>) -> String {
     let mut pages: Vec<String> = above.into_iter().map(|name| format!("{}(1)", roff(name))).collect();
     pages.extend(below(command).map(|below| {
@@ -142,7 +141,7 @@ fn section(text: &mut Vec<u8>, name: &str, body: &str) {
     text.extend(format!(".SH {name}\n{body}\n").as_bytes());
 }
 
-/// Plain text as roff shows it unchanged.
+/// Escapes plain text so that roff shows it unchanged.
 fn roff(text: &str) -> String {
     let line = |line: &str| {
         let escaped = line.replace('\\', "\\e").replace('-', "\\-");

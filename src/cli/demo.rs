@@ -1,7 +1,7 @@
-//! `dlio-fs demo`: a newcomer's first contact. Two temporary tiers and a mount, checkpoints written as frameworks do,
-//! the drain, and the slow copies verified with the mount gone.
+//! `dlio-fs demo`: two temporary tiers and a mount, checkpoints written as frameworks do, the drain, and the slow
+//! copies verified after the mount is gone.
 //!
-//! Leaves nothing behind: not when it ends well, not when a step fails, not on Ctrl-C.
+//! Leaves nothing behind, even if a step fails or on Ctrl-C.
 
 mod frameworks;
 
@@ -22,7 +22,7 @@ use super::{talk, umount};
 use crate::error::{Context, Error};
 use crate::mount::{self, PRIVATE_DIR};
 
-/// Show everything in a minute: two temporary tiers, a mount, checkpoints, the drain, and the copies verified
+/// Show dlio-fs in a minute: two temporary tiers, a mount, checkpoints, the drain, and the verified copies
 ///
 /// Needs /dev/fuse, and root or fusermount3. Writes about 150 MiB to a temporary directory and removes it again.
 #[derive(Debug, Args)]
@@ -64,20 +64,20 @@ fn show(sandbox: &Sandbox, parent: &Path) -> Result<(), Failure> {
     drop(progress);
     say(format_args!("   done in {:.1} s\n", begun.elapsed().as_secs_f64()))?;
 
-    say("3. What the mount says of itself: cat mnt/.dlio/stats")?;
+    say("3. The mount's own statistics: cat mnt/.dlio/stats")?;
     let stats = talk::read(&mount.mountpoint, "stats")?;
-    // The table of operations would fill the screen.
+    // The table of operations is too long for a screen.
     let shown = stats.lines().filter(|line| !line.is_empty()).take_while(|line| !line.starts_with("operation"));
     shown.map(|line| format!("   {line}")).try_for_each(say)?;
 
-    say("\n4. The mount is left. The slow tier alone holds, byte for byte:")?;
+    say("\n4. After unmounting, the slow tier alone holds, byte for byte:")?;
     match umount::leave(&mount.mountpoint)? {
         Exit::Done => verify(&mount.slow, &expected),
-        _ => Err(wrong("something is left on the fast tier after the drain".to_owned())),
+        _ => Err(wrong("files are left on the fast tier after the drain".to_owned())),
     }
 }
 
-/// Saves as TensorFlow and Keras do, and says how fast the fast tier took it.
+/// Saves as TensorFlow and Keras do, and prints how fast the fast tier absorbed it.
 fn train(sandbox: &Sandbox, mountpoint: &Path) -> Result<Expected, Failure> {
     say("   TensorFlow: ckpt-N under temporary names, renamed, then the manifest;")?;
     say("               only the newest two are kept")?;
@@ -121,7 +121,7 @@ fn wrong(what: String) -> Failure {
     Error::refused(what, "this must not happen: please report it").into()
 }
 
-/// All regular files below, but for what is ours.
+/// All regular files below, except our own.
 fn collect(root: &Path, below: &Path, into: &mut Expected) -> Result<(), Error> {
     let dir = root.join(below);
     for entry in fs::read_dir(&dir).at("list", dir.display())? {

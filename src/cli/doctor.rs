@@ -1,6 +1,6 @@
-//! `dlio-fs doctor`: what of this machine and these directories will not work, and the remedy.
+//! `dlio-fs doctor`: what will not work on this machine and with these directories, and the remedy.
 //!
-//! Looks and tries; the only thing it writes is a temporary directory in each tier, which it removes again.
+//! It writes only a temporary directory in each tier, and removes it again.
 
 mod finding;
 mod machine;
@@ -16,8 +16,8 @@ use super::outcome::{Exit, Outcome, say, say_json};
 
 /// Find what will not work on this machine and with these directories, and name the remedy
 ///
-/// Without directories it checks the machine only. In each named tier it makes a temporary directory, tries what the file
-/// system can do, and removes it. Exit code 1 if something that a mount needs is missing.
+/// Without directories it checks the machine only. In each named tier it makes a temporary directory, tries what the
+/// file system can do, and removes it. Exit code 1 if something that a mount needs is missing.
 #[derive(Debug, Args)]
 #[command(after_long_help = "\
 Examples:
@@ -31,7 +31,7 @@ pub(super) struct DoctorArgs {
     /// A directory to be used as the slow tier
     #[arg(long, value_name = "DIR")]
     slow: Option<PathBuf>,
-    /// Do known things on a temporary mount, once on each I/O path, and show what the mount saw of them
+    /// Run known operations on a temporary mount, once on each I/O path, and show which of them the mount saw
     ///
     /// Exit code 1 if the path `exact` did not see everything that was done.
     #[arg(long, conflicts_with_all = ["fast", "slow"])]
@@ -61,7 +61,7 @@ pub(super) fn run(args: &DoctorArgs) -> Outcome {
         say(match (failed, warned) {
             (0, 0) => "all is well".to_owned(),
             (0, _) => format!("a mount works; {warned} of {} findings limit it", findings.len()),
-            _ => format!("a mount does not work: {failed} of {} findings stand in the way", findings.len()),
+            _ => format!("a mount does not work: {failed} of {} findings prevent it", findings.len()),
         })?;
     }
     Ok(if failed == 0 { Exit::Done } else { Exit::Failure })

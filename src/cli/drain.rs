@@ -1,4 +1,4 @@
-//! `dlio-fs drain` and `dlio-fs sync`: wait until all of a mount, or one path, is on the slow tier (D2).
+//! `dlio-fs drain` and `dlio-fs sync`: wait until a whole mount, or one path, is on the slow tier (D2).
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -12,13 +12,14 @@ use super::talk::{self, Control, Said};
 
 /// Copy everything, or everything below PATH, to the slow tier, showing progress
 ///
-/// The drain runs in any case. Without --wait this only says whether anything is left (exit code 3); with --wait it returns
+/// The drain runs anyway. Without --wait this only says whether anything is left (exit code 3); with --wait it returns
 /// once everything written before is on the slow tier under its name.
 ///
-/// --deadline is for a machine that goes away (a spot instance, the end of a batch job). Until then the drain has no bandwidth limit, is
-/// not paused, and waits for nothing; nothing is staged, and files that were replaced or removed meanwhile are not copied. If not
-/// everything will arrive in time, the newest complete checkpoint is copied first, as plain files below .dlio-fs/saved on the slow tier,
-/// because the tree itself changes in order only. At the deadline it lists what was saved and what is left; the exit code is 3 then.
+/// --deadline is for a machine that will soon be gone (a spot instance, the end of a batch job). Until then the drain
+/// ignores its bandwidth limit, pauses and hours, nothing is staged, and files that were replaced or removed meanwhile
+/// are not copied. If not everything will arrive in time, the newest complete checkpoint is copied first, as plain
+/// files below .dlio-fs/saved on the slow tier, because the tree itself changes only in order. At the deadline it lists
+/// what was saved and what is left, with exit code 3.
 #[derive(Debug, Args)]
 #[command(after_long_help = "\
 Examples:
@@ -27,10 +28,10 @@ Examples:
 pub(super) struct DrainArgs {
     /// A mount point, or a file or directory below one; optional if there is only one mount
     path: Option<PathBuf>,
-    /// Return only when everything has arrived
+    /// Return only when everything is on the slow tier
     #[arg(long)]
     wait: bool,
-    /// Copy as much as possible within this time, the newest checkpoint first if not all fits; for a whole mount
+    /// Copy as much as possible within this time, the newest checkpoint first if not everything fits; whole mounts only
     #[arg(long, value_name = "TIME", value_parser = super::duration::parse_duration, conflicts_with = "wait")]
     deadline: Option<Duration>,
     /// Print JSON
@@ -69,7 +70,7 @@ pub(super) fn run(args: &DrainArgs) -> Outcome {
     Ok(if safe { Exit::Done } else { Exit::Undrained })
 }
 
-/// What was saved and what is left goes to standard output, how far it is beside that.
+/// Saved and left files go to standard output, progress to standard error.
 fn drain_until(mountpoint: &Path, time: Duration, as_json: bool) -> Outcome {
     let mut control = Control::ask(
         mountpoint,
@@ -108,7 +109,7 @@ pub(super) fn run_sync(args: &SyncArgs) -> Outcome {
 #[derive(Debug)]
 pub(super) struct Place {
     mountpoint: PathBuf,
-    /// Empty for all of it.
+    /// Empty for the whole mount.
     below: PathBuf,
 }
 
@@ -124,7 +125,7 @@ impl Place {
         Place { mountpoint, below: PathBuf::new() }
     }
 
-    /// How safe the mount is, as `.dlio/stats.json` says it.
+    /// How safe the mount is, from `.dlio/stats.json`.
     fn tell_as_json(&self) -> Result<(), Failure> {
         let stats = talk::read(&self.mountpoint, "stats.json")?;
         let stats: serde_json::Value =
@@ -133,7 +134,7 @@ impl Place {
         say_json(&json!({ "mountpoint": mountpoint, "safety": stats["safety"] }))
     }
 
-    /// `sync`, or `sync PATH` with the path below the mount, escaped as everywhere.
+    /// `sync`, or `sync PATH` with the escaped path below the mount.
     fn sync_command(&self) -> String {
         match self.below.as_os_str().as_encoded_bytes() {
             b"" => "sync".to_owned(),
@@ -148,10 +149,10 @@ pub(super) enum Waited {
     TimedOut,
 }
 
-/// How often a read-only mount is looked at.
+/// How often a read-only mount is polled.
 const LOOK: Duration = Duration::from_millis(100);
 
-/// Waits without asking for anything: what a read-only mount has is on its way, and nothing new can come.
+/// Waits without a command: a read-only mount drains by itself, and nothing new can come.
 fn watch(mountpoint: &Path, limit: Option<Duration>, mut tell: impl FnMut(&str)) -> Result<Waited, Failure> {
     let begun = Instant::now();
     while !talk::standing(mountpoint)?.safety.safe {
@@ -164,12 +165,12 @@ fn watch(mountpoint: &Path, limit: Option<Duration>, mut tell: impl FnMut(&str))
     Ok(Waited::Done)
 }
 
-/// Waits until everything in `place` has arrived; about `limit` at most, if there is one.
+/// Waits until everything in `place` has arrived, for about `limit` at most.
 pub(super) fn wait(place: &Place, limit: Option<Duration>) -> Result<Waited, Failure> {
     wait_telling(place, limit, |_| ())
 }
 
-/// As [`wait`], and tells about once a second what is waited for.
+/// Like [`wait`], and reports about once a second what it waits for.
 pub(super) fn wait_telling(
     place: &Place,
     limit: Option<Duration>,
@@ -177,21 +178,21 @@ pub(super) fn wait_telling(
 ) -> Result<Waited, Failure> {
     let begun = Instant::now();
     let mut control = match Control::ask(&place.mountpoint, &place.sync_command()) {
-        // A mount that takes no changes takes no commands either.
+        // A read-only mount takes no commands.
         Err(_) if talk::is_read_only(&place.mountpoint) => return watch(&place.mountpoint, limit, tell),
         control => control?,
     };
     loop {
         match control.listen()? {
             Said::Done(text) => {
-                // Nobody waits for that.
+                // The daemon does not wait for these.
                 text.split_once(", but for ").into_iter().for_each(|(_, what)| {
                     complain(format_args!("{what}: not on the slow tier; dlio-fs queue lists it"));
                 });
                 return Ok(Waited::Done);
             }
             Said::Error(why) => return Err(Failure::new(Exit::Failure, why)),
-            // The daemon speaks up about once a second, so this is looked at as often.
+            // The daemon sends a line about once a second, so the limit is checked as often.
             Said::Waiting(_) if limit.is_some_and(|limit| begun.elapsed() >= limit) => return Ok(Waited::TimedOut),
             Said::Waiting(line) => tell(&line),
         }

@@ -10,9 +10,9 @@ use super::talk::{self, Control, Said};
 
 /// Delete the fast copies of files that are safe on the slow tier
 ///
-/// Each copy is compared with its slow file once more before it is deleted; the files are read from the slow tier from then on.
-/// Files that only the fast tier has stay and are named (exit code 3), and so are files that are open (1) or were changed on the
-/// slow tier by somebody else (5). Above the watermark `high` eviction starts by itself.
+/// Each copy is compared with its slow file before it is deleted; later reads go to the slow tier. Files that only the
+/// fast tier has stay and are listed (exit code 3), and so do files that are open (1) or that somebody else changed on
+/// the slow tier (5). Above the watermark `high`, eviction starts automatically.
 #[derive(Debug, Args)]
 #[command(after_long_help = "\
 Examples:
@@ -63,10 +63,10 @@ pub(super) fn run(args: &EvictArgs) -> Outcome {
     Ok(worst)
 }
 
-/// What came of one place.
+/// The result for one place.
 struct Evicted {
     exit: Exit,
-    /// What stays: `dirty` or `kept`, and which and why.
+    /// The files that stay: `dirty` or `kept`, with path and reason.
     findings: Vec<(String, String)>,
     summary: String,
 }
@@ -74,14 +74,15 @@ struct Evicted {
 fn part_of_a_mount(path: &Path) -> Result<(PathBuf, PathBuf), Failure> {
     match talk::mount_of(path)? {
         (_, below) if below.as_os_str().is_empty() => {
-            let what = format!("{} is a whole mount; add --all to evict everything that can go", path.display());
+            let what =
+                format!("{} is a whole mount; add --all to evict everything that can be evicted", path.display());
             Err(Failure::new(Exit::Usage, what))
         }
         part => Ok(part),
     }
 }
 
-/// `tell` hears of each file that stays at once.
+/// `tell` gets each file that stays, as it is found.
 fn evict(mountpoint: &Path, below: &Path, tell: impl Fn(&str)) -> Result<Evicted, Failure> {
     let mut control = Control::ask(mountpoint, &format!("evict {}", talk::escaped(below)))?;
     let (mut exit, mut findings) = (Exit::Done, Vec::new());
@@ -95,7 +96,7 @@ fn evict(mountpoint: &Path, below: &Path, tell: impl Fn(&str)) -> Result<Evicted
                     "dirty" => Exit::Undrained,
                     "kept" if what.ends_with("is open") || what.ends_with("is pinned") => Exit::Failure,
                     "kept" => Exit::Conflict,
-                    // How far it is.
+                    // Progress.
                     _ => continue,
                 });
                 tell(&line);

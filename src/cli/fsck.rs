@@ -15,19 +15,20 @@ use crate::tiers::{self, Finding, FsckReport, Severity};
 
 /// Check a fast tier that is not mounted, and repair what is safe
 ///
-/// Looks at the super block, every record of the log, every object and the quarantine of FAST, and with --slow at what
-/// belongs to it there. Each finding is one line: what, where, and the remedy. It repairs what the next mount would repair, too:
-/// it cuts off the torn end of the log, and moves an object that nothing explains to quarantine. Nothing is deleted. Exit code 1
-/// if something is wrong that is not repaired. The bytes of objects are not compared: that is `dlio-fs verify`.
+/// Checks the super block, every record of the log, every object and the quarantine of FAST, and with --slow its files
+/// there. Each finding is one line: what, where, and the remedy. It repairs only what the next mount would repair as
+/// well: it cuts off the torn tail of the log, and moves unexplained objects to the quarantine. Nothing is deleted.
+/// Exit code 1 if something is wrong and not repaired. The bytes of objects are not compared; `dlio-fs verify` does
+/// that.
 #[derive(Debug, Args)]
 #[command(after_long_help = "Examples:\n  dlio-fs fsck /optane --dry-run\n  dlio-fs fsck /optane --slow /hdd")]
 pub(super) struct FsckArgs {
     /// The fast tier of a mount that is not running
     fast: PathBuf,
-    /// Its slow tier: also check what belongs to the fast tier there
+    /// Its slow tier: also check the files of the fast tier there
     #[arg(long, value_name = "DIR")]
     slow: Option<PathBuf>,
-    /// Change nothing; say what would be repaired
+    /// Change nothing; list what would be repaired
     #[arg(long)]
     dry_run: bool,
     /// Print JSON
@@ -38,9 +39,9 @@ pub(super) struct FsckArgs {
 pub(super) fn run(args: &FsckArgs) -> Outcome {
     if !args.fast.join(PRIVATE_DIR).is_dir() {
         let what = format!("{} is not a fast tier of dlio-fs: it has no {PRIVATE_DIR}", args.fast.display());
-        return Err(Failure::usage(Error::refused(what, "name the directory that was given to --fast")));
+        return Err(Failure::usage(Error::refused(what, "name the directory that was given as --fast")));
     }
-    // Held until the end: a daemon must not change what is being read.
+    // Held until the end, so that no daemon changes the tier meanwhile.
     let owner = Owner::ourselves(&args.fast, None, true);
     let lock = match args.dry_run {
         true => FastLock::take_to_read(&args.fast, &owner),
@@ -61,10 +62,8 @@ pub(super) fn run(args: &FsckArgs) -> Outcome {
 fn is_mounted(fast: &Path, at: &Path) -> Error {
     let (fast, at) = (fast.display(), at.display());
     Error::refused(
-        format!("{fast} is mounted at {at}, and fsck looks at a tier that no daemon changes meanwhile"),
-        format!(
-            "leave the mount first (dlio-fs umount {at}), or compare the copies of files in it (dlio-fs verify {at})"
-        ),
+        format!("{fast} is mounted at {at}, and fsck needs a tier that no daemon uses"),
+        format!("unmount it first (dlio-fs umount {at}), or compare the copies of its files (dlio-fs verify {at})"),
     )
 }
 
@@ -84,7 +83,7 @@ fn line(finding: &Finding) -> String {
     format!("{word}: {place}: {what}{remedy}")
 }
 
-/// Findings that are still wrong.
+/// Findings that were not repaired.
 fn wrong(report: &FsckReport) -> u64 {
     let wrong = |finding: &&Finding| matches!(finding.severity, Severity::Repairable | Severity::Damage);
     report.findings.iter().filter(wrong).count() as u64
@@ -93,7 +92,7 @@ fn wrong(report: &FsckReport) -> u64 {
 fn summary(report: &FsckReport) -> String {
     let verdict = match wrong(report) {
         0 => "nothing is wrong".to_owned(),
-        n => format!("{} that something is wrong", count(n, "finding")),
+        n => format!("{} not repaired", count(n, "finding")),
     };
     format!(
         "{}, {}, {} not on the slow tier yet, {} in quarantine: {verdict}",

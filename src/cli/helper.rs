@@ -1,7 +1,7 @@
 //! The program under the names that mount(8) and umount(8) look for: `mount.fuse.dlio` and `umount.fuse.dlio`.
 //!
-//! `mount -t fuse.dlio /hdd /mnt/train -o fast=/optane`, a line of fstab and `umount /mnt/train` end here, with arguments
-//! and exit codes as those two have them: 0 done, 1 wrong arguments, 32 it failed.
+//! `mount -t fuse.dlio /hdd /mnt/train -o fast=/optane`, a line of fstab and `umount /mnt/train` end here, with
+//! arguments and exit codes as those two have them: 0 done, 1 wrong arguments, 32 it failed.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -54,7 +54,7 @@ struct UmountHelper {
     /// End the mount even if it is in use or does not answer, without draining
     #[arg(short = 'f')]
     force: bool,
-    /// There is nothing to remount read-only: what could not be unmounted goes on as it is
+    /// Accepted and ignored: a mount that cannot be unmounted stays as it is
     #[arg(short = 'r', hide = true)]
     read_only: bool,
     #[arg(short = 'n', action = ArgAction::Count, hide = true)]
@@ -65,7 +65,7 @@ struct UmountHelper {
     fs_type: Option<String>,
 }
 
-/// Acts as the helper that the program was called as; `None` if it was called by its own name.
+/// Acts as the mount helper whose name the program was called by; `None` if it was called by its own name.
 pub(super) fn run(called_as: &Path) -> Option<ExitCode> {
     let arguments = std::env::args_os();
     match called_as.file_name()?.to_str()? {
@@ -77,7 +77,7 @@ pub(super) fn run(called_as: &Path) -> Option<ExitCode> {
     }
 }
 
-/// `None` if all that was asked for was help, which is printed.
+/// `None` if help was requested, which is printed.
 fn parse<T: Parser>(arguments: impl Iterator<Item = OsString>) -> Result<Option<T>, Failure> {
     match T::try_parse_from(arguments) {
         Ok(parsed) => Ok(Some(parsed)),
@@ -91,7 +91,7 @@ fn parse<T: Parser>(arguments: impl Iterator<Item = OsString>) -> Result<Option<
 
 fn finish(outcome: Outcome) -> ExitCode {
     match outcome {
-        // What is left on the fast tier was listed; to umount(8) an unmount is done or not.
+        // The files left on the fast tier were listed; umount(8) only knows done or not done.
         Ok(Exit::Failure) => ExitCode::from(FAILED),
         Ok(Exit::Usage) => ExitCode::from(WRONG),
         Ok(_) => ExitCode::SUCCESS,

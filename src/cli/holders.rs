@@ -1,7 +1,7 @@
 //! Who uses a mount: processes with files open below it, working in it, or mapping from it.
 //!
-//! A path below the mount point is not enough: a shell may still stand in the directory that the mount hides. So the
-//! file system is compared too, which asks the mount's daemon; call this for a live mount only.
+//! Comparing paths is not enough: a shell's working directory may be the directory that the mount hides. So the file
+//! system is compared too, which asks the daemon; call this for a live mount only.
 
 use std::fmt;
 use std::os::unix::fs::MetadataExt;
@@ -14,7 +14,7 @@ use crate::mount::{self, processes};
 pub(super) struct Holder {
     pid: u32,
     name: String,
-    /// One thing it holds, of perhaps many.
+    /// One of the files it holds.
     path: PathBuf,
 }
 
@@ -24,7 +24,7 @@ impl fmt::Display for Holder {
     }
 }
 
-/// All that this user may see; as root, all there are in this mount name space.
+/// The processes that this user may see; for root, all in this mount namespace.
 pub(super) fn of(mountpoint: &Path) -> Vec<Holder> {
     let Ok(device) = mountpoint.metadata().map(|m| m.dev()) else { return Vec::new() };
     let inside = |link: &PathBuf| {
@@ -36,15 +36,16 @@ pub(super) fn of(mountpoint: &Path) -> Vec<Holder> {
         .collect()
 }
 
-/// Who still sees the file system `device` after it was unmounted here: a container or a service that was started while it was
-/// mounted has a copy of the mount in a mount name space of its own, and the daemon serves it until that ends.
+/// Processes that still see the file system `device` after it was unmounted here. A container or service that was
+/// started while it was mounted has a copy of the mount in its own mount namespace, and the daemon serves it until that
+/// ends.
 pub(super) fn of_copies(device: &str) -> Vec<Holder> {
     let copy = |pid| mount::mounts_of(pid).into_iter().find(|mount| mount.is_ours() && mount.device == device);
     processes().filter_map(|pid| Some(Holder { pid, path: copy(pid)?.at, name: name(pid) })).collect()
 }
 
-/// The links of `/proc` to everything that a process holds: where it stands, what it has open, what it has mapped (a
-/// file stays mapped after its descriptor is closed).
+/// The links in `/proc` to everything that a process holds: its working directory, open files, and mapped files (which
+/// stay mapped after their descriptors are closed).
 fn links(pid: u32) -> Vec<PathBuf> {
     let mut links: Vec<PathBuf> = ["cwd", "root", "exe"].map(|name| format!("/proc/{pid}/{name}").into()).into();
     links.extend(entries(&format!("/proc/{pid}/fd")));

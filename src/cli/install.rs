@@ -1,9 +1,8 @@
-//! `dlio-fs install`: the program, the helpers of mount(8), the unit, completions and manual pages, in their places, and
-//! away again; or below a directory of which a package is made.
+//! `dlio-fs install`: places the program, the helpers of mount(8), the unit, completions and manual pages, and removes
+//! them again; or places them below a directory for a package.
 //!
-//! A list of what was placed, with a hash of each content, and of the directories made for it is kept beside it. Only what
-//! is in that list and still as it was placed is ever replaced or removed: a file of somebody else, or one that was edited,
-//! is named and left alone.
+//! It keeps a list of the placed files, with their hashes, and of the directories it made. It replaces or removes only
+//! files that are in this list and unchanged; a file from elsewhere, or an edited one, is named and left alone.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
@@ -22,9 +21,9 @@ use super::completions::{completions, man_pages};
 use super::outcome::{Exit, Failure, Outcome, complain, say};
 use crate::error::{Context, Error};
 
-/// The unit as it is in the repository, for a program in `/usr/local/bin`.
+/// The unit from the repository, for a program in `/usr/local/bin`.
 const UNIT: &str = include_str!("../../systemd/dlio-fs@.service");
-/// What goes below `share/doc/dlio-fs`, as it is in the repository, so that the links of the pages lead somewhere.
+/// The files below `share/doc/dlio-fs`, arranged as in the repository, so that links between pages work.
 const DOCS: [(&str, &str); 39] = [
     ("LICENSE", include_str!("../../LICENSE")),
     ("README.md", include_str!("../../README.md")),
@@ -68,17 +67,17 @@ const DOCS: [(&str, &str); 39] = [
 ];
 /// The program's path in [`UNIT`].
 const UNIT_PROGRAM: &str = "/usr/local/bin/dlio-fs";
-/// mount(8) looks for its helpers here and nowhere else.
+/// mount(8) looks for its helpers only here.
 const SBIN: &str = "/sbin";
-/// Prefixes of the whole machine: their helpers go to [`SBIN`].
+/// Prefixes for the whole machine: their helpers go to [`SBIN`].
 const SYSTEM_PREFIXES: [&str; 3] = ["/", "/usr", "/usr/local"];
 
 /// Install the program, the helpers of mount(8), the systemd unit, completions, manual pages and documentation
 ///
-/// With the default prefix, /usr/local, or with /usr, the helpers mount.fuse.dlio and umount.fuse.dlio go to /sbin, where
-/// mount(8) looks for them; with any other to DIR/sbin, where it does not. Prints what it placed. Installing again replaces
-/// what it placed before. If a file there is not from dlio-fs, or was changed since, it is named and nothing is touched (exit
-/// code 1).
+/// With the default prefix /usr/local, or with /usr, the helpers mount.fuse.dlio and umount.fuse.dlio go to /sbin,
+/// where mount(8) looks for them; with any other prefix they go to DIR/sbin, where it does not. Prints the placed
+/// files. Installing again replaces them. If a file there is not from dlio-fs, or was changed since, it is named and
+/// nothing is touched (exit code 1).
 #[derive(Debug, Args)]
 #[command(after_long_help = "\
 Examples:
@@ -90,17 +89,17 @@ pub(super) struct InstallArgs {
     /// Where to install
     #[arg(long, value_name = "DIR", default_value = "/usr/local")]
     prefix: PathBuf,
-    /// Remove exactly what was installed there
+    /// Remove exactly the installed files
     #[arg(long)]
     uninstall: bool,
-    /// Place everything below DIR, which must be empty, to make a package of it
+    /// Place everything below DIR, which must be empty, to build a package
     ///
-    /// The package manager keeps the list of what it placed, so none is made. The helpers go to PREFIX/sbin.
+    /// No list of placed files is written: the package manager keeps its own. The helpers go to PREFIX/sbin.
     #[arg(long, value_name = "DIR", conflicts_with = "uninstall")]
     root: Option<PathBuf>,
 }
 
-/// `program`: the whole command line, of which the man pages are made.
+/// `program`: the whole command line, from which the man pages are made.
 pub(super) fn run(args: &InstallArgs, program: &clap::Command) -> Outcome {
     let prefix = std::path::absolute(&args.prefix).at("find", args.prefix.display())?;
     let list = prefix.join("share/dlio-fs/installed");
@@ -111,8 +110,8 @@ pub(super) fn run(args: &InstallArgs, program: &clap::Command) -> Outcome {
     }
 }
 
-/// Without a list of ours: with one, `--uninstall` would remove what belongs to the package. A helper leads to the program by a relative
-/// link, which is right before the package is installed, too.
+/// Writes no list: with one, `--uninstall` would remove files of the package. The helpers are relative links to the
+/// program, which are valid before the package is installed, too.
 fn place_below(root: &Path, prefix: &Path, program: &clap::Command) -> Outcome {
     let is_empty = match fs::read_dir(root) {
         Ok(mut entries) => entries.next().is_none(),
@@ -130,7 +129,7 @@ fn place_below(root: &Path, prefix: &Path, program: &clap::Command) -> Outcome {
     Ok(Exit::Done)
 }
 
-/// What is to be at a path.
+/// What to place at a path.
 #[derive(Debug)]
 enum Content {
     File { bytes: Vec<u8>, mode: u32 },
@@ -150,7 +149,7 @@ fn hash_of_link(target: &Path) -> u64 {
     xxh3_64(&[b"link to ", target.as_os_str().as_bytes()].concat())
 }
 
-/// The hash of what is there; `None` if nothing is.
+/// The hash of what is at the path; `None` if nothing is.
 fn found(path: &Path) -> Result<Option<u64>, Error> {
     let hash = match path.symlink_metadata() {
         Ok(metadata) if metadata.is_symlink() => fs::read_link(path).map(|target| hash_of_link(&target)),
@@ -171,7 +170,7 @@ fn install(prefix: &Path, list: &Path, program: &clap::Command) -> Outcome {
         let what = format!("not placed by dlio-fs, or changed since: {}", foreign.join(", "));
         return Err(Error::refused(what, "nothing was touched; move these away, or use another --prefix").into());
     }
-    // Before the first file: whatever ends this halfway, all that is there is in the list.
+    // Before the first file: if this ends halfway, all placed files are in the list.
     let mut listed = before;
     wanted.iter().for_each(|(path, content)| listed.add(path, content.hash()));
     let missing = wanted.keys().map(PathBuf::as_path).chain([list]).flat_map(|path| path.ancestors().skip(1));
@@ -181,7 +180,7 @@ fn install(prefix: &Path, list: &Path, program: &clap::Command) -> Outcome {
         place(path, content)?;
         say(path.display())?;
     }
-    // What an older version placed and this one does not have.
+    // Files of an older version that this one does not have.
     let left = listed.remove_all(|path| !wanted.contains_key(path))?;
     listed.entries = wanted.iter().map(|(path, content)| (path.clone(), vec![content.hash()])).collect();
     listed.write(list)?;
@@ -209,7 +208,7 @@ fn uninstall(list: &Path) -> Outcome {
     }
     let left = listed.remove_all(|_| true)?;
     fs::remove_file(list).at("remove", list.display())?;
-    // Those below come behind those above. One that somebody uses by now stays.
+    // Subdirectories sort behind their parents, so go backwards. A directory that has other files stays.
     listed.dirs.iter().rev().for_each(|dir| drop(fs::remove_dir(dir)));
     listed.entries.keys().filter(|path| !left.contains(path)).try_for_each(|path| say(path.display()))?;
     for path in &left {
@@ -222,7 +221,7 @@ fn program_in(prefix: &Path) -> PathBuf {
     prefix.join("bin/dlio-fs")
 }
 
-/// Everything, by the path at which it goes. The helpers are links in `helpers` that lead to `target`.
+/// Everything to place, by path. The helpers are links in `helpers` to `target`.
 fn contents(
     prefix: &Path,
     helpers: &Path,
@@ -268,13 +267,13 @@ fn unit_for(program: &Path) -> Result<String, Failure> {
     match program.to_str().filter(|path| !path.contains([' ', '%', '"', '\\', '$'])) {
         Some(path) => Ok(UNIT.replace(UNIT_PROGRAM, path)),
         None => {
-            let what = format!("{} cannot stand in a systemd unit as it is", program.display());
+            let what = format!("{} has characters that a systemd unit cannot contain", program.display());
             Err(Failure::usage(Error::refused(what, "choose a --prefix of plain characters")))
         }
     }
 }
 
-/// Written beside and renamed: a program that runs stays as it is until it ends.
+/// Writes a temporary file and renames it: a running program keeps its file.
 fn place(path: &Path, content: &Content) -> Result<(), Error> {
     let dir = path.parent().unwrap_or(Path::new("/"));
     DirBuilder::new().recursive(true).mode(0o755).create(dir).map_err(|e| denied("mkdir", dir, e))?;
@@ -311,11 +310,11 @@ fn absent_is_fine(removed: io::Result<()>) -> io::Result<()> {
     }
 }
 
-/// What was placed: paths, and the hashes of what may be there. More than one while an installation is under way.
+/// The placed files: paths and valid hashes. During an installation a path may have more than one.
 #[derive(Debug, Default)]
 struct List {
     entries: BTreeMap<PathBuf, Vec<u64>>,
-    /// Directories that were not there before.
+    /// Directories that `install` made.
     dirs: BTreeSet<PathBuf>,
 }
 
@@ -359,7 +358,7 @@ impl List {
         self.entries.entry(path.to_path_buf()).or_default().push(hash);
     }
 
-    /// Which of these paths hold something else than was placed there.
+    /// Which of these paths hold something other than what was placed there.
     fn not_ours<'a>(&self, paths: impl Iterator<Item = &'a PathBuf>) -> Result<Vec<String>, Error> {
         let mut foreign = Vec::new();
         for path in paths {
@@ -374,7 +373,7 @@ impl List {
         self.entries.get(path).is_some_and(|hashes| hashes.contains(&hash))
     }
 
-    /// Removes what is listed, chosen and as it was placed. Returns what was changed since, and stays.
+    /// Removes the chosen files that are listed and unchanged. Returns those that were changed and stay.
     fn remove_all(&self, chosen: impl Fn(&Path) -> bool) -> Result<Vec<PathBuf>, Error> {
         let mut changed = Vec::new();
         for path in self.entries.keys().filter(|path| chosen(path)) {

@@ -1,4 +1,5 @@
-//! `dlio-fs mount`: from flags and configuration to a checked request, then the daemon, here or in the background.
+//! `dlio-fs mount`: turns flags and configuration into a checked request, then runs the daemon, here or in the
+//! background.
 
 use std::ffi::OsString;
 use std::fmt::Display;
@@ -16,16 +17,17 @@ use crate::mount::{self, Daemon, LogTo, MountFlags, Places, Request, Started};
 /// Mount the slow tier's tree at MOUNTPOINT; the fast tier absorbs what is written
 ///
 /// Returns once the mount answers; the daemon runs in the background and logs to --log-file or syslog. With
-/// --foreground it stays, logs to standard error, and unmounts at Ctrl-C: what is not on the slow tier by then stays on the
-/// fast tier (exit code 3), and the next mount goes on with it.
+/// --foreground it stays, logs to standard error, and unmounts at Ctrl-C: changes that have not reached the slow tier
+/// stay on the fast tier (exit code 3), and the next mount continues with them.
 ///
-/// The mount point may be the slow tier itself: then its tree is visible only through the mount, at unchanged paths. Without root, fusermount3 (package fuse3) mounts for you alone.
+/// The mount point may be the slow tier itself: then its tree is visible only through the mount, at unchanged paths.
+/// Without root, fusermount3 (package fuse3) makes the mount, and only you can use it.
 #[derive(Debug, Default, Args)]
 #[command(after_long_help = "\
 Examples:
   dlio-fs mount /mnt/train --fast /optane --slow /hdd
   dlio-fs mount /hdd --fast /optane --slow /hdd                    over the slow tier itself
-  dlio-fs mount --config /etc/dlio-fs/train.toml                   all from a file
+  dlio-fs mount --config /etc/dlio-fs/train.toml                   everything from a file
   dlio-fs mount /mnt/train --fast /optane --slow /hdd -o settle=5s,io=cached
   dlio-fs mount /mnt/train --fast /optane --slow /hdd --read-only
 
@@ -48,22 +50,22 @@ pub(super) struct MountArgs {
     /// Append log lines to FILE, which must be outside the mount
     #[arg(long, value_name = "FILE")]
     log_file: Option<PathBuf>,
-    /// Refuse changes; what the fast tier still has is copied to the slow one all the same, if that can be written
+    /// Refuse changes; what the fast tier still has is copied to the slow tier anyway, if that can be written
     #[arg(long)]
     read_only: bool,
-    /// Copy matching files to the fast tier once the mount is made: a pattern of paths from the mount's root, such as 'data/**'
+    /// Copy matching files to the fast tier after mounting: a pattern of paths from the mount's root, such as 'data/**'
     #[arg(long, value_name = "GLOB")]
     stage: Vec<String>,
-    /// Count no operations (profile = false), to see what counting costs
+    /// Count no operations (profile = false), to measure the cost of counting
     #[arg(long)]
     no_profile: bool,
-    /// Hand the mount to USER, by name or number, who may then do with it what root may
+    /// Give the mount to USER, by name or number, who may then do with it whatever root may
     #[arg(long, value_name = "USER")]
     owner: Option<String>,
-    /// The job that the mount is for; names what it leaves in job_report [default: $SLURM_JOB_ID]
+    /// The job that the mount serves; part of the names of its reports in job_report [default: $SLURM_JOB_ID]
     #[arg(long, value_name = "NAME")]
     job: Option<String>,
-    /// Serve metrics for Prometheus at http://ADDR/metrics: HOST:PORT, or a port alone for this machine only
+    /// Serve metrics for Prometheus at http://ADDR/metrics: HOST:PORT, or only a port for this machine alone
     ///
     /// Port 0 chooses a free one; .dlio/stats says which. There is no password and no TLS.
     #[arg(long, value_name = "ADDR")]
@@ -74,7 +76,7 @@ pub(super) struct MountArgs {
     /// _netdev, x-systemd.automount ...) are ignored. remount with ro or rw changes an existing mount.
     #[arg(short = 'o', value_name = "OPTIONS")]
     options: Vec<String>,
-    /// Used by `mount` itself when it starts the daemon: tell on standard output when the mount answers
+    /// Used by `mount` itself to start the daemon: report on standard output when the mount answers
     #[arg(long, hide = true, requires = "foreground")]
     announce: bool,
 }
@@ -83,7 +85,7 @@ pub(super) fn run(args: &MountArgs) -> Outcome {
     let options = Options::sort(&args.options, false).map_err(Failure::usage)?;
     if options.remount {
         let Some(mountpoint) = &args.mountpoint else {
-            let error = Error::refused("-o remount without a mount point", "name the mount to be changed");
+            let error = Error::refused("-o remount without a mount point", "name the mount to change");
             return Err(Failure::usage(error));
         };
         let read_only = args.read_only.then(|| "ro".to_owned());
@@ -93,7 +95,7 @@ pub(super) fn run(args: &MountArgs) -> Outcome {
     let settings = args.settings(options).map_err(Failure::usage)?;
     let config = settings.config();
     let places = check_places(&config, flags).map_err(Failure::usage)?;
-    // Before anything is created: without the device nothing would come of it.
+    // Before anything is created: without the device there is no mount.
     mount::open_device()?;
     if !args.announce {
         // Once: the daemon in the background checks again.
@@ -106,10 +108,10 @@ pub(super) fn run(args: &MountArgs) -> Outcome {
 }
 
 impl MountArgs {
-    /// As mount(8) asks for it: `slow` is what it calls the device.
+    /// A request of mount(8), which calls `slow` the device.
     pub(super) fn for_helper(mountpoint: PathBuf, slow: PathBuf, options: Options) -> MountArgs {
         let Options { settings, flags, config, .. } = options;
-        // A comma in a value is escaped again for the daemon, which gets them as they are.
+        // The daemon gets these as they are, so commas in values are escaped again.
         let settings = settings.iter().map(|setting| setting.replace(',', "\\,"));
         MountArgs {
             mountpoint: Some(mountpoint),
@@ -120,7 +122,7 @@ impl MountArgs {
         }
     }
 
-    /// All that is looked at before anything is made.
+    /// All checks before anything is made.
     pub(super) fn check(&self) -> Outcome {
         let options = Options::sort(&self.options, false).map_err(Failure::usage)?;
         let flags = self.flags(&options);
@@ -148,7 +150,7 @@ impl MountArgs {
             .map(|file| std::path::absolute(file).map_err(|e| unreadable(file, &e)));
         let file = file.transpose()?;
         let text = file.as_ref().map(|file| std::fs::read_to_string(file).map_err(|e| unreadable(file, &e)));
-        // As the owner of the mount will read them in `.dlio/config`; what is no path at all is refused later.
+        // As `.dlio/config` will show them; invalid paths are refused later.
         let absolute = |path: &PathBuf| std::path::absolute(path).unwrap_or_else(|_| path.clone());
         let no_profile = self.no_profile.then(|| "profile=false".to_owned());
         let metrics_addr = self.metrics_addr.as_ref().map(|addr| format!("metrics_addr={addr}"));
@@ -225,7 +227,7 @@ fn check_places(config: &Config, flags: MountFlags) -> crate::error::Result<Plac
 fn serve(args: &MountArgs, settings: Settings, flags: MountFlags, places: Places) -> Outcome {
     let config = settings.config();
     let log = match &config.log_file {
-        // The daemon changes its directory later.
+        // The daemon changes its working directory later.
         Some(file) => LogTo::File(std::path::absolute(file).at("find", file.display())?),
         None if args.announce => LogTo::Syslog,
         None => LogTo::Stderr,
@@ -241,7 +243,7 @@ fn start(args: &MountArgs, config: &Config, places: &Places) -> Outcome {
     match mount::start_in_background(args.for_daemon(), &places.mountpoint)? {
         Started::Up => {
             if config.log_file.is_none() && !mount::has_syslog() {
-                complain("note: there is no syslog here, the daemon's log is lost; use --log-file FILE to keep it");
+                complain("note: there is no syslog here, so the daemon's log is lost; use --log-file FILE to keep it");
             }
             let takes_changes = Daemon::of(&places.mountpoint).is_none_or(|daemon| daemon.slow_is_writable());
             if places.slow_is_writable && !takes_changes {
@@ -253,7 +255,7 @@ fn start(args: &MountArgs, config: &Config, places: &Places) -> Outcome {
         }
         Started::Failed(status) => match (mount::describe(status), status.code()) {
             (Some(killed), _) => Err(Failure::new(Exit::Failure, format!("{killed}; see its log"))),
-            // The daemon has said why, on the standard error it shares with us.
+            // The daemon has printed the reason on our shared standard error.
             (None, Some(2)) => Ok(Exit::Usage),
             (None, _) => Ok(Exit::Failure),
         },

@@ -1,4 +1,4 @@
-//! What may follow `-o`: settings of the daemon, flags of the mount, and what fstab has for others to read.
+//! The words after `-o`: settings of the daemon, flags of the mount, and words of fstab for other programs.
 
 use std::path::PathBuf;
 
@@ -6,8 +6,8 @@ use crate::config::KEYS;
 use crate::error::Error;
 use crate::mount::{self, MountFlags};
 
-/// Words of fstab that are for mount(8), the boot or the service manager, and flags that are on anyway or make no
-/// difference here: access times are the slow tier's, and who is let in is decided by who mounts.
+/// Words of fstab for mount(8), the boot or the service manager, and flags that are always on or have no effect here:
+/// access times are the slow tier's, and who may use the mount depends on who mounts.
 #[rustfmt::skip]
 const FOR_OTHERS: [&str; 28] = [
     "defaults", "auto", "noauto", "user", "nouser", "users", "nousers", "owner", "noowner", "group", "nogroup",
@@ -15,25 +15,25 @@ const FOR_OTHERS: [&str; 28] = [
     "relatime", "norelatime", "strictatime", "nostrictatime", "lazytime", "nolazytime", "silent", "loud",
     "allow_other", "default_permissions",
 ];
-/// The same with a value or another ending.
+/// The same as prefixes, followed by a value or another ending.
 const FOR_OTHERS_PREFIXES: [&str; 7] = ["x-", "X-", "comment=", "user=", "uhelper=", "helper=", "nofail="];
 
-/// All `-o` arguments, sorted out.
+/// All `-o` arguments, by kind.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Options {
     /// `key=value` for the configuration.
     pub(super) settings: Vec<String>,
     pub(super) flags: Vec<&'static str>,
-    /// A mount that is there is to get these flags.
+    /// Whether an existing mount gets these flags.
     pub(super) remount: bool,
-    /// What `mount -o remount` is to be told: flags of either sense.
+    /// The flags for `mount -o remount`, set or cleared.
     pub(super) vfs: Vec<String>,
     pub(super) config: Option<PathBuf>,
 }
 
 impl Options {
-    /// Sorts comma-separated lists; `\,` is a comma inside of a value, as is one in square brackets. With `sloppy`, as mount(8) has it, what nobody
-    /// knows is left out.
+    /// Sorts comma-separated lists; `\,` is a comma inside a value, and so is one in square brackets. With `sloppy`, as
+    /// in mount(8), unknown words are left out.
     pub(super) fn sort(lists: &[String], sloppy: bool) -> Result<Options, Error> {
         let mut options = Options::default();
         for word in lists.iter().flat_map(|list| split(list)).filter(|word| !word.is_empty()) {
@@ -56,7 +56,7 @@ impl Options {
             let remedy = "leave it out; fsync is durable on the fast tier, and dlio-fs sync waits for the slow one";
             return Err(Error::refused(format!("-o {word} is not supported"), remedy));
         } else if matches!(word.as_str(), "rw" | "suid" | "dev" | "exec" | "atime") {
-            // The later of two that contradict each other counts.
+            // Of two contradicting flags the later counts.
             let opposite = if word == "rw" { "ro".to_owned() } else { format!("no{word}") };
             self.flags.retain(|flag| *flag != opposite);
             self.vfs.push(word);

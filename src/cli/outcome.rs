@@ -1,4 +1,4 @@
-//! How a command ends, and what it prints.
+//! The exit codes of commands, and how they print.
 
 use std::fmt::Display;
 use std::io::{self, Write};
@@ -18,17 +18,17 @@ changes are refused, the slow tier is down, or the fast one fails; 5 a conflict 
 pub enum Exit {
     /// Done; what the command was about is safe on the slow tier.
     Done = 0,
-    /// It was asked for rightly and failed.
+    /// The request was valid, and failed.
     Failure = 1,
-    /// What was asked for is wrong: arguments, configuration, directories.
+    /// The request is wrong: arguments, configuration, directories.
     Usage = 2,
     /// Something is only on the fast tier.
     Undrained = 3,
     /// The slow tier is down, or the order is held.
     Degraded = 4,
-    /// A foreign change and ours met; both versions are kept.
+    /// A foreign change conflicts with ours; both versions are kept.
     Conflict = 5,
-    /// Ended by Ctrl-C, as a shell reports it.
+    /// Ended by Ctrl-C, with the code that a shell reports.
     Interrupted = 130,
 }
 
@@ -44,7 +44,7 @@ impl Failure {
         Failure { exit, message: message.into() }
     }
 
-    /// What was asked for is wrong.
+    /// The request is wrong.
     pub(super) fn usage(error: Error) -> Self {
         Failure::new(Exit::Usage, error.to_string())
     }
@@ -58,12 +58,12 @@ impl From<Error> for Failure {
 
 pub(super) type Outcome = Result<Exit, Failure>;
 
-/// clap's message as one line: what is wrong, its tip, where to read more.
+/// clap's message as one line: the error, its tip, where to read more.
 pub(super) fn usage_line(error: &clap::Error) -> String {
     let text = error.render().to_string();
     let (mut what, mut tips) = (Vec::new(), Vec::new());
     let mut lines = text.lines().map(str::trim);
-    // The first paragraph is the error, also when it goes over several lines; below it stand the tips and the usage.
+    // The first paragraph is the error, of one or more lines; tips and usage follow.
     what.extend(lines.by_ref().take_while(|line| !line.is_empty() && !line.starts_with("Usage:")));
     tips.extend(lines.filter_map(|line| line.strip_prefix("tip: ")));
     let what = what.join(" ");
@@ -80,7 +80,7 @@ pub(super) fn one_line(text: &str) -> String {
     text.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
-/// Prints a line of the answer. A reader that has gone (`| head`) is no failure.
+/// Prints a line of the answer. A reader that has exited (`| head`) is no failure.
 pub(super) fn say(text: impl Display) -> Result<(), Failure> {
     match writeln!(io::stdout(), "{text}") {
         Err(e) if e.kind() != io::ErrorKind::BrokenPipe => {
@@ -95,8 +95,8 @@ pub(super) fn say_json(body: &impl Serialize) -> Result<(), Failure> {
     say(json::document(body).trim_end())
 }
 
-/// Prints a line beside the answer: an error, a note, progress.
+/// Prints a line to standard error: an error, a note, progress.
 pub(super) fn complain(text: impl Display) {
-    // With standard error gone there is nobody left to tell.
+    // If standard error is closed, nobody can be told.
     drop(writeln!(io::stderr(), "dlio-fs: {text}"));
 }

@@ -1,4 +1,4 @@
-//! `dlio-fs pause` and `dlio-fs resume`: the drain is held, and goes on.
+//! `dlio-fs pause` and `dlio-fs resume`: hold the drain, and continue it.
 
 use std::path::PathBuf;
 
@@ -10,8 +10,8 @@ use super::talk;
 
 /// Hold the drain until `dlio-fs resume`
 ///
-/// Applications go on, and everything that they write stays on the fast tier meanwhile: the first line of the statistics says HELD, and a
-/// drain or umount waits. A copy that is under way is finished. The next mount drains again.
+/// Applications continue, and everything that they write stays on the fast tier meanwhile: the first line of the
+/// statistics says HELD, and a drain or umount waits. A copy under way is finished. The next mount drains again.
 #[derive(Debug, Args)]
 pub(super) struct PauseArgs {
     /// The mount; optional if there is only one

@@ -8,10 +8,10 @@ use super::outcome::{Exit, Outcome, say};
 use super::stage::answer;
 use super::talk::{self, Control};
 
-/// Never evict what the fast tier has of PATH, and of everything below it
+/// Never evict files at or below PATH from the fast tier
 ///
-/// A pin belongs to a path and outlives the mount. It copies nothing: `dlio-fs stage` does. A file that does not fit on the fast tier goes
-/// to the slow one in any case.
+/// A pin belongs to a path and outlives the mount. It copies nothing; `dlio-fs stage` does. A file that does not fit on
+/// the fast tier goes to the slow tier all the same.
 #[derive(Debug, Args)]
 #[command(after_long_help = "\
 Examples:
@@ -21,15 +21,15 @@ pub(super) struct PinArgs {
     /// Files or directories of a mount; with --list the mount point, optional if there is only one
     #[arg(value_name = "PATH", required_unless_present = "list")]
     paths: Vec<PathBuf>,
-    /// Show what is pinned
+    /// Show the pinned paths
     #[arg(long)]
     list: bool,
 }
 
-/// Allow eviction of what the fast tier has of PATH again
+/// Allow the eviction of files at or below PATH again
 #[derive(Debug, Args)]
 pub(super) struct UnpinArgs {
-    /// What was pinned
+    /// The pinned paths
     #[arg(value_name = "PATH", required = true)]
     paths: Vec<PathBuf>,
 }
@@ -56,7 +56,7 @@ fn tell_all(paths: &[PathBuf], verb: &str) -> Outcome {
     Ok(Exit::Done)
 }
 
-/// A path at which nothing is any more, by the directory above it.
+/// A path whose file no longer exists, by its parent directory.
 fn gone(path: &Path) -> Option<(PathBuf, PathBuf)> {
     let (above, name) = (path.parent()?, path.file_name()?);
     let above = if above.as_os_str().is_empty() { Path::new(".") } else { above };

@@ -1,4 +1,4 @@
-//! `dlio-fs plan`: what staging would save, before anything is copied.
+//! `dlio-fs plan`: predicts what staging would save, before anything is copied.
 
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -12,10 +12,11 @@ use crate::error::Error;
 use crate::path::unescape;
 use crate::report::plan::{File, Plan};
 
-/// Say which files to stage, and what that would save per epoch, from what was recorded
+/// Choose files to stage, and predict the saving per epoch, from a recording
 ///
-/// It chooses the files that save most seconds for each of their bytes, until the room is used up. SOURCE is as for `dlio-fs report`: a
-/// mount point, a recording, or the directory that `trace` names. Nothing is copied: `dlio-fs stage --plan` does that.
+/// It chooses the files that save the most seconds per byte, until the room is used up. SOURCE is as for `dlio-fs
+/// report`: a mount point, a recording, or the directory that `trace` names. Nothing is copied; `dlio-fs stage --plan`
+/// does that.
 #[derive(Debug, Args)]
 #[command(after_long_help = "\
 Examples:
@@ -25,13 +26,13 @@ Examples:
   dlio-fs plan /mnt/train --json > plan.json; dlio-fs stage --plan plan.json /mnt/train --wait
   dlio-fs advise /mnt/train                                        what came of it, an epoch later")]
 pub(super) struct PlanArgs {
-    /// A mount, or a directory on it; recorded files, or a directory of them
+    /// A mount point or a directory on it, or recordings or a directory of them
     #[arg(value_name = "SOURCE")]
     sources: Vec<PathBuf>,
-    /// Only what happened in this closed window of the mount
+    /// Consider only this closed window of the mount
     #[arg(long, value_name = "NAME")]
     window: Option<String>,
-    /// The room that staged files may take; default: the room in the mount, or unlimited for a recording
+    /// The room that staged files may take; default: the room on the mount's fast tier, or unlimited for a recording
     #[arg(long, value_name = "SIZE")]
     size: Option<ByteSize>,
     /// Print JSON
@@ -60,7 +61,7 @@ pub(super) fn run(args: &PlanArgs) -> Outcome {
     Ok(Exit::Done)
 }
 
-/// What copies may take on the fast tier of a mount, with those that are there.
+/// Bytes that copies may take on the fast tier of a mount, including existing ones.
 fn room(mountpoint: &Path) -> Result<u64, Failure> {
     let bad =
         |what: String| Error::refused(format!(".dlio/staging.json: {what}"), "use the dlio-fs that made the mount");
@@ -70,7 +71,7 @@ fn room(mountpoint: &Path) -> Result<u64, Failure> {
     Ok(figure("room")?.saturating_add(figure("copies_bytes")?))
 }
 
-/// Paths as they are, a line each. A name with a newline in it cannot be told so.
+/// Raw paths, one per line. A name with a newline in it cannot be printed that way.
 fn list(files: &[File]) -> Result<(), Failure> {
     let (mut lines, mut left_out) = (Vec::new(), 0);
     for path in files.iter().filter_map(|file| unescape(&file.path)) {

@@ -1,4 +1,4 @@
-//! Progress of a drain, or of a row of steps: a bar on a terminal, plain lines elsewhere.
+//! Progress of a drain, or of a sequence of steps: a bar on a terminal, plain lines elsewhere.
 
 use std::io::{IsTerminal, stderr};
 use std::path::Path;
@@ -13,16 +13,16 @@ use super::outcome::complain;
 use super::talk::{self, Standing};
 use crate::stats::render::{count, seconds};
 
-/// How often a mount is looked at.
+/// How often a mount is polled.
 const LOOK: Duration = Duration::from_millis(100);
 const LINE_EVERY: Duration = Duration::from_secs(2);
-/// Never longer than the terminal is wide: what wraps stays on the screen.
+/// Never wider than the terminal: a wrapped line would stay on the screen.
 const TEMPLATE: &str = "{bar:30} {wide_msg}";
 const STEPS_TEMPLATE: &str = "{bar:30} {elapsed} {wide_msg}";
-/// How often a bar shows that time goes by.
+/// How often a bar is redrawn to show that time passes.
 const TICK: Duration = Duration::from_secs(1);
 
-/// Shows how a mount's drain goes on, from a thread of its own, until it is dropped. Holds nothing open in between.
+/// Shows the progress of a mount's drain, from its own thread, until dropped. Keeps no file open in between.
 #[derive(Debug)]
 pub(super) struct Progress {
     /// Dropped to end the thread.
@@ -35,7 +35,7 @@ impl Progress {
         Progress::telling(mountpoint, OffScreen::Lines)
     }
 
-    /// The same for umount(8), which says nothing where all is well.
+    /// The same for umount(8), which prints nothing if all is well.
     pub(super) fn watch_on_terminals(mountpoint: &Path) -> Progress {
         Progress::telling(mountpoint, OffScreen::Trouble)
     }
@@ -46,7 +46,7 @@ impl Progress {
         let thread = std::thread::spawn(move || {
             let mut display = Display::new(off_screen);
             loop {
-                // Whoever waits for the drain finds out why the mount does not answer.
+                // The caller, which waits for the drain, finds out why the mount does not answer.
                 if let Ok(standing) = talk::standing(&mountpoint) {
                     display.show(&standing);
                 }
@@ -62,12 +62,12 @@ impl Progress {
 impl Drop for Progress {
     fn drop(&mut self) {
         self.stop = None;
-        // It has nothing to say but on the screen, and a mount that must be left may not be looked at any more.
+        // Wait for the thread: it must not touch a mount that is about to be unmounted. Its result is of no interest.
         drop(self.thread.take().map(JoinHandle::join));
     }
 }
 
-/// How far a row of steps has come, until it is dropped.
+/// The progress of a sequence of steps, until dropped.
 #[derive(Debug)]
 pub(super) struct Steps {
     bar: Option<ProgressBar>,
@@ -84,7 +84,7 @@ impl Steps {
         Steps { bar, begun: 0 }
     }
 
-    /// Says what begins now; what began before is done.
+    /// Shows the next step; the one before is done.
     pub(super) fn begin(&mut self, text: &str) {
         match &self.bar {
             Some(bar) => {
@@ -105,21 +105,21 @@ impl Drop for Steps {
     }
 }
 
-/// What is written where standard error is no terminal.
+/// What to print if standard error is no terminal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum OffScreen {
-    /// A line now and then.
+    /// A line from time to time.
     Lines,
-    /// What stands in the way, and nothing else.
+    /// Only what blocks the drain.
     Trouble,
 }
 
 struct Display {
     bar: Option<ProgressBar>,
     off_screen: OffScreen,
-    /// The most bytes there ever were at once.
+    /// The most bytes that were pending at once.
     total: u64,
-    /// What stood in the way when the bar was drawn last.
+    /// What blocked the drain when the bar was last drawn.
     trouble: Option<String>,
     last_line: Option<(Instant, String)>,
 }
@@ -139,7 +139,7 @@ impl Display {
                 bar.set_position(self.total - remaining);
                 bar.set_message(left(now));
                 let trouble = trouble(now);
-                // Above the bar, which is one line and would cut the remedy off.
+                // Above the bar, whose single line would cut off the remedy.
                 if let Some(trouble) = trouble.as_ref().filter(|_| trouble != self.trouble) {
                     bar.println(format!("dlio-fs: {trouble}"));
                 }
@@ -158,7 +158,7 @@ impl Display {
         }
     }
 
-    /// For a log file: now and then, and only what is new.
+    /// For a log file: from time to time, and only news.
     fn show_line(&mut self, line: String) {
         let due = match &self.last_line {
             Some((at, last)) => at.elapsed() >= LINE_EVERY && *last != line,
@@ -170,7 +170,7 @@ impl Display {
         }
     }
 
-    /// Takes the bar away; what follows on the screen says how it ended.
+    /// Removes the bar; the caller prints how it ended.
     fn finish(&self) {
         if let Some(bar) = &self.bar {
             bar.finish_and_clear();
@@ -188,7 +188,7 @@ fn style_of(template: &str) -> ProgressStyle {
 
 fn left(now: &Standing) -> String {
     let safety = &now.safety;
-    // What is copied and cannot take its place is still only on the fast tier.
+    // A copied file that is not published still counts as only on the fast tier.
     let left = if now.bytes_to_copy() == 0 { safety.bytes } else { now.bytes_to_copy() };
     let mut text =
         format!("{} left: {}, {} to go", ByteSize(left), count(safety.files, "file"), count(safety.events, "change"));

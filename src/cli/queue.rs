@@ -1,4 +1,4 @@
-//! `dlio-fs queue`: what is on its way to the slow tier, and hurrying one path of it.
+//! `dlio-fs queue`: lists what is on its way to the slow tier, and moves one path to the front.
 
 use std::path::{Path, PathBuf};
 
@@ -9,13 +9,12 @@ use super::talk::{self, Control, Said};
 
 /// List what is on its way to the slow tier, in the order in which it will be published
 ///
-/// States: settling (waits until nobody has written for a while), sealing (is being made durable on fast), waiting, copying,
-/// copied (waits for its turn), replaced (a newer version stands in for it), held (failed; the line says why and what to
-/// do). The exit code is that of `status`.
+/// States: settling (waits until nobody has written for a while), sealing (is being made durable on the fast tier),
+/// waiting, copying, copied (waits for its turn), replaced (a newer version takes its place), held (failed; the line
+/// says why and what to do). The exit code is that of `status`.
 ///
-/// Publishing always keeps the order, so that a manifest never names data that is not there. --front PATH copies
-/// the bytes of PATH before all others and hurries everything that has to be published before it: nothing up to it waits
-/// to settle.
+/// Publishing always keeps the order, so that a manifest never names missing data. --front PATH copies the bytes of
+/// PATH before all others, and nothing that must be published before it waits to settle.
 #[derive(Debug, Args)]
 #[command(after_long_help = "\
 Examples:
@@ -29,7 +28,7 @@ pub(super) struct QueueArgs {
     /// Print JSON
     #[arg(long, conflicts_with = "front")]
     json: bool,
-    /// Hurry this file or directory of a mount
+    /// Move this file or directory of a mount to the front
     #[arg(long, value_name = "PATH")]
     front: Option<PathBuf>,
 }

@@ -9,9 +9,9 @@ use super::talk::{self, Control, Said};
 
 /// Read the configuration file again while mounted
 ///
-/// It names the keys that changed at once, and those that need a remount and stay as they were. A file with a mistake changes
-/// nothing (exit code 2). SIGHUP to a daemon in the background does the same, and reopens the log file. Options
-/// and flags of `mount` keep overriding the file; `cat MOUNTPOINT/.dlio/config` shows what is in force and where it came from.
+/// Names the keys that changed at once, and those that stay as they were until a remount. A file with a mistake changes
+/// nothing (exit code 2). SIGHUP to a daemon in the background does the same, and reopens the log file. Options and
+/// flags of `mount` still override the file; `cat MOUNTPOINT/.dlio/config` shows each value in force and its origin.
 #[derive(Debug, Args)]
 #[command(
     after_long_help = "Example:\n  dlio-fs reload /mnt/train\n  changed: settle, high; needs a remount: slow_wait"

@@ -1,4 +1,4 @@
-//! `-o remount`: other flags for a mount that is there.
+//! `-o remount`: changes the flags of an existing mount.
 
 use std::os::unix::process::CommandExt;
 use std::path::Path;
@@ -8,7 +8,7 @@ use super::outcome::{Failure, Outcome};
 use crate::error::{Context, Error};
 use crate::mount::Daemon;
 
-/// Lets mount(8) itself change the flags of the mount: the kernel does it without the daemon.
+/// Lets mount(8) change the flags: the kernel does it without the daemon.
 pub(super) fn remount(mountpoint: &Path, flags: &[String]) -> Outcome {
     let to_write =
         flags.iter().rev().find(|flag| matches!(flag.as_str(), "ro" | "rw")).is_some_and(|flag| flag == "rw");
@@ -18,7 +18,7 @@ pub(super) fn remount(mountpoint: &Path, flags: &[String]) -> Outcome {
             "{} stays read-only: its slow tier could not be written, or its fast tier was full, when it was mounted",
             canonical.display()
         );
-        let remedy = "make the slow tier writable, or room on a full fast tier, leave the mount and mount it again";
+        let remedy = "make the slow tier writable, or make room on a full fast tier, unmount, and mount again";
         return Err(Error::refused(what, remedy).into());
     }
     let mut command = Command::new("mount");

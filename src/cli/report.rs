@@ -1,4 +1,4 @@
-//! `dlio-fs report`: what was observed, as a document.
+//! `dlio-fs report`: writes what was observed as a document.
 
 mod outlet;
 
@@ -20,10 +20,10 @@ use crate::report::asked::{Asked, Merge, Weigh};
 use crate::report::formats::Format;
 use crate::stats::recording::{Recording, Source};
 
-/// Report what was observed, in a mount, in one of its windows, or in recorded files
+/// Report what was observed in a mount, in one of its windows, or in recordings
 ///
-/// SOURCE is a mount point, a recording (a copy of a mount's `.dlio/recording`, or what `trace` has written) or the
-/// directory that `trace` names, for its latest mount. Default: the only mount there is.
+/// SOURCE is a mount point, a recording (a copy of a mount's `.dlio/recording`, or a file written for `trace`), or the
+/// directory that `trace` names, for its latest mount. Default: the only mount.
 #[derive(Debug, Args)]
 #[command(after_long_help = "\
 Examples:
@@ -33,22 +33,22 @@ Examples:
   dlio-fs report run.dlio --format json | jq .cost
   dlio-fs report run.dlio --format chrome --merge torch.json.gz -o merged.json.gz")]
 pub(super) struct ReportArgs {
-    /// A mount, or a directory on it; recorded files, or a directory of them
+    /// A mount point or a directory on it, or recordings or a directory of them
     #[arg(value_name = "SOURCE")]
     sources: Vec<PathBuf>,
-    /// Only what happened in this closed window of the mount
+    /// Report only this closed window of the mount
     #[arg(long, value_name = "NAME")]
     window: Option<String>,
-    /// The kind of document; default: by the ending of FILE, and text without FILE
+    /// The format; default: by the ending of FILE, or text without FILE
     #[arg(long, value_enum)]
     format: Option<Format>,
-    /// Write it to this file, compressed if its name ends in `.gz`
+    /// Write to this file, compressed if its name ends in `.gz`
     #[arg(long, short, value_name = "FILE")]
     output: Option<PathBuf>,
     /// chrome: add the calls to this trace of the PyTorch profiler, at its time
     #[arg(long, value_name = "TRACE")]
     merge: Option<PathBuf>,
-    /// chrome: begin another file (`run-1.json`, ...) when one reaches this size
+    /// chrome: start another file (`run-1.json`, ...) when one reaches this size
     #[arg(long, value_name = "SIZE", default_value = "1GiB")]
     split: ByteSize,
     /// folded: what the width shows
@@ -66,7 +66,7 @@ pub(super) fn run(args: &ReportArgs) -> Outcome {
     Ok(Exit::Done)
 }
 
-/// What is asked for is looked at before anything is read.
+/// Checks the arguments before anything is read.
 fn format(args: &ReportArgs) -> Result<Format, Failure> {
     let by_ending = |file: &PathBuf| {
         let ending = file.extension().and_then(|ending| ending.to_str()).unwrap_or_default();
@@ -82,7 +82,7 @@ fn format(args: &ReportArgs) -> Result<Format, Failure> {
     }
 }
 
-/// The recording that a user means.
+/// The recording that the arguments name.
 pub(in crate::cli) fn read(sources: &[PathBuf], window: Option<&str>) -> Result<Recording, Failure> {
     let (named, sources) = match sources {
         [] => of_mount(&talk::the_mount(None)?, window)?,
@@ -95,7 +95,7 @@ pub(in crate::cli) fn read(sources: &[PathBuf], window: Option<&str>) -> Result<
 
 type Sources = Vec<Box<dyn Source>>;
 
-/// A mount of ours, or a directory below one in which there are no recordings.
+/// A mount of ours, or a directory below one that contains no recordings.
 pub(in crate::cli) fn is_mount(path: &Path) -> Result<bool, Error> {
     let mounts = mount::mounts()?;
     let absolute = std::path::absolute(path).at("find", path.display())?;
@@ -136,7 +136,7 @@ fn write(args: &ReportArgs, format: Format, recording: &mut Recording) -> Result
     if let Some(output) = &args.output
         && let Some(read) = args.sources.iter().chain(&args.merge).find(|read| is_same(read, output))
     {
-        return Err(Failure::new(Exit::Failure, format!("cannot write to {}: it is read", read.display())));
+        return Err(Failure::new(Exit::Failure, format!("cannot write to {}: it is an input", read.display())));
     }
     let merge = args.merge.clone().map(|path| Box::new(move || opened(&path)) as Merge);
     let asked = Asked { weigh: args.weigh, split: args.split.as_u64(), merge };

@@ -17,10 +17,10 @@ use crate::tiers::{self, RescueReport};
 
 /// Restore every file that only the fast tier has into a directory, without a mount
 ///
-/// Reads the log of the fast tier FAST, or without it what the objects say themselves, and changes nothing there: a tier that
-/// is read-only will do. Use it when the slow tier is lost, or the fast one is damaged or was moved to another machine.
-/// As at a mount, a version that was not durable before a power cut counts as never written. Exit code 3 if the log is
-/// damaged, or something could not be restored completely; it lists everything.
+/// Reads the log of the fast tier FAST, or, without a log, the labels of the objects. It changes nothing there, so a
+/// read-only tier will do. Use it when the slow tier is lost, or the fast tier is damaged or was moved to another
+/// machine. As at a mount, a version that was not durable before a power cut counts as never written. Exit code 3 if
+/// the log is damaged or a file could not be restored completely; it lists everything.
 #[derive(Debug, Args)]
 #[command(after_long_help = "Example:\n  dlio-fs rescue /optane --to /home/me/rescued")]
 pub(super) struct RescueArgs {
@@ -34,9 +34,9 @@ pub(super) struct RescueArgs {
 pub(super) fn run(args: &RescueArgs) -> Outcome {
     if !args.fast.join(PRIVATE_DIR).is_dir() {
         let what = format!("{} is not a fast tier of dlio-fs: it has no {PRIVATE_DIR}", args.fast.display());
-        return Err(Failure::usage(Error::refused(what, "name the directory that was given to --fast")));
+        return Err(Failure::usage(Error::refused(what, "name the directory that was given as --fast")));
     }
-    // Held until the end: a daemon must not change what is being read.
+    // Held until the end, so that no daemon changes the tier meanwhile.
     let _lock = FastLock::take_to_read(&args.fast, &Owner::ourselves(&args.to, None, true))?;
     empty_directory(&args.to)?;
     let report = rescue(&args.fast, &args.to)?;
@@ -47,7 +47,7 @@ pub(super) fn run(args: &RescueArgs) -> Outcome {
         complain(format_args!("the log is damaged: {damage}"));
     }
     for path in &report.short {
-        complain(format_args!("restored in part: {path}"));
+        complain(format_args!("partly restored: {path}"));
     }
     for path in &report.unexplained {
         complain(format_args!("not restored, left where it is: {path}"));

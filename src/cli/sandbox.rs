@@ -1,5 +1,4 @@
-//! Temporary directories and mounts over them, for a while, and their removal whatever happens: when it ends well, when a
-//! step fails, on Ctrl-C.
+//! Temporary directories and mounts over them, which are always removed: on success, on failure, on Ctrl-C.
 
 use std::ffi::OsString;
 use std::fs;
@@ -22,15 +21,15 @@ use crate::bench::Stop;
 use crate::error::{Context, Error, Result};
 use crate::mount::{self, Daemon, Detach, Started};
 
-/// How long a daemon may take to end by itself once its mount is gone.
+/// How long a daemon may take to exit once its mount is gone.
 const END_WAIT: Duration = Duration::from_secs(10);
-/// How long interrupted work may take to notice: a call that writes a file back cannot be cut short.
+/// How long interrupted work may take to stop: a call that writes a file back cannot be cut short.
 const STOP_WAIT: Duration = Duration::from_secs(60);
-/// How long a directory may go on being filled by work that was left behind.
+/// How long abandoned work may go on adding files to a directory.
 const REMOVE_WAIT: Duration = Duration::from_secs(10);
 const POLL: Duration = Duration::from_millis(10);
 
-/// What was made, to be removed. Clones are of the same.
+/// Everything that was made and must be removed. Clones share it.
 #[derive(Clone, Default)]
 pub(super) struct Sandbox {
     held: Arc<Mutex<Held>>,
@@ -43,7 +42,7 @@ struct Held {
     mounts: Vec<Mount>,
 }
 
-/// A mount over two directories, both of which are the sandbox's.
+/// A mount over two directories of the sandbox.
 #[derive(Clone, Debug)]
 pub(super) struct Mount {
     pub(super) mountpoint: PathBuf,
@@ -52,13 +51,13 @@ pub(super) struct Mount {
     pub(super) log: PathBuf,
 }
 
-/// Why it is cleared away.
+/// Why it is cleaned up.
 enum End<T> {
     Done(Result<T, Failure>),
     Interrupted,
 }
 
-/// Runs `work` in a sandbox and clears that away. `None`: interrupted.
+/// Runs `work` in a sandbox and removes the sandbox. `None`: interrupted.
 pub(super) fn run<T: Send + 'static>(
     work: impl FnOnce(&Sandbox) -> Result<T, Failure> + Send + 'static,
 ) -> Result<Option<T>, Failure> {
@@ -67,7 +66,7 @@ pub(super) fn run<T: Send + 'static>(
     let _signals = watch_signals(move |_| on_signal.send(End::Interrupted).is_ok())?;
     let sandbox = Sandbox::default();
     let inside = sandbox.clone();
-    // On a thread of its own, which Ctrl-C leaves behind wherever it is if it does not end by itself.
+    // On its own thread, which is abandoned after Ctrl-C if it does not stop by itself.
     std::thread::spawn(move || ended.send(End::Done(work(&inside))).is_ok());
     match end.recv() {
         Ok(End::Done(Ok(result))) => {
@@ -82,7 +81,7 @@ pub(super) fn run<T: Send + 'static>(
             Err(failure)
         }
         Ok(End::Interrupted) | Err(_) => {
-            complain("interrupted; clearing away");
+            complain("interrupted; cleaning up");
             sandbox.stop.set();
             wait_for_work(&end);
             sandbox.clear()?;
@@ -91,12 +90,12 @@ pub(super) fn run<T: Send + 'static>(
     }
 }
 
-/// A second signal ends the waiting.
+/// A second signal ends the wait.
 fn wait_for_work<T>(end: &Receiver<End<T>>) {
     drop(end.recv_timeout(STOP_WAIT));
 }
 
-/// Signals that ask to end are told for as long as the runtime lives, or until `tell` says that nobody listens.
+/// Reports signals that ask to end, for as long as the runtime lives, or until `tell` returns false.
 pub(super) fn watch_signals(tell: impl Fn(SignalKind) -> bool + Clone + Send + Sync + 'static) -> Result<Runtime> {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_io().build();
     let runtime = runtime.at("start", "signal handling")?;
@@ -110,12 +109,12 @@ pub(super) fn watch_signals(tell: impl Fn(SignalKind) -> bool + Clone + Send + S
 }
 
 impl Sandbox {
-    /// Is set when the work is to end.
+    /// Set when the work must stop.
     pub(super) fn stop(&self) -> &Stop {
         &self.stop
     }
 
-    /// Makes a directory in `parent` that goes with the sandbox.
+    /// Makes a directory in `parent` that is removed with the sandbox.
     pub(super) fn dir(&self, parent: &Path, prefix: &str, remedy: &str) -> Result<PathBuf> {
         let dir = tempfile::Builder::new()
             .prefix(prefix)
@@ -126,16 +125,16 @@ impl Sandbox {
         Ok(path)
     }
 
-    /// Makes the directories that are missing of a mount, and mounts with these options; beneath a dead mount, if there is one.
+    /// Makes the missing directories of a mount, and mounts with these options, beneath a dead mount if there is one.
     pub(super) fn mount(&self, mount: &Mount, options: &[String]) -> Result<(), Failure> {
         for path in [&mount.mountpoint, &mount.fast, &mount.slow] {
-            // A dead mount cannot be looked at, but is there.
+            // A dead mount answers no stat, but exists.
             let is_there = |e: &io::Error| e.kind() == io::ErrorKind::AlreadyExists;
             fs::create_dir_all(path)
                 .or_else(|e| if is_there(&e) { Ok(()) } else { Err(e) })
                 .at("mkdir", path.display())?;
         }
-        // Before it is there: whatever comes of it is taken away. One that is made again is known already.
+        // Registered before it exists, so that it is removed in any case. One that is made again is already registered.
         let mut held = self.held.lock();
         if !held.mounts.iter().any(|known| known.mountpoint == mount.mountpoint) {
             held.mounts.push(mount.clone());
@@ -158,22 +157,22 @@ impl Sandbox {
         lines[lines.len().saturating_sub(count)..].to_vec()
     }
 
-    /// Removes mounts, daemons and directories, as far as they are still there.
+    /// Removes mounts, daemons and directories that still exist.
     fn clear(&self) -> Result<()> {
         let Held { dirs, mounts } = std::mem::take(&mut *self.held.lock());
         let mut errors: Vec<_> = mounts.iter().filter_map(|mount| mount.unmount().err()).collect();
         if let Some(error) = errors.pop() {
-            // What is mounted there is not ours to remove.
+            // Never delete files below a mount.
             dirs.into_iter().for_each(|dir| drop(dir.keep()));
             return Err(error);
         }
-        // All are tried, whatever becomes of one.
+        // All are tried, even if one fails.
         let removed: Vec<_> = dirs.iter().rev().map(remove).collect();
         removed.into_iter().collect()
     }
 }
 
-/// Work that was left behind may still be adding to it, and what else is mounted there may list less than there is. One attempt may
+/// Tries several times: abandoned work may still add files, and another mount there may list too few. One attempt may
 /// take minutes.
 fn remove(dir: &TempDir) -> Result<()> {
     let mut waiting = None;
@@ -192,7 +191,7 @@ fn remove(dir: &TempDir) -> Result<()> {
 }
 
 impl Mount {
-    /// A mount whose directories and log are all in one directory.
+    /// A mount whose tiers and log lie in one directory.
     pub(super) fn inside(root: &Path) -> Mount {
         let [mountpoint, fast, slow, log] = ["mnt", "fast", "slow", "daemon.log"].map(|name| root.join(name));
         Mount { mountpoint, fast, slow, log }
@@ -212,7 +211,7 @@ impl Mount {
             with("--fast", &self.fast),
             with("--slow", &self.slow),
             with("--log-file", &self.log),
-            // The tiers may be small: a temporary directory is often in memory.
+            // The tiers may be small, since a temporary directory is often in memory.
             "-oballast=8MiB".into(),
         ];
         arguments.extend(options.iter().map(|option| format!("-o{option}").into()));
@@ -220,15 +219,15 @@ impl Mount {
         arguments
     }
 
-    /// The process that serves it.
+    /// The daemon's process.
     pub(super) fn daemon(&self) -> Result<Daemon> {
         Daemon::of(&self.mountpoint).ok_or_else(|| {
-            let what = format!("the mount at {} has no daemon any more", self.mountpoint.display());
+            let what = format!("the mount at {} no longer has a daemon", self.mountpoint.display());
             Error::refused(what, format!("see {}", self.log.display()))
         })
     }
 
-    /// Kills its daemon, as a crash does. The mount stays, and is dead.
+    /// Kills its daemon, as a crash would. A dead mount stays.
     pub(super) fn kill(&self) -> Result<()> {
         let daemon = self.daemon()?;
         match end_by_force(&daemon) {
@@ -240,7 +239,7 @@ impl Mount {
         }
     }
 
-    /// Takes the mount away, and waits for its daemon, as far as they are still there.
+    /// Unmounts, and waits for the daemon, if they still exist.
     pub(super) fn unmount(&self) -> Result<()> {
         let daemon = Daemon::of(&self.mountpoint);
         let mounted = mount::mounts().is_ok_and(|mounts| mount::mounted_at(&mounts, &self.mountpoint).is_some());
@@ -255,7 +254,7 @@ impl Mount {
     }
 }
 
-/// Without its mount the daemon ends by itself; one that does not is ended.
+/// Without its mount the daemon exits by itself; otherwise it is killed.
 fn end(daemon: &Daemon) {
     if !ends_within(daemon, END_WAIT) {
         end_by_force(daemon);
@@ -270,9 +269,9 @@ fn ends_within(daemon: &Daemon, wait: Duration) -> bool {
     !daemon.runs()
 }
 
-/// Whether it has ended. A sync that it is in ends first, which a busy disk may take long for.
+/// Whether it has exited. It first finishes a sync in progress, which may take long on a busy disk.
 fn end_by_force(daemon: &Daemon) -> bool {
     let pid = i32::try_from(daemon.pid).map(Pid::from_raw);
-    // The signal fails only if the daemon has ended in this moment.
+    // The signal fails only if the daemon has just exited.
     pid.is_ok_and(|pid| kill(pid, Signal::SIGKILL).is_err() || ends_within(daemon, STOP_WAIT))
 }

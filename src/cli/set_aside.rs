@@ -1,4 +1,4 @@
-//! `dlio-fs set-aside`: taking out of the order what the slow tier refuses for good.
+//! `dlio-fs set-aside`: takes changes that the slow tier refuses for good out of the order.
 
 use std::path::{Path, PathBuf};
 
@@ -8,26 +8,27 @@ use super::outcome::{Exit, Failure, Outcome, complain, say, say_json};
 use super::talk::{self, Control, Said};
 use crate::json;
 
-/// Take the pending changes at PATH, and below it, out of the order, so that everything behind them goes on
+/// Take the pending changes at or below PATH out of the order, so that those behind them can continue
 ///
-/// The last remedy, if the slow tier keeps refusing one change and nothing can be done about it (`dlio-fs queue` says which). New
-/// files stay in the mount, on the fast tier, and are copied to .dlio-fs/saved/ on the slow tier. A removal, a rename or a change of
-/// attributes is undone: the mount shows what the slow tier has. Checkpoints with such a file are incomplete from then on. The next
-/// change of such a file, a new version or another name, is published like any other.
+/// The last remedy if the slow tier keeps refusing a change and the cause cannot be removed (`dlio-fs queue` names the
+/// change). New files stay in the mount, on the fast tier, and are copied to .dlio-fs/saved/ on the slow tier. A
+/// removal, a rename or a change of attributes is undone: the mount shows the state of the slow tier. Checkpoints with
+/// such a file become incomplete. The next change of such a file, a new version or another name, is published like any
+/// other.
 ///
-/// Files that have taken over one of its names leave the order with it. --dry-run lists all of them.
+/// Files that have taken over one of its names are set aside with it. --dry-run lists all of them.
 #[derive(Debug, Args)]
 #[command(after_long_help = "\
 Examples:
   dlio-fs set-aside --dry-run /mnt/train/run1/ckpt-7
   dlio-fs set-aside /mnt/train/run1/ckpt-7")]
 pub(super) struct SetAsideArgs {
-    /// A file or directory of a mount; it need not exist any more
+    /// A file or directory of a mount, which may have been removed
     path: PathBuf,
     /// List what would be set aside, and change nothing
     #[arg(long)]
     dry_run: bool,
-    /// Go on without a copy on the slow tier, if that is refused, too: the fast tier has the only one
+    /// Continue if the slow tier refuses the copy, too: then only the fast tier has the file
     #[arg(long, conflicts_with = "dry_run")]
     without_copy: bool,
     /// Print JSON
@@ -68,7 +69,7 @@ pub(super) fn run(args: &SetAsideArgs) -> Outcome {
     say_json(&document).map(|()| Exit::Done)
 }
 
-/// The mount and the path below it; of what was removed, by the directory above it. A symbolic link is meant itself.
+/// The mount and the path below it; a removed file is found by its parent directory. Does not follow a symbolic link.
 fn find(path: &Path) -> Result<(PathBuf, PathBuf), Failure> {
     let (above, name) = match (path.parent(), path.file_name()) {
         (Some(above), Some(name)) => (if above.as_os_str().is_empty() { Path::new(".") } else { above }, name),

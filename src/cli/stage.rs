@@ -1,4 +1,4 @@
-//! `dlio-fs stage`: bring slow files to the fast tier, and look after that.
+//! `dlio-fs stage`: copies slow files to the fast tier, and shows and controls these jobs.
 
 use std::fs::{self, File};
 use std::io::{self, BufRead, BufReader, IsTerminal, Read};
@@ -17,12 +17,12 @@ use crate::path::escape;
 use crate::report::plan::Plan;
 use crate::stats::plans::Promise;
 
-/// Copy slow files to the fast tier, to be read from there
+/// Copy slow files to the fast tier, so that they are read from there
 ///
-/// Takes files, directories with everything below them, or patterns in quotes ('/mnt/train/data/**/*.rec'). The job runs in the background;
-/// --wait returns when everything was tried, with exit code 1 if a file was not copied. Files that find no room stay on the slow tier.
-/// Checkpoints come first, and their room is not taken. A copy is compared with the slow file when that is opened, so it is never
-/// stale; it stays over a remount. `dlio-fs evict` deletes copies.
+/// Takes files, directories with everything below them, or quoted patterns ('/mnt/train/data/**/*.rec'). The job runs
+/// in the background; --wait returns when every file was tried, with exit code 1 if one was not copied. Files for which
+/// there is no room stay on the slow tier. Staging never takes the room of checkpoints. A copy is compared with the
+/// slow file at each open, so it is never stale; it survives a remount. `dlio-fs evict` deletes copies.
 #[derive(Debug, Args)]
 #[command(after_long_help = "\
 Examples:
@@ -30,20 +30,21 @@ Examples:
   dlio-fs stage '/mnt/train/data/**/*.rec'
   dlio-fs stage --list epoch-2.txt /mnt/train                      in this order, ahead of the reader
   dlio-fs plan /mnt/train --json | dlio-fs stage --plan - /mnt/train
-  dlio-fs stage --show                                             how far it is, and what failed
+  dlio-fs stage --show                                             progress, and what failed
   dlio-fs stage --cancel 3 /mnt/train")]
 pub(super) struct StageArgs {
-    /// What to copy; with --list or the options below, the mount point, optional if there is only one
+    /// The files to copy; with --list or the options below, the mount point, optional if there is only one
     #[arg(value_name = "PATH", required_unless_present_any = ["list", "plan", "show", "cancel", "pause", "resume"])]
     paths: Vec<PathBuf>,
-    /// Copy the files that FILE names, one per line, in this order: paths from the mount's root or in full; - is standard input
+    /// Copy the files listed in FILE, one per line, in this order: paths from the mount's root or absolute; - is
+    /// standard input
     #[arg(long, value_name = "FILE")]
     list: Option<PathBuf>,
-    /// Copy the files of a plan, as `dlio-fs plan --json` writes it, best ratio of saving to size first; - is standard input.
-    /// `dlio-fs advise` tells what came of it
+    /// Copy the files of a plan from `dlio-fs plan --json`, best saving per byte first; - is standard input. `dlio-fs
+    /// advise` later reports the actual saving
     #[arg(long, value_name = "FILE", conflicts_with = "list")]
     plan: Option<PathBuf>,
-    /// Return when everything was tried
+    /// Return when every file was tried
     #[arg(long)]
     wait: bool,
     /// Show the jobs
@@ -88,7 +89,8 @@ pub(super) fn run(args: &StageArgs) -> Outcome {
     let mut places = args.paths.iter().map(|path| place(path)).collect::<Result<Vec<_>, Failure>>()?;
     let mountpoint = places[0].0.clone();
     if let Some((other, _)) = places.iter().find(|(other, _)| *other != mountpoint) {
-        let what = format!("{} and {} are two mounts; stage them one by one", mountpoint.display(), other.display());
+        let what =
+            format!("{} and {} are different mounts; stage them one by one", mountpoint.display(), other.display());
         return Err(Failure::new(Exit::Usage, what));
     }
     begin(&mountpoint, places.drain(..).map(|(_, wanted)| wanted), args.wait)
@@ -137,7 +139,7 @@ fn listed(mountpoint: &Path, list: &Path) -> Result<impl Iterator<Item = String>
     }))
 }
 
-/// What a plan promises, and its paths, as `control` takes them.
+/// The saving that a plan promises, and its paths, as `control` takes them.
 fn planned(path: &Path) -> Result<Vec<String>, Failure> {
     let bytes = match path == Path::new("-") {
         true => {
@@ -180,11 +182,11 @@ fn begin(mountpoint: &Path, wanted: impl Iterator<Item = String>, wait: bool) ->
     if wait {
         watch(mountpoint, job)
     } else {
-        say(format_args!("job {job}; dlio-fs stage --show tells how far it is")).map(|()| Exit::Done)
+        say(format_args!("job {job}; dlio-fs stage --show shows its progress")).map(|()| Exit::Done)
     }
 }
 
-/// What a command that ends at once says.
+/// The reply of a command that ends at once.
 pub(super) fn answer(mountpoint: &Path, command: &str) -> Result<String, Failure> {
     match Control::ask(mountpoint, command)?.listen()? {
         Said::Done(text) => Ok(text),
@@ -193,7 +195,7 @@ pub(super) fn answer(mountpoint: &Path, command: &str) -> Result<String, Failure
     }
 }
 
-/// Shows how far a job is until it ends, then what failed.
+/// Shows the progress of a job until it ends, then what failed.
 fn watch(mountpoint: &Path, job: u64) -> Outcome {
     let bar = io::stderr().is_terminal().then(|| {
         let style =
@@ -232,7 +234,7 @@ fn show(bar: Option<&ProgressBar>, line: &str) {
     bar.set_message(text.to_owned());
 }
 
-/// What is read of `staging.json`.
+/// The part of `staging.json` that is read.
 #[derive(Deserialize)]
 struct Staging {
     jobs: Vec<Told>,
@@ -251,7 +253,7 @@ struct Unstaged {
     why: String,
 }
 
-/// What of a job was not staged, and why. Paths are escaped.
+/// The files of a job that were not staged, and why. Paths are escaped.
 pub(super) fn failures(mountpoint: &Path, job: u64) -> Result<Vec<(String, String)>, Failure> {
     let text = talk::read(mountpoint, "staging.json")?;
     let staging: Staging = serde_json::from_str(&text)

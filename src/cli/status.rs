@@ -1,4 +1,4 @@
-//! `dlio-fs status`: what `.dlio/stats` of each mount says, and the exit code that goes with it.
+//! `dlio-fs status`: prints `.dlio/stats` of each mount, with the matching exit code.
 
 use std::path::{Path, PathBuf};
 
@@ -11,9 +11,9 @@ use crate::error::Error;
 
 /// Say whether everything is on the slow tier, and how it is going
 ///
-/// The exit code says the same: 0 safe, 3 something is only on the fast tier, 4 degraded (the order is held, changes are
-/// refused, the slow tier is down, or the fast one fails), 5 there are conflicts with foreign changes, 1 the daemon is gone or there is
-/// no mount.
+/// The exit code says the same: 0 safe, 3 something is only on the fast tier, 4 degraded (the order is held, changes
+/// are refused, the slow tier is down, or the fast tier fails), 5 there are conflicts with foreign changes, 1 the
+/// daemon is gone or there is no mount.
 #[derive(Debug, Args)]
 #[command(after_long_help = "\
 Examples:
@@ -37,7 +37,7 @@ pub(super) fn run(args: &StatusArgs) -> Outcome {
         return as_json(&mountpoints);
     }
     if mountpoints.is_empty() {
-        // What has vanished must not read as safe.
+        // A mount that has vanished must not count as safe.
         return Err(talk::no_mount());
     }
     let mut worst = Exit::Done;
@@ -71,7 +71,7 @@ fn as_json(mountpoints: &[PathBuf]) -> Outcome {
     if mountpoints.is_empty() { Err(talk::no_mount()) } else { Ok(worst) }
 }
 
-/// A file of `.dlio`, and the exit code that its mount deserves.
+/// A file of `.dlio`, and the exit code for its mount.
 fn look(mountpoint: &Path, file: &str) -> Result<(String, Exit), Error> {
     if talk::is_dead(mountpoint)? {
         return Err(talk::dead(mountpoint));

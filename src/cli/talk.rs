@@ -1,4 +1,4 @@
-//! Finding mounts and speaking with their daemons: `.dlio/stats.json` and `.dlio/control` of the mount.
+//! Finds mounts and talks to their daemons through `.dlio/stats.json` and `.dlio/control` of the mount.
 
 use std::fs::{File, OpenOptions};
 use std::io::{BufRead, BufReader, Read, Write};
@@ -13,7 +13,7 @@ use crate::error::{Context, Error};
 use crate::json;
 use crate::mount::{self, MountEntry, Pulse};
 
-/// What of `.dlio/stats.json` the commands act upon.
+/// The part of `.dlio/stats.json` that the commands use.
 #[derive(Clone, Debug, Deserialize)]
 pub(super) struct Standing {
     pub(super) safety: Safety,
@@ -64,7 +64,7 @@ impl Standing {
     }
 }
 
-/// The mount a user means: that of the path named, or the only one.
+/// The mount that the arguments name: that of the path, or the only one.
 pub(super) fn the_mount(named: Option<&Path>) -> Result<PathBuf, Failure> {
     let mounts = mount::mounts()?;
     let Some(named) = named else {
@@ -83,13 +83,13 @@ pub(super) fn the_mount(named: Option<&Path>) -> Result<PathBuf, Failure> {
     }
 }
 
-/// The same for what concerns all that is on it: the mount point itself is named.
+/// The same for commands about a whole mount, which take only its mount point.
 pub(super) fn the_mountpoint(named: &Path) -> Result<PathBuf, Failure> {
     let mountpoint = the_mount(Some(named))?;
     match canonical(named) == mountpoint {
         true => Ok(mountpoint),
         false => {
-            let what = format!("{} is not the mount point, which is {}", named.display(), mountpoint.display());
+            let what = format!("{} is not a mount point; its mount point is {}", named.display(), mountpoint.display());
             Err(Failure::new(Exit::Usage, what))
         }
     }
@@ -134,7 +134,7 @@ fn our_mountpoints(mounts: &[MountEntry]) -> Vec<PathBuf> {
     ours
 }
 
-/// Like `canonicalize`, but a dead mount, which cannot be looked at, keeps its name.
+/// Like `canonicalize`, but the name of a dead mount, which answers no stat, is kept.
 fn canonical(path: &Path) -> PathBuf {
     let absolute = || {
         let absolute = std::path::absolute(path).ok()?;
@@ -143,7 +143,7 @@ fn canonical(path: &Path) -> PathBuf {
     path.canonicalize().ok().or_else(absolute).unwrap_or_else(|| path.to_path_buf())
 }
 
-/// Whether the daemon of a mount is gone. Errors: it is there, but does not answer; why, and the remedy.
+/// Whether the daemon of a mount is gone. Errors: it exists, but does not answer; why, and the remedy.
 pub(super) fn is_dead(mountpoint: &Path) -> Result<bool, Error> {
     match mount::pulse(mountpoint) {
         Pulse::Answers => Ok(false),
@@ -152,7 +152,7 @@ pub(super) fn is_dead(mountpoint: &Path) -> Result<bool, Error> {
     }
 }
 
-/// Reads a file of `.dlio`, naming the remedy when the mount is dead.
+/// Reads a file of `.dlio`. If the mount is dead, the error names the remedy.
 pub(super) fn read(mountpoint: &Path, name: &str) -> Result<String, Error> {
     let path = mountpoint.join(".dlio").join(name);
     std::fs::read_to_string(&path).map_err(|e| match e.raw_os_error() {
@@ -178,33 +178,34 @@ pub(super) fn standing(mountpoint: &Path) -> Result<Standing, Error> {
     })
 }
 
-/// The one line that answers the one question.
+/// The first line of `.dlio/stats`: whether everything is safe.
 pub(super) fn first_line(mountpoint: &Path) -> Result<String, Error> {
     let text = read(mountpoint, "stats")?;
     Ok(text.lines().next().unwrap_or_default().to_owned())
 }
 
-/// Whether the mount takes no changes, and so no commands.
+/// Whether the mount is read-only, and so takes no commands.
 pub(super) fn is_read_only(mountpoint: &Path) -> bool {
     statvfs(mountpoint).is_ok_and(|stat| stat.flags().contains(FsFlags::ST_RDONLY))
 }
 
-/// The kernel opens nothing for writing there, `control` neither.
+/// The error for a command on a read-only mount: the kernel does not open `control` for writing.
 fn read_only(mountpoint: &Path, command: &str) -> Error {
     let word = command.split(' ').next().unwrap_or_default();
-    let what = format!("the mount at {} is read-only and takes no commands, {word} neither", mountpoint.display());
+    let what =
+        format!("the mount at {} is read-only and takes no commands, so {word} is impossible", mountpoint.display());
     let daemon = mount::Daemon::of(mountpoint);
     let remedy = match (word, &daemon) {
-        ("reload", Some(daemon)) => format!("send its daemon a SIGHUP instead: kill -HUP {}", daemon.pid),
+        ("reload", Some(daemon)) => format!("send its daemon SIGHUP instead: kill -HUP {}", daemon.pid),
         (_, Some(daemon)) if !daemon.slow_is_writable() => {
-            "make the slow tier writable, or room on a full fast tier, leave the mount and mount it again".to_owned()
+            "make the slow tier writable, or make room on a full fast tier, unmount, and mount again".to_owned()
         }
         _ => format!("remount it for that: mount -o remount,rw {}", mountpoint.display()),
     };
     Error::refused(what, remedy)
 }
 
-/// One command on `.dlio/control`. Dropping it ends the waiting.
+/// One command on `.dlio/control`. Dropping it ends the wait.
 #[derive(Debug)]
 pub(super) struct Control {
     file: BufReader<File>,
@@ -216,10 +217,10 @@ pub(super) fn escaped(below: &Path) -> String {
     format!("/{}", crate::path::escape(below.as_os_str().as_encoded_bytes()))
 }
 
-/// For JSON, a line `KIND: PATH what is with it` of a reply, taken apart. Not each names a path.
+/// The parts of a reply line `KIND: PATH REASON`, for JSON. Some lines name no path.
 pub(super) fn finding(kind: &str, line: &str) -> serde_json::Value {
     let (path, what) = match line.split_once(' ') {
-        // As the engine calls a file that has no name any more.
+        // The engine's word for a file without a name.
         Some(("/removed", what)) if what.starts_with("file ") => (None, &line[1..]),
         Some((path, what)) if path.starts_with('/') => (Some(path.trim_end_matches(':')), what),
         None if line.starts_with('/') => (Some(line), ""),
@@ -234,7 +235,7 @@ pub(super) fn finding(kind: &str, line: &str) -> serde_json::Value {
 /// A line of the daemon's reply.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Said {
-    /// Comes about once a second while the command is carried out.
+    /// Comes about once a second while the command runs.
     Waiting(String),
     Done(String),
     Error(String),
@@ -250,16 +251,16 @@ impl Control {
             Some(Errno::EROFS) => read_only(mountpoint, command),
             _ => Error::io("open", told.clone(), e),
         })?;
-        // A command is one write, as the daemon takes it.
+        // The daemon takes a command as one write.
         match file.write_all(format!("{command}\n").as_bytes()) {
-            // It is not begun; the reply says why.
+            // The daemon refused it; the reply says why.
             Err(e) if matches!(e.raw_os_error().map(Errno::from_raw), Some(Errno::EINVAL | Errno::EPERM)) => {}
             written => written.at("write to", &told)?,
         }
         Ok(Control { file: BufReader::new(file), path: told })
     }
 
-    /// All of a reply that is no lines.
+    /// A whole reply that does not consist of lines.
     pub(super) fn bytes(mut self) -> Result<Vec<u8>, Error> {
         let mut bytes = Vec::new();
         self.file.read_to_end(&mut bytes).at("read from", &self.path)?;

@@ -1,7 +1,7 @@
-//! `dlio-fs top`: what a mount does, live: a screen on a terminal, a line for each interval elsewhere.
+//! `dlio-fs top`: shows a mount live: a screen on a terminal, a line per interval elsewhere.
 //!
-//! Everything comes from the mount's `.dlio`, so that nothing here waits for the slow tier. `watch` reads, `look` takes the
-//! texts apart, `change` makes rates of two looks; `lines` and, through `state` and `table`, `draw` show them.
+//! Everything comes from the mount's `.dlio`, so nothing here waits for the slow tier. `watch` reads, `look` parses,
+//! `change` computes rates from two looks; `lines` and, through `state` and `table`, `draw` show them.
 
 mod change;
 mod draw;
@@ -27,18 +27,18 @@ use super::duration::parse_duration;
 use super::outcome::{Exit, Failure, Outcome, complain};
 use super::talk;
 
-/// The mount looks at its own totals ten times a second.
+/// The mount samples its own totals ten times a second.
 const INTERVAL_MIN: Duration = Duration::from_millis(200);
 const INTERVAL_MAX: Duration = Duration::from_secs(24 * 3600);
 
 /// Show a mount live: throughput of each tier, busiest files, processes, operations, queue
 ///
-/// On a terminal it is a screen: f, p, o and u (or Tab) choose the table, < and > the column to sort by, / filters, space
-/// pauses, ? shows all keys, q quits. Elsewhere, or with --plain, it prints one line per interval; with --json one object:
-/// bytes and calls of that interval (`span` seconds), and the safety of stats.json.
+/// On a terminal it shows a screen: f, p, o and u (or Tab) choose the table, < and > the column to sort by, / filters,
+/// space pauses, ? shows all keys, q quits. Elsewhere, or with --plain, it prints one line per interval; with --json
+/// one object: bytes and calls of that interval (`span` seconds), and the safety from stats.json.
 ///
-/// Root and the owner of the mount see all files, processes and changes, others their own. It reads nothing but the
-/// mount's .dlio, so it goes on while the slow tier hangs; when the mount is gone it says so (exit code 1).
+/// Root and the owner of the mount see all files, processes and changes, others their own. It reads only the mount's
+/// .dlio, so it works while the slow tier hangs. When the mount is gone it says so and ends (exit code 1).
 #[derive(Debug, Args)]
 #[command(after_long_help = "\
 Examples:
@@ -78,7 +78,7 @@ pub(super) fn run(args: &TopArgs) -> Outcome {
     }
     let capable = io::stdout().is_terminal() && std::env::var_os("TERM").is_some_and(|term| term != "dumb");
     if capable && !args.plain && !args.json && args.count.is_none() {
-        // https://no-color.org: whatever it is set to, unless that is nothing.
+        // https://no-color.org: any value counts, except an empty one.
         let colours = std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
         return screen::run(&mountpoint, args.interval, Theme { colours });
     }
@@ -111,7 +111,7 @@ fn print(args: &TopArgs, mountpoint: &Path) -> Outcome {
             }
             printed += 1;
         }
-        // Of two looks at one moment of the mount's clock the first one is kept.
+        // If the mount's clock has not advanced, keep the first look.
         if !matches!(change, Some(None)) {
             before = Some(look);
         }
@@ -119,7 +119,7 @@ fn print(args: &TopArgs, mountpoint: &Path) -> Outcome {
     Ok(Exit::Done)
 }
 
-/// Whether anybody still reads.
+/// Whether the reader is still there.
 fn tell(args: &TopArgs, mountpoint: &Path, look: &Look, change: &Change, printed: u64) -> Result<bool, Failure> {
     let now = humantime::format_rfc3339_seconds(SystemTime::now()).to_string();
     let mut text = String::new();

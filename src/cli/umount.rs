@@ -19,19 +19,20 @@ use crate::json;
 use crate::mount::{self, Daemon, Detach, Left};
 use crate::stats::render::count;
 
-/// How long the daemon may take to end once its mount is gone: it makes all durable on the fast tier.
+/// How long the daemon may take to exit once its mount is gone: it makes everything durable on the fast tier.
 const END_WAIT: Duration = Duration::from_secs(60);
-/// A daemon that has nothing else to wait for ends sooner.
+/// A daemon that has nothing else to wait for exits sooner.
 const COPY_WAIT: Duration = Duration::from_secs(2);
-/// How long a mount may be busy with nobody to be named.
+/// How long a mount may be busy without a process that can be named.
 const BUSY_WAIT: Duration = Duration::from_secs(2);
 const POLL: Duration = Duration::from_millis(20);
 
 /// Unmount once everything is on the slow tier, showing progress
 ///
-/// With --timeout or --now, what has not arrived by then stays on the fast tier and is listed (exit code 3); the next
-/// mount of the same tiers goes on with it. A mount in use is not unmounted, and its users are named. If a process has a copy of the
-/// mount in its own mount name space (a container), umount waits for it; with --timeout or --now the process loses that copy.
+/// With --timeout or --now, files that have not reached the slow tier by then stay on the fast tier and are listed
+/// (exit code 3); the next mount of the same tiers continues with them. A mount in use is not unmounted, and its users
+/// are named. If a process has a copy of the mount in its own mount namespace (a container), umount waits for it; with
+/// --timeout or --now the process loses that copy.
 #[derive(Debug, Args)]
 #[command(after_long_help = "\
 Examples:
@@ -45,7 +46,7 @@ pub(super) struct UmountArgs {
     /// The mount point
     #[arg(required_unless_present = "config")]
     mountpoint: Option<PathBuf>,
-    /// Take the mount point from this configuration file, as the service does
+    /// Read the mount point from this configuration file, as the service does
     #[arg(long, value_name = "FILE", conflicts_with = "mountpoint")]
     config: Option<PathBuf>,
     /// Wait at most this long for the slow tier, as "30s" or "10min"
@@ -61,26 +62,26 @@ pub(super) struct UmountArgs {
 
 /// How a mount was left.
 enum End {
-    /// With everything on the slow tier, or with a part of it that goes on elsewhere.
+    /// Everything is on the slow tier, or the same mount continues elsewhere.
     Whole,
     Left(Left),
-    /// So many files and changes are only on the fast tier: another user's daemon does not say which.
+    /// So many files and changes are only on the fast tier; another user's daemon does not say which.
     Counted(u64, u64),
     /// Without asking its daemon.
     TakenAway,
 }
 
-/// In which way a mount is left.
+/// The way to leave a mount.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum How {
-    /// After at most this long for the slow tier.
+    /// After waiting at most this long for the slow tier.
     Drained(Option<Duration>),
     /// Drained without a limit, for umount(8).
     Quietly,
     Now,
-    /// At once, whoever uses it; it ends with its last user.
+    /// At once, even if in use; it ends with its last user.
     Lazily,
-    /// At once, whoever uses it and whether it answers or not: calls under way fail.
+    /// At once, even if in use or not answering: calls under way fail.
     Force,
 }
 
@@ -104,7 +105,7 @@ fn as_json(named: &Path, how: How) -> Outcome {
         End::TakenAway => (None, None, None, Vec::new()),
     };
     let mountpoint = mountpoint.display().to_string();
-    // A file that has no name any more is called so, with a space. A path has none: it is escaped.
+    // A file without a name is listed with a space in its text. An escaped path has no space.
     let paths = paths.iter().filter(|path| !path.contains(' '));
     let paths: Vec<_> = paths.map(|path| json::path_of(&format!("/{path}"))).collect();
     let left = json!({ "mountpoint": mountpoint, "safe": safe, "files": files, "changes": changes, "paths": paths });
@@ -137,7 +138,7 @@ pub(super) fn leave_mount(named: &Path, how: How) -> Outcome {
 }
 
 fn end_mount(mountpoint: &Path, how: How) -> Result<End, Failure> {
-    // Called from inside of the mount, this process would be its last user.
+    // Called from inside the mount, this process would be its last user.
     std::env::set_current_dir("/").at("go to", "/")?;
     if how == How::Force {
         return leave_by(mountpoint, mount::force);
@@ -156,7 +157,7 @@ fn end_mount(mountpoint: &Path, how: How) -> Result<End, Failure> {
     refuse_if_busy(mountpoint)?;
     mount::stopping("draining to the slow tier");
     match how {
-        // What is still pending for it waits for a mount that can write.
+        // Changes may be pending, but wait for a mount that can write.
         How::Drained(_) | How::Quietly if Daemon::of(mountpoint).is_some_and(|daemon| !daemon.slow_is_writable()) => {}
         How::Drained(limit) => drain(mountpoint, limit, Progress::watch)?,
         How::Quietly => drain(mountpoint, None, Progress::watch_on_terminals)?,
@@ -168,12 +169,12 @@ fn end_mount(mountpoint: &Path, how: How) -> Result<End, Failure> {
     )
 }
 
-/// What becomes of copies of the mount in other mount name spaces, for which the daemon would go on.
+/// What to do about copies of the mount in other mount namespaces, which keep the daemon running.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Copies {
-    /// Whoever has one may still need it, and nobody is in a hurry.
+    /// Wait: their users may still need them.
     WaitedFor,
-    /// The time that was given to leave is up.
+    /// End them: the time to leave is up.
     Ended,
 }
 
@@ -182,30 +183,30 @@ fn drain(mountpoint: &Path, limit: Option<Duration>, watch: fn(&Path) -> Progres
     let waited = drain::wait_telling(&Place::whole(mountpoint.to_path_buf()), limit, mount::still_leaving)?;
     drop(progress);
     if waited == Waited::TimedOut {
-        complain("the time is up; leaving with what has arrived");
+        complain("the time is up; unmounting with what has arrived");
     }
     Ok(())
 }
 
-/// The daemon goes on for the other places, so nothing need be drained.
+/// The daemon continues for the other mount points, so nothing need be drained.
 fn leave_one_of_several(mountpoint: &Path, others: &[PathBuf]) -> Result<End, Failure> {
     unmount(mountpoint)?;
     let others: Vec<_> = others.iter().map(|path| path.display().to_string()).collect();
-    complain(format_args!("{} is left; the same mount goes on at {}", mountpoint.display(), others.join(", ")));
+    complain(format_args!("{} is unmounted; the same mount continues at {}", mountpoint.display(), others.join(", ")));
     Ok(End::Whole)
 }
 
-/// Takes the mount away without asking its daemon, and without waiting for it.
+/// Removes the mount without asking its daemon, and without waiting for it.
 fn leave_by(mountpoint: &Path, take_away: impl Fn(&Path) -> Result<(), Errno>) -> Result<End, Failure> {
     take_away(mountpoint).map_err(|errno| failed(mountpoint, errno))?;
     complain(format_args!(
-        "{} is taken away without draining; mount the same tiers again to bring over what is only on the fast tier",
+        "{} is removed without draining; mount the same tiers again to copy what is only on the fast tier",
         mountpoint.display()
     ));
     Ok(End::TakenAway)
 }
 
-/// Unmounts as it is, waits for the daemon to end, and lists what stays on the fast tier.
+/// Unmounts now, waits for the daemon to exit, and lists what stays on the fast tier.
 pub(super) fn leave(mountpoint: &Path) -> Outcome {
     leave_as(mountpoint, Copies::WaitedFor).and_then(|end| tell(mountpoint, end))
 }
@@ -217,7 +218,7 @@ fn leave_as(mountpoint: &Path, copies: Copies) -> Result<End, Failure> {
     unmount(mountpoint)?;
     match daemon {
         Some(daemon) => wait_for_end(&daemon, &device.unwrap_or_default(), copies).map(End::Left),
-        // Another user's daemon: only what it said last is known.
+        // Another user's daemon: only its last figures are known.
         None if standing.safety.safe => Ok(End::Whole),
         None => Ok(End::Counted(standing.safety.files, standing.safety.events)),
     }
@@ -226,14 +227,14 @@ fn leave_as(mountpoint: &Path, copies: Copies) -> Result<End, Failure> {
 fn leave_dead(mountpoint: &Path) -> Result<End, Failure> {
     mount::detach(mountpoint, Detach::Now).map_err(|errno| failed(mountpoint, errno))?;
     complain(format_args!(
-        "the daemon of {} was gone already; mount the same tiers again to bring over what is only on the fast tier",
+        "the daemon of {} was already gone; mount the same tiers again to copy what is only on the fast tier",
         mountpoint.display()
     ));
     Ok(End::TakenAway)
 }
 
-/// A look-up or a reader of `/proc` that passes by keeps a mount busy for a moment without being a user of it: only what
-/// can be named, or lasts, refuses.
+/// A passing lookup or reader of `/proc` keeps a mount busy for a moment. So only a user that can be named, or that
+/// lasts, counts.
 fn unmount(mountpoint: &Path) -> Result<(), Failure> {
     let begun = Instant::now();
     loop {
@@ -264,7 +265,7 @@ fn refuse_if_busy(mountpoint: &Path) -> Result<(), Failure> {
 fn busy(mountpoint: &Path, holders: &str) -> Failure {
     Error::refused(
         format!("{} is in use by {holders}", mountpoint.display()),
-        "end them, or let them go elsewhere (cd)",
+        "end them, or change their working directory (cd)",
     )
     .into()
 }
@@ -274,10 +275,11 @@ fn failed(mountpoint: &Path, errno: Errno) -> Failure {
     Error::refused(format!("cannot unmount {}: {}", mountpoint.display(), errno.desc()), remedy).into()
 }
 
-/// The lock is given back as the daemon's last act, with the list of what it leaves. `device` is the mount's.
+/// Waits for the lock, which the daemon releases as its last act, with the list of what it leaves. `device` is the
+/// mount's.
 ///
-/// Copies are ended by asking the daemon to leave, as any SIGTERM does. That needs no right but the one to end it, finds those who
-/// cannot be seen from here as well, and lets it make all durable first, which aborting the connection would not.
+/// Copies are ended by sending the daemon SIGTERM. This needs only the right to signal it, also reaches copies that are
+/// invisible from here, and lets the daemon make everything durable first, unlike aborting the connection.
 fn wait_for_end(daemon: &Daemon, device: &str, copies: Copies) -> Result<Left, Failure> {
     let begun = Instant::now();
     let mut told = false;
@@ -286,14 +288,16 @@ fn wait_for_end(daemon: &Daemon, device: &str, copies: Copies) -> Result<Left, F
             return Ok(left);
         }
         if !daemon.runs() && mount::last_left(&daemon.fast).is_none() {
-            let what = format!("the daemon (pid {}) ended without saying what it left", daemon.pid);
-            return Err(Error::refused(what, "see its log; nothing acknowledged is lost, mount again to go on").into());
+            let what = format!("the daemon (pid {}) ended without a list of what it left", daemon.pid);
+            return Err(
+                Error::refused(what, "see its log; nothing acknowledged is lost; mount again to continue").into()
+            );
         }
         if !told && begun.elapsed() >= COPY_WAIT {
             told = true;
             let what = if copies == Copies::Ended { "taken away from" } else { "waiting for" };
             holders::of_copies(device).iter().for_each(|holder| complain(format_args!("{what} {}", copy(holder))));
-            // A daemon that is leaving already ignores it.
+            // A daemon that is already leaving ignores it.
             if copies == Copies::Ended {
                 daemon.ask_to_leave().map_err(|errno| unended(daemon, errno))?;
             }
@@ -314,10 +318,10 @@ fn unended(daemon: &Daemon, errno: Errno) -> Failure {
 }
 
 fn copy(holder: &Holder) -> String {
-    format!("{holder}, which has the mount too, in a mount name space of its own")
+    format!("{holder}, which has the mount in its own mount namespace, too")
 }
 
-/// As lines: the files that stay to standard output, the rest beside it.
+/// Prints the files that stay to standard output, the rest to standard error.
 fn tell(mountpoint: &Path, end: End) -> Outcome {
     match &end {
         End::Whole | End::TakenAway => {}
@@ -329,7 +333,7 @@ fn tell(mountpoint: &Path, end: End) -> Outcome {
         End::Left(left) => {
             left.paths.iter().try_for_each(say)?;
             complain(format_args!(
-                "{} and {} stay on the fast tier; the next mount at {} goes on with them",
+                "{} and {} stay on the fast tier; the next mount at {} continues with them",
                 count(left.files, "file"),
                 count(left.events, "change"),
                 mountpoint.display()

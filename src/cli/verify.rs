@@ -1,4 +1,4 @@
-//! `dlio-fs verify`: compare the fast copies of files with their slow ones.
+//! `dlio-fs verify`: compares the fast copies of files with their slow ones.
 
 use std::path::{Path, PathBuf};
 
@@ -11,9 +11,10 @@ use super::talk::{self, Control, Said};
 
 /// Compare the two copies of files that are on both tiers, byte by byte
 ///
-/// Reads the fast copy of each clean or staged file at or below PATH, and the file on the slow tier, from the devices; names the
-/// files that differ, which of the two copies is not what was written, and the remedy. Files that only one tier has are counted and not compared.
-/// Exit code 1 if a file is damaged, 5 if only somebody else changed one on the slow tier. The mount goes on meanwhile.
+/// For each clean or staged file at or below PATH, reads the fast copy and the slow file from the devices. Names the
+/// files that differ, which of the two is damaged, and the remedy. Files that only one tier has are counted and not
+/// compared. Exit code 1 if a file is damaged, 5 if the only differences are foreign changes on the slow tier. The
+/// mount stays in use meanwhile.
 #[derive(Debug, Args)]
 #[command(after_long_help = "Examples:\n  dlio-fs verify /mnt/train/run1\n  dlio-fs verify /mnt/train --json")]
 pub(super) struct VerifyArgs {
@@ -57,7 +58,7 @@ fn verify(mountpoint: &Path, below: &Path) -> Result<(Exit, Found, String), Fail
             Said::Waiting(line) => match line.split_once(": ") {
                 Some(("verifying", how_far)) => progress.set_message(how_far.to_owned()),
                 Some((which, what)) => {
-                    // Damage is worse than somebody else's change, whatever their numbers.
+                    // Damage outweighs foreign changes, whatever the numbers of the exit codes.
                     worst = if which == "changed" && worst != Exit::Failure { Exit::Conflict } else { Exit::Failure };
                     found.push((which.to_owned(), what.to_owned()));
                 }

@@ -26,7 +26,7 @@ const EXACT: FopenFlags = FopenFlags::FOPEN_DIRECT_IO.union(FopenFlags::FOPEN_PA
 const ALWAYS: [&str; 5] = [
     "accesses through mmap: they come as reads and writes of pages",
     "sync and syncfs: they never reach a FUSE file system; fsync does",
-    "positions; look-ups and attributes the kernel's cache answers",
+    "positions; lookups and attributes that the kernel's cache answers",
     "closes of files that are only read; their release is seen",
     "calls larger than fs.fuse.max_pages_limit: they arrive split",
 ];
@@ -36,8 +36,8 @@ fn not_seen(path: IoPath) -> &'static [&'static str] {
     match path {
         IoPath::Exact => &[],
         IoPath::Cached => &[
-            "reads of cached files the page cache answered; read-ahead is seen",
-            "the size of a cached file's writes: they arrive split at pages",
+            "reads that the page cache answered; read-ahead is seen",
+            "the size of writes to cached files: they arrive split at pages",
         ],
         IoPath::Passthrough => &["reads of passthrough files, mmap included: only opens and closes"],
     }
@@ -102,7 +102,7 @@ impl IoPaths {
     /// From now on files that ask for passthrough are exact. Logs that once.
     fn refuse_passthrough(&self, why: &dyn std::fmt::Display) {
         if !self.no_passthrough.swap(true, Relaxed) {
-            tracing::warn!(%why, "passthrough is not possible here (it needs root and Linux 6.9): files are exact instead");
+            tracing::warn!(%why, "passthrough is not possible here (it needs root and Linux 6.9); exact is used instead");
         }
     }
 

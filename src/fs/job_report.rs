@@ -1,10 +1,9 @@
 //! Leaves the recording and the report (HTML) of a job's mount, or of its window, in the directory that `job_report`
 //! names, as Darshan leaves its log.
 //!
-//! 1. a file of its own that only its owner may read, made under a name that nobody can foresee: others may write to
-//!    the directory, too;
-//! 2. given to the job's user;
-//! 3. moved to a name that no file has.
+//! 1. make a file that only its owner may read, under an unpredictable name, because others may write to the directory;
+//! 2. give it to the job's user;
+//! 3. rename it to a name that no file has.
 //!
 //! Nothing is synced: a power cut costs a report, not data.
 
@@ -41,7 +40,7 @@ impl JobReports {
     /// Errors: there is no such directory, or it is inside the mount.
     pub fn new(dir: &Path, job: Option<&str>, mountpoint: &Path, owner: (u32, u32)) -> Result<Self> {
         let refused = |why: &str| {
-            let remedy = "name a directory that exists, outside of the mount, in which jobs may leave their reports";
+            let remedy = "name an existing directory outside the mount to which reports may be written";
             Error::refused(format!("job_report = {}: {why}", dir.display()), remedy)
         };
         let dir = fs::canonicalize(dir).map_err(|error| refused(&error.to_string()))?;
@@ -49,7 +48,7 @@ impl JobReports {
             return Err(refused("it is not a directory"));
         }
         if dir.starts_with(mountpoint) {
-            return Err(refused("it is inside of the mount"));
+            return Err(refused("it is inside the mount"));
         }
         let last = || mountpoint.file_name().and_then(|name| name.to_str()).filter(|name| is_job(name));
         let job = job.or_else(last).unwrap_or("mount").to_owned();

@@ -131,7 +131,7 @@ fn detached_mount(device: &File, wanted: Wanted<'_>) -> io::Result<OwnedFd> {
 
 pub(super) fn take_away(mountpoint: &Path) -> Result<()> {
     detach(mountpoint, Detach::Now).map_err(|errno| {
-        let what = format!("the dead mount at {} cannot be taken away: {}", mountpoint.display(), errno.desc());
+        let what = format!("the dead mount at {} cannot be unmounted: {}", mountpoint.display(), errno.desc());
         Error::refused(what, format!("as root: umount -l {}", mountpoint.display()))
     })
 }
@@ -213,7 +213,7 @@ fn helper_remedy() -> &'static str {
             "root lacks CAP_SYS_ADMIN here: give the container `--cap-add SYS_ADMIN --device /dev/fuse`, or mount on the \
              host and pass the mount in (`-v /mnt/train:/mnt/train:rslave`)"
         }
-        false => "own the mount point and be let into it, or run as root",
+        false => "use a mount point that you own and may enter, or run as root",
     }
 }
 

@@ -92,8 +92,8 @@ pub fn pulse(mountpoint: &Path) -> Pulse {
 }
 
 fn another_users(mountpoint: &Path, error: &io::Error) -> Error {
-    let what = format!("the mount at {} is another user's alone: {error}", mountpoint.display());
-    Error::refused(what, "do this as that user; root is let in if /etc/fuse.conf says user_allow_other")
+    let what = format!("the mount at {} may only be used by another user: {error}", mountpoint.display());
+    Error::refused(what, "do this as that user; root may use it if /etc/fuse.conf says user_allow_other")
 }
 
 /// Why a mount does not answer, as far as can be seen, and what to do.
@@ -101,8 +101,8 @@ pub(super) fn silent(mountpoint: &Path) -> Error {
     let what = format!("the mount at {} does not answer", mountpoint.display());
     let Some(daemon) = Daemon::of(mountpoint) else {
         return Error::refused(
-            format!("{what}, and its daemon is not one that this user may see"),
-            "look as root, or as the user who mounted it",
+            format!("{what}, and this user may not see its daemon"),
+            "try as root, or as the user who mounted it",
         );
     };
     match standstill(daemon.pid) {

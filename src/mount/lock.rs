@@ -75,7 +75,7 @@ impl FastLock {
         let stat = file.metadata().at("stat", path.display())?;
         if !stat.is_file() || stat.nlink() > 1 {
             let what = format!("{} is not a file of its own", path.display());
-            return Err(Error::refused(what, "no daemon made it so: look where it comes from, then remove it"));
+            return Err(Error::refused(what, "no daemon made it: find out where it comes from, then remove it"));
         }
         let begun = Instant::now();
         loop {
@@ -144,7 +144,7 @@ impl Drop for FastLock {
         if let Some(before) = self.before.take()
             && let Err(error) = self.write(&before)
         {
-            warn!(%error, "what the last daemon of this fast tier left is no longer listed in its lock; nothing else is lost");
+            warn!(%error, "the lock no longer lists what the last daemon left on this fast tier; nothing else is lost");
         }
     }
 }
@@ -176,7 +176,7 @@ fn held(fast: &Path, holder: &str) -> Error {
         Some((why, remedy)) => Error::refused(format!("{what}, which {why}"), remedy),
         None => Error::refused(
             what,
-            "one fast tier serves one mount: leave that mount with dlio-fs umount, or use another directory",
+            "one fast tier serves one mount: unmount that one with dlio-fs umount, or use another directory",
         ),
     }
 }

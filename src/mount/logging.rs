@@ -61,7 +61,7 @@ pub fn start(to: &LogTo, log: &str) -> Result<()> {
         LogTo::Syslog => match Syslog::new(c"dlio-fs", Options::LOG_PID, Facility::Daemon) {
             // syslog writes the time itself.
             Some(syslog) => install(syslog, false, log),
-            None => Err(Error::refused("syslog is in use already", "report this: logging was started twice")),
+            None => Err(Error::refused("syslog is already in use", "report this: logging was started twice")),
         },
     }?;
     log_panics();
@@ -109,7 +109,7 @@ fn install<W>(writer: W, with_time: bool, log: &str) -> Result<()>
 where
     W: for<'w> MakeWriter<'w> + Send + Sync + 'static,
 {
-    let twice = || Error::refused("logging is installed already", "report this: logging was started twice");
+    let twice = || Error::refused("logging is already installed", "report this: logging was started twice");
     let (filter, handle) = reload::Layer::new(filter(log)?);
     let lines = tracing_subscriber::fmt::layer().with_writer(OneLine(writer)).with_ansi(false);
     let lines = if with_time { lines.boxed() } else { lines.without_time().with_level(false).boxed() };
@@ -165,7 +165,7 @@ fn filter(log: &str) -> Result<EnvFilter> {
 fn log_panics() {
     let before = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {
-        tracing::error!(%panic, "bug: the daemon stops here; nothing acknowledged is lost, mount again to go on");
+        tracing::error!(%panic, "bug: the daemon stops here; nothing acknowledged is lost; mount again to continue");
         before(panic);
     }));
 }

@@ -57,8 +57,7 @@ pub(super) fn listen(at: &Listen) -> Result<Port> {
         Ok(Port { listener, addr })
     });
     taken.map_err(|e| {
-        let remedy =
-            "choose an address of this machine and another port, 0 for any that is free: --metrics-addr HOST:PORT";
+        let remedy = "choose an address of this machine and another port, 0 for any free one: --metrics-addr HOST:PORT";
         Error::refused(format!("cannot serve metrics at {at} (metrics_addr): {e}"), remedy)
     })
 }
@@ -123,7 +122,7 @@ async fn respond(pages: Arc<Pages>, request: Request<Incoming>) -> Result<Respon
             (_, Some(why)) | (Some(Some(why)), None) => plain(StatusCode::SERVICE_UNAVAILABLE, why),
             (Some(None), None) => plain(StatusCode::OK, "ready"),
         },
-        _ => plain(StatusCode::NOT_FOUND, "there are /metrics, /healthz and /readyz"),
+        _ => plain(StatusCode::NOT_FOUND, "use /metrics, /healthz or /readyz"),
     };
     // For HEAD, hyper sends only the head, with the length of the body.
     let mut response = Response::new(body);
@@ -139,7 +138,7 @@ fn plain(status: StatusCode, text: &str) -> Answer {
 }
 
 fn being_left() -> Answer {
-    plain(StatusCode::SERVICE_UNAVAILABLE, "the mount is being left")
+    plain(StatusCode::SERVICE_UNAVAILABLE, "the mount is being unmounted")
 }
 
 #[derive(Debug)]

@@ -20,7 +20,7 @@ pub(super) fn of(owner: Option<&str>) -> Result<(u32, u32)> {
         (None, None) => return Err(refused("there is no such user", "write a user's name or number")),
     };
     if !geteuid().is_root() && uid != geteuid() {
-        return Err(refused("only root may hand a mount to another user", "leave the key out, or mount as root"));
+        return Err(refused("only root may give a mount to another user", "leave the key out, or mount as root"));
     }
     Ok((uid.as_raw(), gid.as_raw()))
 }

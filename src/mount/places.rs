@@ -89,7 +89,7 @@ impl Places {
             let on_ours = table::holder_of(path, mounts).is_some_and(MountEntry::is_ours);
             if on_ours && !(option == "--slow" && self.slow_is_hidden()) {
                 let what = format!("{option} {} is on a dlio-fs mount", path.display());
-                return Err(Error::refused(what, "name a directory of a file system below"));
+                return Err(Error::refused(what, "name a directory of the underlying file system"));
             }
         }
         Ok(())
@@ -123,7 +123,7 @@ impl Places {
                 continue;
             }
             if inner.is_within(outer) {
-                let what = format!("{inner} is inside of {outer}");
+                let what = format!("{inner} is inside {outer}");
                 return Err(Error::refused(what, "choose three directories of which none contains another"));
             }
         }
@@ -162,11 +162,11 @@ impl Places {
             Err(e) => return Err(unusable("--slow", &self.slow, &e)),
         };
         if foreign {
-            let what = format!("--slow {slow} has a .dlio-fs that dlio-fs did not make, and the name is needed");
+            let what = format!("--slow {slow} has a .dlio-fs that dlio-fs did not make, and dlio-fs needs the name");
             return Err(Error::refused(what, "rename it"));
         }
         if has_stats {
-            let note = format!("--slow {slow} has a .dlio of its own: the mount's hides it; rename it to see it");
+            let note = format!("--slow {slow} has a .dlio of its own, which the mount hides; rename it to see it");
             self.notes.push(note);
         }
         Ok(())
@@ -266,7 +266,7 @@ fn usable_directory(option: &'static str, path: &Path, access: AccessFlags) -> R
 
 fn hung(option: &str, path: &Path) -> Error {
     let what = format!("{option} {} does not answer within {} s", path.display(), PATIENCE.as_secs());
-    Error::refused(what, "see whether its server or device is up")
+    Error::refused(what, "check whether its server or device is up")
 }
 
 fn unusable(option: &str, path: &Path, error: &io::Error) -> Error {
@@ -295,7 +295,7 @@ fn unusable(option: &str, path: &Path, error: &io::Error) -> Error {
         ),
         Some(Errno::ENOTCONN) => Error::refused(
             format!("{option} {path} is on a mount whose daemon is gone"),
-            "unmount it and mount it anew",
+            "unmount it and mount it again",
         ),
         _ => Error::refused(format!("{option} {path} cannot be used: {error}"), "see the kernel log for its device"),
     }
@@ -317,12 +317,12 @@ fn free_mountpoint(path: &Path, mounts: &[MountEntry]) -> Result<(PathBuf, bool)
     };
     match is_dir {
         Ok(_) if ours => {
-            let what = format!("mount point {} has a dlio-fs mount already", path.display());
-            Err(Error::refused(what, format!("use it, or leave it first: dlio-fs umount {}", path.display())))
+            let what = format!("mount point {} already has a dlio-fs mount", path.display());
+            Err(Error::refused(what, format!("use it, or unmount it first: dlio-fs umount {}", path.display())))
         }
         Err(e) if ours && e.raw_os_error() == Some(Errno::EACCES as i32) => {
-            let what = format!("mount point {} has a dlio-fs mount of another user already", path.display());
-            Err(Error::refused(what, "mount at another directory, or have that user leave it"))
+            let what = format!("mount point {} already has a dlio-fs mount of another user", path.display());
+            Err(Error::refused(what, "mount at another directory, or ask that user to unmount it"))
         }
         Ok(true) => Ok((canonical, false)),
         Ok(false) => Err(unusable("mount point", path, &Errno::ENOTDIR.into())),
@@ -418,7 +418,7 @@ mod tests {
             (&a, &b, &inner),
             (&b, &inner, &link),
         ] {
-            assert!(refusal(mountpoint, fast, slow).contains("is inside of"), "{mountpoint:?} {fast:?} {slow:?}");
+            assert!(refusal(mountpoint, fast, slow).contains("is inside"), "{mountpoint:?} {fast:?} {slow:?}");
         }
         assert!(refusal(&b, &a, &link).contains("are the same directory"));
     }

@@ -30,10 +30,10 @@ pub(super) fn standstill(pid: u32) -> Option<(&'static str, String)> {
     let threads = Process::new(pid.cast_signed()).and_then(|process| process.tasks()).ok()?;
     let states: Vec<char> = threads.filter_map(|thread| Some(thread.ok()?.stat().ok()?.state)).collect();
     if states.iter().any(|state| matches!(state, 'T' | 't')) {
-        return Some(("is stopped", format!("let it go on: kill -CONT {pid}")));
+        return Some(("is stopped", format!("continue it: kill -CONT {pid}")));
     }
     states.contains(&'D').then(|| {
-        let remedy = "see dmesg, and whether the tiers answer: it goes on, or ends if it was killed, when they do";
+        let remedy = "see dmesg, and whether the tiers answer: when they do, it continues, or ends if it was killed";
         ("waits in the kernel for a device or a server (state D)", remedy.to_owned())
     })
 }

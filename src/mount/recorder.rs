@@ -59,8 +59,8 @@ impl Directory {
         DirBuilder::new().recursive(true).mode(0o700).create(path).at("make", path.display())?;
         let path = path.canonicalize().at("find", path.display())?;
         if path.starts_with(mountpoint) {
-            let what = format!("trace = {}: it is inside of the mount {}", path.display(), mountpoint.display());
-            return Err(Error::refused(what, "name a directory outside of it, best on local storage"));
+            let what = format!("trace = {}: it is inside the mount {}", path.display(), mountpoint.display());
+            return Err(Error::refused(what, "name a directory outside it, best on local storage"));
         }
         Ok(Some(Directory { path, max: config.trace_max }))
     }

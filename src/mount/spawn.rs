@@ -53,7 +53,7 @@ fn answers(mountpoint: &Path) -> Result<()> {
         Some(answer) => answer.at("ask", mountpoint.display()),
         None => {
             let what = format!("the mount at {} does not answer", mountpoint.display());
-            Err(Error::refused(what, "look into the daemon's log"))
+            Err(Error::refused(what, "see the daemon's log"))
         }
     }
 }

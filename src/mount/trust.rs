@@ -91,7 +91,7 @@ impl Trusted<'_> {
             stat => stat.at("stat", shown.display())?,
         };
         if stat.is_symlink() {
-            let remedy = "the daemon never makes one: look where it comes from, then remove it";
+            let remedy = "the daemon never makes one: find out where it comes from, then remove it";
             return Err(Error::refused(format!("{} is a symbolic link", shown.display()), remedy));
         }
         self.admit(&stat, path, shown, false).map(|()| true)
@@ -101,16 +101,16 @@ impl Trusted<'_> {
         let (shown, mode) = (shown.display(), stat.permissions().mode());
         if !self.is_owner(stat.uid()) {
             return Err(Error::refused(
-                format!("{shown} belongs to user {}, who could change what the daemon keeps there", stat.uid()),
-                format!("if all in it may be trusted: chown {} {shown}", geteuid()),
+                format!("{shown} belongs to user {}, who could change the daemon's files there", stat.uid()),
+                format!("if you trust everything in it: chown {} {shown}", geteuid()),
             ));
         }
         if !is_writable_by_others(stat, path) || (may_be_shared && mode & STICKY != 0) {
             return Ok(());
         }
-        let sticky = format!(", or chmod +t {shown} if others are to make files in it");
+        let sticky = format!(", or chmod +t {shown} if others should create files in it");
         Err(Error::refused(
-            format!("{shown} may be written by others than user {} (mode {:04o})", stat.uid(), mode & 0o7777),
+            format!("{shown} may be written by users other than {} (mode {:04o})", stat.uid(), mode & 0o7777),
             format!("chmod go-w {shown}{}", if may_be_shared { &sticky } else { "" }),
         ))
     }

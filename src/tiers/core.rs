@@ -193,7 +193,7 @@ impl EngineCore {
         self.counters.fast_failed.store(self.uptime().as_millis().max(1) as u64, Ordering::Relaxed);
         if first {
             tracing::error!(
-                "the fast tier fails to read or write; new files go to the slow tier until it has not for a minute"
+                "the fast tier fails to read or write; new files go to the slow tier until it has worked for a minute"
             );
         }
     }
@@ -241,7 +241,10 @@ impl EngineCore {
         let mut troubles = self.counters.troubles.lock();
         let told = is_unanswered(&troubles);
         if troubles.insert(work, (true, NO_ANSWER.to_owned())).is_none() && !told {
-            tracing::warn!(work, "the slow tier does not answer; nothing is dropped, it goes on when it does");
+            tracing::warn!(
+                work,
+                "the slow tier does not answer; nothing is dropped, work continues when it answers again"
+            );
         }
         self.slow.set_down(true);
     }

@@ -16,10 +16,10 @@
 //!
 //! A start has room of its own, the file `spare`, which is given to nothing else, however full the tier is:
 //!
-//! 1. it first gives the room up ([`drop_spare`]), for everything it writes, in the log or elsewhere;
-//! 2. it preallocates a new segment only if that leaves the room untouched; with hardly more room than that, or not
-//!    even an inode, it makes none: the log goes on in the last segment;
-//! 3. when its records are written it takes back the rest of the room ([`Log::set_room_aside`]), and the whole of it as
+//! 1. it first releases this room ([`drop_spare`]), for everything that it writes, in the log or elsewhere;
+//! 2. it preallocates a new segment only if that leaves the room untouched. If there is hardly more room, or no inode,
+//!    the log continues in the last segment;
+//! 3. after its records are written it reserves the rest of the room again ([`Log::set_room_aside`]), and all of it as
 //!    soon as the tier has room.
 //!
 //! A crash between 1 and 3 leaves the room free, and no process of ours writes to the tier before the next start.
@@ -142,7 +142,7 @@ impl Log {
             // Allocate at once, before the next write to the tier takes the room.
             let room = tail.segment.allocate(Allocate::KeepSize, tail.len, SEGMENT.min(self.ballast / 2));
             if let Err(e) = room {
-                tracing::debug!(error = %e, "the ballast's room is not set aside for the log");
+                tracing::debug!(error = %e, "no ballast is reserved for the log");
             }
             let mut again = tail.segment.write_at(text.as_bytes(), tail.len);
             if again.as_ref().is_err_and(crate::tiers::disk::errors::is_full) {
@@ -304,7 +304,7 @@ impl Log {
             size /= 2;
         }
         if size < self.spare() {
-            tracing::warn!(bytes = size, "the fast tier is full: so much is set aside for the next start");
+            tracing::warn!(bytes = size, "the fast tier is full: only this much is reserved for the next start");
         }
         if self.restore(b"ballast", self.ballast) {
             return;
@@ -312,7 +312,7 @@ impl Log {
         let left = self.avail() / 2;
         let tail = self.tail.lock();
         if let Err(e) = tail.segment.allocate(Allocate::KeepSize, tail.len, left.min(SEGMENT).min(self.ballast / 2)) {
-            tracing::debug!(error = %e, "no room is set aside for the log");
+            tracing::debug!(error = %e, "no room is reserved for the next start");
         }
     }
 
@@ -407,7 +407,7 @@ fn new_segment(fast: &dyn Dir, dir: &dyn Dir, first: Lsn) -> Result<Arc<dyn File
     // less than the whole size may keep a partial allocation, which would take the last room from others.
     let has_room = fast.space().is_ok_and(|space| space.avail > 2 * SEGMENT);
     if has_room && let Err(e) = segment.allocate(Allocate::KeepSize, 0, SEGMENT) {
-        tracing::debug!(error = %e, "a log segment has no room set aside");
+        tracing::debug!(error = %e, "a log segment could not be preallocated");
     }
     Ok(segment)
 }
@@ -471,7 +471,7 @@ pub(crate) fn read_and_cut(dir: &dyn Dir, boot: &str) -> Result<LogContents> {
         let segment = open_segment(dir, *last, Access::ReadWrite)?;
         // Frees the preallocated room behind its end, which stays unused: the next segment needs it. A hint.
         if let Err(e) = segment.stat().and_then(|stat| segment.set_len(stat.size)) {
-            tracing::debug!(error = %e, "the room that was set aside for the last log segment stays");
+            tracing::debug!(error = %e, "the preallocated room of the last log segment stays reserved");
         }
         segment.sync().at_fast("fsync", "last log segment")?;
         dir.sync().at_fast("fsync", "log")?;
@@ -600,7 +600,7 @@ fn open_segment(dir: &dyn Dir, first: Lsn, access: Access) -> Result<Arc<dyn Fil
 }
 
 fn not_ours(first: Lsn, what: &str) -> Error {
-    let remedy = "no daemon made it so: save what is there with `dlio-fs rescue`, then use an empty fast tier";
+    let remedy = "no daemon made it: save its files with `dlio-fs rescue`, then use an empty fast tier";
     Error::refused(format!("{} {what}", label(first)), remedy)
 }
 

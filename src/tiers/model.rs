@@ -1,5 +1,5 @@
-//! What the engine believes, as plain data: the view, the pending events, who refers to which object, and what may be published
-//! next. Pure: no I/O, no clock.
+//! What the engine believes, as plain data: the view, the pending events, who refers to which object, and what may be
+//! published next. Pure: no I/O, no clock.
 
 pub(crate) mod aside_nodes;
 pub(crate) mod clean_list;

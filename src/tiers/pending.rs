@@ -23,7 +23,7 @@ impl Tiers {
         let cut_off = st.view.get(ino)?.file.as_ref()?.io.try_read()?.interrupted;
         cut_off.then(|| {
             let path = self.label_in(&st, ino);
-            format!("/{path} was cut off while it was written over; write it again, or take it as it is: dlio-fs sync")
+            format!("/{path} was cut off while it was overwritten; write it again, or accept it as it is: dlio-fs sync")
         })
     }
 

@@ -77,7 +77,7 @@ impl Tiers {
         // If the tier fails, so does the next deletion: warn once.
         let told = self.counters.undeleted.swap(failed.is_some(), Ordering::Relaxed);
         if let Some(error) = failed.filter(|_| !told) {
-            tracing::warn!(object = %label(object), %error, "an object that is not needed could not be deleted");
+            tracing::warn!(object = %label(object), %error, "an unneeded object could not be deleted");
         }
     }
 

@@ -251,7 +251,7 @@ fn a_copy_that_the_slow_tier_gives_back_otherwise_is_made_again() {
         fs::write(machine.root().join("new"), &bytes).unwrap();
         machine.drain().unwrap();
         assert_eq!(fs::read(machine.tier("slow").join("new")).unwrap() == bytes, same, "{option}");
-        let told = machine.log().contains("gives back other bytes than were written to it");
+        let told = machine.log().contains("returns other bytes than were written to it");
         assert_eq!(told, same, "{}", machine.log());
         machine.leave();
     }

@@ -589,7 +589,7 @@ fn what_somebody_takes_out_of_tmp_again_and_again_arrives_once_that_ends() {
         while engine.drain_step().unwrap() == Progress::Did {}
         clean_up(&machine, nth % 2 == 1);
         if let Err(error) = engine.publish_step() {
-            assert!(error.to_string().contains("vanishes from .dlio-fs/tmp"), "{error}");
+            assert!(error.to_string().contains("keeps vanishing from .dlio-fs/tmp"), "{error}");
             told += 1;
         }
     }

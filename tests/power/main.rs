@@ -615,7 +615,7 @@ impl State<'_> {
 /// A file that the cut caught while it was written over, and of which no version is whole: the order waits until somebody
 /// syncs or drains it.
 fn is_held_by_a_mixture(stats: &Value) -> bool {
-    stats["safety"]["held"].as_str().is_some_and(|why| why.contains("was cut off while it was written over"))
+    stats["safety"]["held"].as_str().is_some_and(|why| why.contains("was cut off while it was overwritten"))
 }
 
 fn same(what: &str, one: &Tree, other: &Tree) -> Result<(), String> {

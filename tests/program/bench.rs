@@ -284,7 +284,7 @@ fn nothing_is_left_when_it_is_interrupted() {
         kill(Pid::from_raw(bench.id().cast_signed()), Signal::SIGINT).unwrap();
         let (code, said) = wait(bench);
         assert_eq!(code, Some(130), "{said}");
-        assert!(said.contains("clearing away"), "{said}");
+        assert!(said.contains("cleaning up"), "{said}");
         places.assert_clear();
     }
 }
@@ -317,7 +317,7 @@ fn what_makes_no_sense_is_refused_with_what_would() {
         places.assert_clear();
     };
     refused("checkpoint", &["--runs", "0"], "--runs");
-    refused("checkpoint", &["--size", "0"], "no bytes");
+    refused("checkpoint", &["--size", "0"], "above 0");
     refused("checkpoint", &["--size", "10TB"], "--size or --count");
     refused("files", &["--io", "fast"], "passthrough");
     refused("files", &["--io", "exact,exact"], "each once");

@@ -134,7 +134,7 @@ fn the_same_directory_twice_is_refused() {
     symlink("slow", places.path("link")).unwrap();
     places.refused(&mut places.mount("mnt", "slow", "slow"), 2, &["are the same directory"]);
     places.refused(&mut places.mount("mnt", "link", "slow"), 2, &["are the same directory"]);
-    places.refused(&mut places.mount("fast", "fast", "slow"), 2, &["is inside of"]);
+    places.refused(&mut places.mount("fast", "fast", "slow"), 2, &["is inside"]);
 }
 
 #[test]
@@ -151,7 +151,7 @@ fn nested_directories_are_refused() {
         ("mnt", "mnt/in", "slow"),
         ("mnt", "fast", "mnt/in"),
     ] {
-        places.refused(&mut places.mount(mountpoint, fast, slow), 2, &["is inside of", "none contains another"]);
+        places.refused(&mut places.mount(mountpoint, fast, slow), 2, &["is inside", "none contains another"]);
     }
 }
 
@@ -173,9 +173,9 @@ fn a_directory_is_recognised_behind_a_bind_mount() {
     let same = "mount --bind slow bound; exec $0 mount mnt --fast bound --slow slow";
     places.refused(&mut in_namespace(same), 2, &["are the same directory"]);
     let nested = "mount --bind slow/in bound; exec $0 mount mnt --fast bound --slow slow";
-    places.refused(&mut in_namespace(nested), 2, &["--fast", "is inside of --slow"]);
+    places.refused(&mut in_namespace(nested), 2, &["--fast", "is inside --slow"]);
     let below = "mount --bind slow/in bound; exec $0 mount bound --fast fast --slow slow";
-    places.refused(&mut in_namespace(below), 2, &["mount point", "is inside of --slow"]);
+    places.refused(&mut in_namespace(below), 2, &["mount point", "is inside --slow"]);
     // The device is looked for before anything is created, too.
     let no_fuse = "mount -t tmpfs none /dev; exec $0 mount mnt --fast fast --slow slow";
     places.refused(&mut in_namespace(no_fuse), 1, &["/dev/fuse is missing", "modprobe fuse"]);
@@ -478,7 +478,7 @@ Arguments:
 
 Options:
       --json          Print JSON
-      --front <PATH>  Hurry this file or directory of a mount
+      --front <PATH>  Move this file or directory of a mount to the front
   -h, --help          Print help (see more with '--help')
 ";
     assert_eq!(String::from_utf8(run(&["queue", "-h"]).stdout).unwrap(), expected);

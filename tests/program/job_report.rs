@@ -56,7 +56,7 @@ fn a_mount_and_its_windows_leave_a_record_of_the_job_to_its_user() {
 #[test]
 fn a_directory_that_cannot_be_is_refused_before_anything_is_mounted() {
     needs!(MOUNTS);
-    for (below, why) in [("none", "No such file"), ("mnt", "inside of the mount")] {
+    for (below, why) in [("none", "No such file"), ("mnt", "inside the mount")] {
         let mut mount = Mount::idle(Elsewhere::default(), &[]);
         let dir = mount.root().with_file_name(below);
         mount.option(&format!("job_report={}", dir.display()));

@@ -28,7 +28,7 @@ fn a_limit_on_the_size_of_files_ends_no_daemon() {
     mount.stop();
     mount.through(&["prlimit", "--fsize=33554432:33554432"]);
     mount.start();
-    let is_limited = mount.log().contains("this process may write no larger files");
+    let is_limited = mount.log().contains("this process may not write larger files");
     let file = File::create(mount.at("file")).unwrap();
     file.write_all_at(b"beginning", 0).unwrap();
     for beyond in [file.write_all_at(b"end", 2 * LIMIT), file.set_len(2 * LIMIT)] {

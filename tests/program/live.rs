@@ -298,7 +298,7 @@ fn what_is_moved_to_the_front_is_published_with_all_before_it_and_nothing_behind
     }
     let (code, out, err) = dlio(&["queue", "--front"], &mount.at("second"));
     assert_eq!((code, err.as_str()), (0, ""));
-    assert_eq!(out, "/second is hurried, with 1 change published before it");
+    assert_eq!(out, "/second is moved to the front, with 1 change published before it");
     // The name is there before the daemon knows that it is durable.
     until("it is published", || dlio(&["queue", "--front"], &mount.at("second")).1 == "/second is on the slow tier");
     assert!(mount.slow().join("second").exists());
@@ -478,7 +478,7 @@ fn a_conflict_is_counted_named_and_an_exit_code() {
     mount.sync();
     let listed = queue(&mount);
     let told = listed["conflicts_shown"][0].as_str().unwrap().to_owned();
-    assert!(told.starts_with("/ckpt: somebody else's has the name, ours is ckpt.dlio-conflict-"), "{told}");
+    assert!(told.starts_with("/ckpt: a foreign file has the name, ours is ckpt.dlio-conflict-"), "{told}");
     assert_eq!(listed["conflicts"], 1);
     let ours = told.split(' ').find(|word| word.contains(".dlio-conflict-")).unwrap();
     assert_eq!(fs::read(mount.slow().join(ours)).unwrap(), b"ours");
@@ -503,7 +503,7 @@ fn a_paused_drain_is_told_first_and_goes_on_when_it_is_resumed() {
     let got = std::io::Read::read(&mut waiting, &mut line).unwrap();
     assert!(line[..got].starts_with(b"waiting for "), "{:?}", String::from_utf8_lossy(&line[..got]));
     assert!(!mount.slow().join("held").exists());
-    assert_eq!(dlio(&["resume"], &mount.root()), (0, "the drain goes on".into(), String::new()));
+    assert_eq!(dlio(&["resume"], &mount.root()), (0, "the drain continues".into(), String::new()));
     mount.sync();
     assert!(mount.slow().join("held").exists());
 }

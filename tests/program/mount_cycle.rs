@@ -93,7 +93,7 @@ fn a_mount_point_in_use_by_a_mount_of_ours_is_refused() {
     command.arg("mount").arg(rig.path("mnt")).arg("--slow").arg(other.path("slow"));
     let output = command.arg("--fast").arg(other.path("fast")).output().unwrap();
     assert_eq!(output.status.code(), Some(2), "{output:?}");
-    assert!(text(&output.stderr).contains("has a dlio-fs mount already"), "{output:?}");
+    assert!(text(&output.stderr).contains("already has a dlio-fs mount"), "{output:?}");
     assert_eq!(fs::read_dir(other.path("fast")).unwrap().count(), 0, "nothing was created");
     rig.umount_safely();
 }
@@ -166,7 +166,7 @@ fn umount_takes_a_dead_mount_away() {
     rig.kill_daemon();
     let output = rig.umount(&[]);
     assert_eq!(output.status.code(), Some(3), "what the fast tier still has is not known: {output:?}");
-    assert!(text(&output.stderr).contains("was gone already"), "{output:?}");
+    assert!(text(&output.stderr).contains("was already gone"), "{output:?}");
     assert!(fs::metadata(rig.path("mnt")).is_ok());
 }
 
@@ -303,7 +303,7 @@ fn who_has_a_copy_of_the_mount_is_named_while_the_daemon_is_waited_for() {
     let mut lines = BufReader::new(umount.stderr.take().unwrap()).lines();
     let named = format!("(pid {})", copy.id());
     let line = lines.find(|line| line.as_ref().is_ok_and(|line| line.contains(&named))).unwrap().unwrap();
-    assert!(line.contains("in a mount name space of its own"), "{line}");
+    assert!(line.contains("in its own mount namespace"), "{line}");
     drop(copy.stdin.take());
     copy.wait().unwrap();
     assert_eq!(umount.wait().unwrap().code(), Some(0));

@@ -215,7 +215,7 @@ fn what_is_wrong_gets_the_exit_codes_of_mount() {
     succeeds(&rig, "mount -s -t fuse.dlio slow mnt -o $opts,whim; umount mnt");
     let (exit, _, line) = run(&rig, "mount -t fuse.dlio slow mnt -o $opts; mount -t fuse.dlio slow mnt -o $opts");
     assert_eq!(exit, Some(1), "{line}");
-    assert!(line.contains("has a dlio-fs mount already"), "{line}");
+    assert!(line.contains("already has a dlio-fs mount"), "{line}");
 }
 
 /// Each read went to the slow tier's file by a descriptor that left its trace there.

@@ -61,7 +61,7 @@ fn what_the_slow_tier_refuses_for_good_is_set_aside_and_everything_else_arrives(
     mount.put("run/ckpt", "weights");
     mount.put("later", "behind it");
     until("the order is held", || first_line(&mount).contains("HELD: "));
-    assert!(first_line(&mount).contains("or, last of all, dlio-fs set-aside PATH"), "{}", first_line(&mount));
+    assert!(first_line(&mount).contains("or, as the last resort, dlio-fs set-aside PATH"), "{}", first_line(&mount));
 
     let ckpt = mount.at("run/ckpt");
     let would = "kept: /run/ckpt\n/run/ckpt: 1 change would leave the order; on the fast tier only: 1 name, 7 B";

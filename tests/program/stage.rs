@@ -258,8 +258,8 @@ fn staged_copies_are_compared() {
     let copy =
         copies.map(|copy| copy.unwrap().path()).find(|path| fs::metadata(path).unwrap().len() == 10_008).unwrap();
     File::options().write(true).open(copy).unwrap().write_all_at(&[!pattern(10_008)[777]], 777).unwrap();
-    let line = "staged: /data/even/08.rec is damaged at byte 777; the slow file counts: evict the file, and its staged \
-                copy is gone\n";
+    let line = "staged: /data/even/08.rec is damaged at byte 777; the slow file counts: evict the file, which deletes \
+                the staged copy\n";
     let (code, said, told) = verify();
     assert_eq!((code, said.as_str()), (Some(1), line), "{told}");
     succeeded(Command::new(PROGRAM).arg("evict").arg(mount.at("data/even/08.rec")).output().unwrap());
@@ -278,7 +278,7 @@ fn jobs_are_held_and_cancelled() {
     let shown = staged(&mount, 0, &["--show", "."]).0;
     assert!(shown.contains("PAUSED") && shown.contains("running   /data"), "{shown}");
     assert_eq!(staged(&mount, 0, &["--cancel", "1", "."]).0, "1 job cancelled\n");
-    assert!(staged(&mount, 1, &["--cancel", "1", "."]).1.contains("job 1 does not run"));
+    assert!(staged(&mount, 1, &["--cancel", "1", "."]).1.contains("job 1 is not running"));
     staged(&mount, 0, &["data/even"]);
     staged(&mount, 0, &["--resume", "."]);
     until("it is done", || staging(&mount)["jobs"][1]["state"] == "done");
@@ -460,7 +460,7 @@ fn what_is_pinned_stays_when_a_checkpoint_needs_the_room() {
     mount.stop();
     mount.start();
     assert_eq!(mount.control("pins").trim(), "/kept", "a pin outlives the mount");
-    assert!(mount.control("unpin /kept").contains("not pinned any more"));
+    assert!(mount.control("unpin /kept").contains("no longer pinned"));
     assert!(mount.control("evict /kept").contains("4 files evicted"));
     assert!(mount.control("unpin /kept").contains("error: /kept is not pinned"));
 }

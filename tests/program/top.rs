@@ -135,7 +135,7 @@ fn without_the_daemon_it_ends_with_the_remedy() {
     top.object();
     mount.stop();
     let (code, said) = top.ended();
-    assert!(code == Some(1) && said.contains("is not mounted any more; mount it again"), "{code:?} {said}");
+    assert!(code == Some(1) && said.contains("is no longer mounted; mount it again"), "{code:?} {said}");
 }
 
 /// A daemon that is replaced between two looks counts from nothing: what it tells is what came since it was mounted.
@@ -295,7 +295,7 @@ fn on_a_terminal_keys_choose_and_it_follows_the_size() {
     terminal.shows("mark");
     terminal.resize(10, 40);
     terminal.press("?");
-    terminal.shows("any key goes back");
+    terminal.shows("any key returns");
     terminal.press("xq");
     assert_eq!(terminal.ended().0, Some(0));
     let mut colourless = Terminal::start(&mount, &format!("NO_COLOR=1 {PROGRAM}"));

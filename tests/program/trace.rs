@@ -279,7 +279,7 @@ fn a_trace_that_cannot_be_written_is_refused_before_the_mount_is_made() {
     };
     assert!(refused(&|_| "here".to_owned()).contains("not an absolute path"));
     let inside = refused(&|mount| mount.root().join("t").display().to_string());
-    assert!(inside.contains("it is inside of the mount"), "{inside}");
+    assert!(inside.contains("it is inside the mount"), "{inside}");
     assert!(refused(&|_| "/proc/none".to_owned()).contains("/proc/none"));
 }
 

@@ -242,7 +242,7 @@ fn each_command_finds_the_mount_of_a_path_on_it() {
     }
     // But all of it only by its own name.
     let output = Command::new(PROGRAM).args(["evict", "--all"]).arg(mount.at("run")).output().unwrap();
-    assert!(!output.status.success() && said(&output).1.contains("is not the mount point"), "{output:?}");
+    assert!(!output.status.success() && said(&output).1.contains("is not a mount point"), "{output:?}");
 }
 
 /// A program with more rights that writes to a descriptor of `control` asks as who has opened it.

@@ -1,4 +1,4 @@
-//! What all benchmarks are asked: where, on which I/O paths, how often, and where the results go.
+//! The arguments of all benchmarks: where, on which I/O paths, how often, and where the results go.
 
 use std::path::{Path, PathBuf};
 
@@ -13,7 +13,7 @@ use crate::bench::{markdown, page, text};
 use crate::config::{IoPath, Settings, Sources};
 use crate::error::{Context, Error};
 
-/// How the temporary directories begin.
+/// The prefix of the temporary directories.
 pub(super) const PREFIX: &str = "dlio-fs-bench-";
 
 #[derive(Clone, Debug, Args)]
@@ -24,29 +24,30 @@ pub(super) struct Common {
     /// A directory on the slow tier
     #[arg(long, value_name = "DIR")]
     pub(super) slow: PathBuf,
-    /// The I/O paths of the mounts, each of which is measured: exact, cached, passthrough
+    /// The I/O paths to measure, each with its own mount: exact, cached, passthrough
     #[arg(long, value_name = "PATHS", value_delimiter = ',', default_value = "exact", value_parser = parse_io)]
     pub(super) io: Vec<IoPath>,
     /// Set keys of the configuration of these mounts, as `dlio-fs mount -o` (KEY=VALUE,...)
     #[arg(short = 'o', value_name = "OPTIONS")]
     options: Vec<String>,
-    /// Also measure this directory, on another file system that is already mounted; may be given several times
+    /// Also measure this directory on another mounted file system; may be given several times
     #[arg(long, value_name = "NAME=DIR", value_parser = parse_also)]
     also: Vec<(String, PathBuf)>,
-    /// How often each place is measured, in turns, so that runs are compared in pairs
+    /// How often each place is measured; the places take turns, so that runs can be compared in pairs
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
     runs: Option<u32>,
-    /// Touch this much memory before anything is timed: a virtual machine may get memory slowly the first time. Default: the smaller
-    /// of 4 GiB and a quarter of the available memory; 0 for none
+    /// Touch this much memory before timing: a virtual machine may be slow to get memory the first time. Default: the
+    /// smaller of 4 GiB and a quarter of the available memory; 0 for none
     #[arg(long, value_name = "SIZE")]
     touch: Option<ByteSize>,
-    /// What is cold when a measurement begins. Default: `dropped`, or `file` without root. `files` is hot
+    /// Which caches are cold when a measurement begins. Default: `dropped`, or `file` without root. `files` is hot
     #[arg(long, value_enum)]
     caches: Option<Cold>,
     /// Print JSON
     #[arg(long)]
     pub(super) json: bool,
-    /// Write the results to this file as well, by its ending: .html, .svg, .md, .json or .txt; may be given several times
+    /// Also write the results to this file, in the format of its ending: .html, .svg, .md, .json or .txt; may be given
+    /// several times
     #[arg(long, value_name = "FILE")]
     output: Vec<PathBuf>,
 }
@@ -55,11 +56,11 @@ pub(super) struct Common {
 enum Cold {
     /// All caches of the kernel; needs root
     Dropped,
-    /// Only the content of the benchmark's own files: on a machine that others use
+    /// Only the content of the benchmark's own files, for a machine that others use
     File,
 }
 
-/// The same, looked at: what is here can be measured.
+/// The checked arguments: everything here can be measured.
 #[derive(Clone, Debug)]
 pub(super) struct Asked {
     pub(super) fast: PathBuf,
@@ -67,7 +68,7 @@ pub(super) struct Asked {
     pub(super) io: Vec<IoPath>,
     pub(super) options: Vec<String>,
     pub(super) also: Vec<(String, PathBuf)>,
-    /// Bytes of memory to touch, if not as many as is usual.
+    /// Bytes of memory to touch; `None` for the default.
     pub(super) touch: Option<u64>,
 }
 
@@ -87,7 +88,7 @@ impl Common {
         }
     }
 
-    /// Of what is measured with everything in memory.
+    /// The same for a benchmark with everything in memory.
     pub(super) fn hot(&self) -> Result<Caches, Failure> {
         match self.caches {
             None => Ok(Caches::Hot),
@@ -100,7 +101,7 @@ impl Common {
         2 + self.io.len() + self.also.len()
     }
 
-    /// Where the results go, looked at before anything is measured.
+    /// Where the results go, checked before anything is measured.
     pub(super) fn documents(&self) -> Result<Vec<Document>, Failure> {
         documents(&self.output)
     }
@@ -128,7 +129,7 @@ impl Common {
             names.push(name.clone());
             let dir = directory("--also", dir)?;
             if dir.components().any(|part| part.as_os_str().as_encoded_bytes().starts_with(PREFIX.as_bytes())) {
-                let what = format!("--also {name}={} is inside of another benchmark's directory", dir.display());
+                let what = format!("--also {name}={} is inside another benchmark's directory", dir.display());
                 return Err(usage(what, "name a directory that stays"));
             }
         }
@@ -137,7 +138,7 @@ impl Common {
     }
 }
 
-/// The settings in `-o`. The daemons would find out as well what is wrong with them, when half of the work is done.
+/// The settings in `-o`, checked here: the daemons would find a mistake only when half of the work is done.
 pub(super) fn check_options(options: &[String]) -> Result<Vec<String>, Failure> {
     let settings = Options::sort(options, false).map_err(Failure::usage)?.settings;
     let sources = Sources { options: settings.clone(), ..Sources::default() };
@@ -145,7 +146,7 @@ pub(super) fn check_options(options: &[String]) -> Result<Vec<String>, Failure> 
     Ok(settings)
 }
 
-/// Two directories that are there.
+/// Two existing directories.
 pub(super) fn check_tiers(fast: &Path, slow: &Path) -> Result<(), Failure> {
     let (fast, slow) = (directory("--fast", fast)?, directory("--slow", slow)?);
     match fast == slow {
@@ -165,7 +166,7 @@ pub(super) fn usage(what: impl Into<String>, remedy: &str) -> Failure {
     Failure::usage(Error::refused(what, remedy))
 }
 
-/// Without symbolic links.
+/// The path without symbolic links.
 pub(super) fn directory(option: &str, path: &Path) -> Result<PathBuf, Failure> {
     let unusable = |e: Error| Failure::new(Exit::Usage, format!("{option}: {e}; name an existing directory"));
     let canonical = path.canonicalize().at("find", path.display()).map_err(unusable)?;
@@ -186,17 +187,17 @@ fn parse_also(text: &str) -> Result<(String, PathBuf), &'static str> {
     }
 }
 
-/// A size that is something.
+/// A size above zero.
 pub(super) fn parse_size(text: &str) -> Result<u64, String> {
     match text.parse::<ByteSize>() {
-        Ok(ByteSize(0)) => Err("nothing can be measured with no bytes".to_owned()),
+        Ok(ByteSize(0)) => Err("write a size above 0".to_owned()),
         Ok(ByteSize(size)) if size > 1 << 44 => Err("that is more than 16 TiB".to_owned()),
         Ok(ByteSize(size)) => Ok(size),
         Err(_) => Err("write a number and a unit, as \"600MB\" or \"1GiB\"".to_owned()),
     }
 }
 
-/// How a size is told: in the units in which it is a whole number, if there are such.
+/// A size as text: in units in which it is a whole number, if there are any.
 pub(super) fn size_text(size: u64) -> String {
     let units =
         [("GiB", 1 << 30), ("GB", 1_000_000_000), ("MiB", 1 << 20), ("MB", 1_000_000), ("KiB", 1 << 10), ("kB", 1_000)];

@@ -15,11 +15,11 @@ use crate::bench::results::Unit;
 use crate::cli::duration::parse_duration;
 use crate::cli::outcome::{Failure, Outcome};
 
-/// Checkpoints one after the other: how long the application waits, and when all is on the slow tier
+/// Write checkpoints one after the other: how long the application waits, and when all is on the slow tier
 ///
-/// Each is one file, written in pieces of 8 MiB under a temporary name, fsynced, renamed, and its directory fsynced, as TensorFlow's
-/// Saver does. Through the mount the slow tier is reached while the application goes on; what both tiers' devices moved in the last run
-/// is recorded.
+/// Each is one file, written in pieces of 8 MiB under a temporary name, fsynced and renamed, and its directory is
+/// fsynced, as TensorFlow's Saver does. Through the mount it reaches the slow tier while the application goes on. The
+/// throughput of both tiers' devices during the last run is recorded.
 #[derive(Debug, Args)]
 #[command(after_long_help = "\
 Examples:
@@ -73,7 +73,7 @@ fn one(session: &mut Session, place: &Place, run: usize, load: Load, data: &mut 
     session.add(&place.name, "application blocked", Unit::Seconds, blocked);
     if !load.fsync {
         match &place.kind {
-            // Of the mount's root it is of everything.
+            // At the mount's root this covers everything.
             Kind::Mount(_) => sync_dir(&place.dir)?,
             _ => load.sync_files(&place.dir)?,
         }

@@ -17,10 +17,11 @@ use crate::stats::render::count;
 const BLOCKS: [usize; 3] = [4 << 10, 64 << 10, 1 << 20];
 const THREADS: [usize; 2] = [1, 4];
 
-/// What a mount itself costs, with everything in memory: reads and writes by block size, small files, metadata, listings
+/// Measure the cost of the mount itself, with everything in memory: reads and writes by block size, small files,
+/// metadata, listings
 ///
-/// All is read once before it is timed, so that no device is waited for: what differs from the fast tier is the mount. Files that are
-/// read were written through the mount; what is listed was on the slow tier before.
+/// Everything is read once before it is timed, so that no device slows it down: the difference to the fast tier is the
+/// cost of the mount. The files to read were written through the mount; the files to list were on the slow tier before.
 #[derive(Debug, Args)]
 #[command(after_long_help = "\
 Examples:
@@ -63,7 +64,7 @@ pub(super) fn run(args: &FilesArgs) -> Outcome {
             ("listing", count(listing as u64, "file")),
         ],
         caches: args.common.hot()?,
-        // What is listed and what is read, in each place.
+        // The files to list and to read, in each place.
         steps: 2 * args.common.places(),
         room: Room {
             stays: sizes.large + (small * SMALL) as u64,
@@ -74,12 +75,12 @@ pub(super) fn run(args: &FilesArgs) -> Outcome {
     measure(&args.common, plan, move |session| {
         let (mut data, stop) = (Data::new(1 << 20), session.stop());
         for place in session.places.clone() {
-            session.step(&format!("making what is listed: {}", place.name))?;
+            session.step(&format!("making files to list: {}", place.name))?;
             files::plant(&place.beneath().join("listed"), listing, &stop)?;
         }
         session.mount()?;
         for place in session.places.clone() {
-            session.step(&format!("writing what is read: {}", place.name))?;
+            session.step(&format!("writing files to read: {}", place.name))?;
             sequential::write(&place.dir.join("large"), sizes.large, 1 << 20, false, &mut data, &stop)?;
             for dir in ["small", "new", "names"].map(|name| place.dir.join(name)) {
                 std::fs::create_dir(&dir).at("mkdir", dir.display())?;
@@ -121,7 +122,7 @@ fn one(session: &mut Session, place: &Place, sizes: Sizes, data: &mut Data) -> R
     Ok(())
 }
 
-/// The large file and new ones like it.
+/// Reads the large file, and writes new ones of its size.
 fn large(session: &mut Session, place: &Place, size: u64, data: &mut Data) -> Result<(), Failure> {
     let (stop, path) = (session.stop(), place.dir.join("large"));
     sequential::read(&path, 1 << 20, &stop)?;

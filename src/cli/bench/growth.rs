@@ -24,18 +24,18 @@ use crate::error::{Context, Error};
 use crate::mount;
 use crate::stats::render::count;
 
-/// Of the mounts, before what the user sets. Nothing is refused for being one too many; and the kernel believes nothing, so that each
-/// stat asks the mount: of a thousand files it would still know all, and of a million none.
+/// Options of the mounts, before those of the user. No limit refuses a file; and the kernel caches no attributes, so
+/// that each stat asks the mount: otherwise it would still know a thousand files, but not a million.
 const OPTIONS: [&str; 3] = ["max_pending=100000000", "attribute_lifetime=0s", "attribute_lifetime_slow=0s"];
-/// Below each tier, and of the files below that.
+/// The directory of the tier below the given one, and that of the files below the tier.
 const TIER: &str = "tier";
 const TREE: &str = "tree";
-/// On the fast tier for each file that is pending: its records in the log, with what replaces them when it is compacted.
+/// Bytes on the fast tier for each pending file: its records in the log, and those that replace them at a compaction.
 const LOG: u64 = 1024;
 /// Directories of a fast tier.
 const DIRS: u64 = 1024;
 
-/// What is measured of each number of files, as it is shown.
+/// The cases measured for each number of files, as they are shown.
 const CASES: [(&str, Unit); 16] = [
     ("memory per file, looked up", Unit::Size),
     ("memory per file, looked up, not observed", Unit::Size),
@@ -55,11 +55,12 @@ const CASES: [(&str, Unit); 16] = [
     ("recovery", Unit::Events),
 ];
 
-/// Whether memory per file, latency and starts stay what they are when there are more files
+/// Measure how memory per file, latency and start-up time change with the number of files
 ///
-/// Of each number of files a mount is made in which they are looked up and staged, and one in which they are created and held back from
-/// the slow tier (pending), which is killed and mounted again. Memory is that of the daemon beyond what it has when nothing is known yet;
-/// it is measured once more in mounts that count nothing (profile = false). Each stat is of one path after the other, and asks the mount.
+/// For each number of files, one mount looks them up and stages them. Another creates them and holds them back from the
+/// slow tier (pending); it is killed and mounted again. Memory is what the daemon uses beyond an empty mount; it is
+/// also measured in mounts without statistics (profile = false). The stats go through the paths in order, and each asks
+/// the mount.
 #[derive(Debug, Args)]
 #[command(after_long_help = "\
 Examples:
@@ -72,28 +73,29 @@ pub(super) struct GrowthArgs {
     /// A directory on the slow tier
     #[arg(long, value_name = "DIR")]
     slow: PathBuf,
-    /// How many files, of 25 bytes each; every number is a place of the results
+    /// Numbers of files of 25 bytes each; every number is a place in the results
     #[arg(long, value_name = "N,...", value_delimiter = ',', default_value = "1000,10000,100000", value_parser = clap::value_parser!(u32).range(1..=10_000_000))]
     files: Vec<u32>,
     /// Set keys of the configuration of these mounts, as `dlio-fs mount -o` (KEY=VALUE,...)
     #[arg(short = 'o', value_name = "OPTIONS")]
     options: Vec<String>,
-    /// How often each number is measured, in turns, so that runs are compared in pairs
+    /// How often each number is measured; the numbers take turns, so that runs can be compared in pairs
     #[arg(long, value_name = "N", default_value = "3", value_parser = clap::value_parser!(u32).range(1..=1000))]
     runs: u32,
-    /// Touch this much memory before anything is timed: a virtual machine may get memory slowly the first time. Default: the smaller
-    /// of 4 GiB and a quarter of the available memory; 0 for none
+    /// Touch this much memory before timing: a virtual machine may be slow to get memory the first time. Default: the
+    /// smaller of 4 GiB and a quarter of the available memory; 0 for none
     #[arg(long, value_name = "SIZE")]
     touch: Option<ByteSize>,
     /// Print JSON
     #[arg(long)]
     json: bool,
-    /// Write the results to this file as well, by its ending: .html, .svg, .md, .json or .txt; may be given several times
+    /// Also write the results to this file, in the format of its ending: .html, .svg, .md, .json or .txt; may be given
+    /// several times
     #[arg(long, value_name = "FILE")]
     output: Vec<PathBuf>,
 }
 
-/// The same, looked at.
+/// The checked arguments.
 struct Asked {
     fast: PathBuf,
     slow: PathBuf,
@@ -104,14 +106,14 @@ struct Asked {
     touch: Option<u64>,
 }
 
-/// What is known so far, and where it is found out.
+/// The results so far, and where they are measured.
 struct Growth {
     sandbox: Sandbox,
     asked: Asked,
-    /// All mounts are at this place, one after the other; a tier is made anew for each.
+    /// All mounts use this place, one after the other, each with new tiers.
     mount: Mount,
     steps: Steps,
-    /// As they came: of so many files, the case, and the figure.
+    /// In order of measurement: number of files, case, figure.
     figures: Vec<(usize, &'static str, f64)>,
 }
 
@@ -166,7 +168,7 @@ impl Growth {
         let here = dir(&std::env::temp_dir(), "set TMPDIR to a directory that you may write to")?;
         let [mountpoint, log] = ["mnt", "daemon.log"].map(|name| here.join(name));
         let mount = Mount { mountpoint, log, fast: fast.join(TIER), slow: slow.join(TIER) };
-        // Planting, and two mounts of either kind.
+        // Making the files, and two mounts of either kind.
         let steps = Steps::new(1 + 5 * asked.runs * asked.numbers.len());
         Ok(Growth { sandbox: sandbox.clone(), asked, mount, steps, figures: Vec::new() })
     }
@@ -180,13 +182,13 @@ impl Growth {
         Ok(caches::touch_memory(self.asked.touch, self.sandbox.stop())?)
     }
 
-    /// Says what begins now.
+    /// Shows the next step.
     fn step(&mut self, text: &str) -> Result<(), Failure> {
         self.steps.begin(text);
         Ok(self.sandbox.stop().check()?)
     }
 
-    /// Refuses more files than there is room for, in bytes and in inodes: a tenth is to be left.
+    /// Refuses more files than fit, in bytes and in inodes: a tenth must stay free.
     fn ensure_room(&self) -> Result<(), Failure> {
         let most = self.asked.numbers.last().copied().unwrap_or(0) as u64;
         let mut needed: BTreeMap<u64, (u64, u64, &Path)> = BTreeMap::new();
@@ -217,11 +219,11 @@ impl Growth {
 
     fn one(&mut self, run: usize, files: usize) -> Result<(), Failure> {
         let told = format!("run {} of {}: {}", run + 1, self.asked.runs, count(files as u64, "file"));
-        self.step(&format!("{told}, planting them"))?;
+        self.step(&format!("{told}, making them"))?;
         self.plant(files)?;
         self.step(&format!("{told}, looked up and staged"))?;
         self.looked_up_and_staged(files)?;
-        self.step(&format!("{told}, the same, not observed"))?;
+        self.step(&format!("{told}, looked up and staged, not observed"))?;
         self.not_observed(files)?;
         self.clear(&self.mount.slow)?;
         self.step(&format!("{told}, pending"))?;
@@ -230,7 +232,7 @@ impl Growth {
         self.pending_not_observed(files)
     }
 
-    /// On the slow tier, before it has a mount.
+    /// Makes the files on the slow tier, before there is a mount.
     fn plant(&self, files: usize) -> Result<(), Failure> {
         let planted = Many::new(self.mount.slow.join(TREE), files);
         planted.make_dirs()?;
@@ -289,7 +291,7 @@ impl Growth {
         self.clear(&self.mount.slow)
     }
 
-    /// Through a mount of which nothing goes to the slow tier; seconds for each.
+    /// Creates the files through a mount that holds them back from the slow tier; seconds per file.
     fn create(&self, many: &Many) -> Result<f64, Failure> {
         command(&self.mount, "pause", self.sandbox.stop())?;
         many.make_dirs()?;
@@ -311,13 +313,13 @@ impl Growth {
         Ok(Ready { after, pid, memory: memory(pid)? })
     }
 
-    /// Takes the mount away, and what it has on the fast tier: a million files are not to wait for the end.
+    /// Removes the mount and its fast tier now, rather than a million files at the end.
     fn leave(&self) -> Result<(), Failure> {
         self.mount.unmount()?;
         self.clear(&self.mount.fast)
     }
 
-    /// Also from the disk, which would go on with it beside what is next.
+    /// Writes the removal back, too: otherwise the disk would do that during the next measurement.
     fn clear(&self, tier: &Path) -> Result<(), Failure> {
         remove(tier, self.sandbox.stop())?;
         Ok(caches::write_back(tier.parent().unwrap_or(tier))?)
@@ -368,7 +370,7 @@ fn has_room(dir: &Path, bytes: u64, inodes: u64) -> Result<(), Failure> {
         let what = format!("{holder} has {} free, and {} are needed", ByteSize(free), ByteSize(bytes));
         return Err(Failure::usage(Error::refused(what, "ask for fewer files with --files")));
     }
-    // Some file systems make inodes as they need them, and tell of none.
+    // Some file systems make inodes on demand and report none.
     if stat.files() > 0 && stat.files_available() < inodes {
         let what = format!("{holder} has {} inodes free, and {inodes} are needed", stat.files_available());
         let remedy = "ask for fewer files with --files, or make a file system with more inodes (mkfs.ext4 -i 2048)";

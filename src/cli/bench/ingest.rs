@@ -20,14 +20,14 @@ use crate::stats::render::{bytes, count};
 
 /// Longer than any step of training.
 const COMPUTE_MAX: Duration = Duration::from_secs(60);
-/// Below the mount: one copy of the data set that stays on the slow tier, and one that is staged.
+/// Directories in the mount: a copy of the data set that stays on the slow tier, and one that is staged.
 const PLAIN: &str = "plain";
 const STAGED: &str = "staged";
 
-/// Read a data set of pictures as a training job does: by threads, decoded, in batches beside steps of computing
+/// Read a data set of pictures as a training job does: with several threads, decoded, in batches while steps compute
 ///
-/// The pictures are on the slow tier when the mount is made; it is measured with them there, and with a second copy that was staged.
-/// Each measurement reads every file once, in random order, with cold caches.
+/// The pictures are on the slow tier when the mount is made. The mount is measured with them there, and with a second
+/// copy that was staged. Each measurement reads every file once, in random order, with cold caches.
 #[derive(Debug, Args)]
 #[command(after_long_help = "\
 Examples:
@@ -39,22 +39,23 @@ pub(super) struct IngestArgs {
     /// How many pictures
     #[arg(long, value_name = "N", default_value = "1024", value_parser = clap::value_parser!(u32).range(1..=10_000_000))]
     files: u32,
-    /// Median size of a picture; half of them differ from it by more than 15 %, none by more than 30 %
+    /// Median size of a picture; half of the sizes differ from it by more than 15 %, none by more than 30 %
     #[arg(long, value_name = "SIZE", default_value = "112KiB", value_parser = parse_file_size)]
     file_size: u64,
-    /// Numbers of reading threads, one after the other
+    /// Numbers of reading threads to measure
     #[arg(long, value_name = "N,...", value_delimiter = ',', default_value = "1,2,4,8", value_parser = clap::value_parser!(u16).range(1..=1024))]
     threads: Vec<u16>,
-    /// Measure only this: reading, reading and decoding, or steps with and without prefetch by the largest number of threads
+    /// Measure only reading, reading and decoding, or steps with and without prefetch (with the largest number of
+    /// threads)
     #[arg(long, value_name = "PARTS", value_delimiter = ',', value_enum)]
     only: Vec<Part>,
-    /// Pictures of a step
+    /// Pictures per step
     #[arg(long, value_name = "N", default_value = "64", value_parser = clap::value_parser!(u32).range(1..))]
     batch: u32,
     /// How long a step computes
     #[arg(long, value_name = "TIME", default_value = "50ms", value_parser = parse_compute)]
     compute: Duration,
-    /// Batches that are prepared while a step computes
+    /// Batches to prepare while a step computes
     #[arg(long, value_name = "N", default_value = "1", value_parser = clap::value_parser!(u32).range(1..=1000))]
     prefetch: u32,
 }
@@ -69,7 +70,7 @@ enum Part {
     Prefetch,
 }
 
-/// A case and what is done for it.
+/// A case and its work.
 type Case = (String, Load);
 
 pub(super) fn run(args: &IngestArgs) -> Outcome {
@@ -86,10 +87,10 @@ pub(super) fn run(args: &IngestArgs) -> Outcome {
     }
     let (runs, mounts) = (args.common.runs(5), args.common.io.len());
     let caches = args.common.cold()?;
-    // The drawing, the writing for each place, the staging; and a place more for each mount.
+    // Drawing, writing for each place, staging; and one more place for each mount.
     let steps = 1 + args.common.places() + mounts * (1 + runs);
     let (size, all) = (args.file_size as usize, args.file_size.saturating_mul(files as u64));
-    // Of a mount the slow tier has it twice: to be staged, and not.
+    // For a mount the slow tier has it twice: staged, and not.
     let room = Room { stays: 2 * all, passes: 0, remedy: "ask for less with --files or --file-size" };
     let plan = Plan { name: "ingest", runs, settings, caches, steps, room };
     measure(&args.common, plan, move |session| {
@@ -136,12 +137,12 @@ fn cases(args: &IngestArgs) -> Result<Vec<Case>, Failure> {
     Ok(cases)
 }
 
-/// Writes the data set where it is read, mounts, and stages a copy of it; the paths of the pictures below each place.
+/// Writes the data set to each place, mounts, and stages a copy. Returns the paths of the pictures below each place.
 fn prepare(session: &mut Session, pictures: &Pictures, files: usize) -> Result<Vec<PathBuf>, Failure> {
     let (all, stop) = (pictures.bytes(files), session.stop());
     session.tell("data set", bytes(all));
     let mut paths = Vec::new();
-    // Of all places it is the first.
+    // It is the first of all places.
     let slow = session.places[0].dir.clone();
     for place in session.places.clone() {
         session.step(&format!("writing {}: {}", count(files as u64, "picture"), place.name))?;
@@ -172,8 +173,8 @@ fn prepare(session: &mut Session, pictures: &Pictures, files: usize) -> Result<V
     Ok(paths)
 }
 
-/// Gives the files further names, where a mount shows them: how fast one is read is a matter of where the disk has it, too, and of another
-/// file with the same content that is somewhere else.
+/// Links the files to where a mount shows them. A copy would lie elsewhere on the disk, and its position there affects
+/// how fast it is read.
 fn link_all(from: &Path, to: &Path, paths: &[PathBuf]) -> Result<(), Failure> {
     for path in paths {
         let [from, to] = [from, to].map(|dir| dir.join(path));
@@ -188,7 +189,7 @@ fn link_all(from: &Path, to: &Path, paths: &[PathBuf]) -> Result<(), Failure> {
 
 fn one(session: &mut Session, place: &Place, cases: &[Case], paths: &[PathBuf], run: usize) -> Result<(), Failure> {
     let paths: Vec<_> = paths.iter().map(|path| place.dir.join(path)).collect();
-    // Another order in each run, and the same for all places of a run.
+    // A different order in each run, the same for all places of a run.
     let order = reader::shuffled(&paths, run as u64);
     for (case, load) in cases {
         session.cool()?;

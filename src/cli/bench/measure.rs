@@ -1,4 +1,4 @@
-//! Running a benchmark in a sandbox, and giving its results out.
+//! Runs a benchmark in a sandbox and prints or writes its results.
 
 use std::fs;
 use std::io::{IsTerminal, stdout};
@@ -13,7 +13,7 @@ use crate::cli::sandbox;
 use crate::error::Context;
 use crate::mount;
 
-/// Runs `work` between the making of the places and their removal, and gives the results out.
+/// Makes the places, runs `work`, removes the places, and gives out the results.
 pub(super) fn measure(
     common: &Common,
     plan: Plan,
@@ -32,7 +32,7 @@ pub(super) fn measure(
     give_out(common.json, &documents, results)
 }
 
-/// What a sandbox has brought; nothing if it was interrupted.
+/// The result of a sandbox; none if it was interrupted.
 pub(super) fn give_out(json: bool, documents: &[Document], results: Option<Results>) -> Outcome {
     match results {
         None => Ok(Exit::Interrupted),
@@ -40,7 +40,7 @@ pub(super) fn give_out(json: bool, documents: &[Document], results: Option<Resul
     }
 }
 
-/// To standard output and to the files that were asked for. All are tried before one's failure is told.
+/// Writes to standard output and to the requested files. A failure is reported after all were tried.
 pub(super) fn publish(json: bool, documents: &[Document], results: &Results) -> Result<(), Failure> {
     let write = |document: &Document| {
         let path = &document.path;
@@ -54,7 +54,7 @@ pub(super) fn publish(json: bool, documents: &[Document], results: &Results) -> 
     written.into_iter().collect()
 }
 
-/// Of the terminal; what goes elsewhere has room.
+/// The width of the output: the terminal's, or a fixed one elsewhere.
 fn width() -> usize {
     const LEAST: u16 = 60;
     const ELSEWHERE: u16 = 120;

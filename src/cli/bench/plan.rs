@@ -1,4 +1,4 @@
-//! What a benchmark is: its runs, and what it needs.
+//! The plan of a benchmark: its runs and its needs.
 
 use crate::bench::caches::Caches;
 
@@ -9,10 +9,10 @@ pub(super) const SMALL: usize = 112 << 10;
 pub(super) struct Plan {
     pub(super) name: &'static str,
     pub(super) runs: usize,
-    /// What the user should know of it, in order.
+    /// Its settings for the user, in order.
     pub(super) settings: Vec<(&'static str, String)>,
     pub(super) caches: Caches,
-    /// For the progress, besides one for each run of each place.
+    /// Steps of the progress bar, besides one for each run of each place.
     pub(super) steps: usize,
     pub(super) room: Room,
 }
@@ -20,10 +20,10 @@ pub(super) struct Plan {
 /// What a benchmark needs on each tier, in bytes.
 #[derive(Clone, Copy)]
 pub(super) struct Room {
-    /// Stays in each place.
+    /// Stays in each place until the end.
     pub(super) stays: u64,
-    /// A place has it while it is measured.
+    /// Needed in a place only while it is measured.
     pub(super) passes: u64,
-    /// What to ask for less of.
+    /// How to ask for less.
     pub(super) remedy: &'static str,
 }

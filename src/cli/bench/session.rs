@@ -1,4 +1,4 @@
-//! The places of one benchmark and its runs: who is measured when, in which state the caches are, and what comes out.
+//! The places and runs of one benchmark: which place is measured when, the state of the caches, and the results.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -24,10 +24,10 @@ use crate::bench::{Stop, data};
 use crate::error::{Context, Error, Result};
 use crate::mount;
 
-/// How often a device is looked at while a place is measured.
+/// How often the devices are sampled during a measurement.
 const EVERY: Duration = Duration::from_millis(100);
 
-/// A directory that is measured.
+/// A directory to measure.
 #[derive(Clone, Debug)]
 pub(super) struct Place {
     pub(super) name: String,
@@ -40,7 +40,7 @@ pub(super) enum Kind {
     Slow,
     Fast,
     Mount(Mount),
-    /// Of `--also`.
+    /// From `--also`.
     Other,
 }
 
@@ -102,7 +102,7 @@ impl Session {
         self.sandbox.stop().clone()
     }
 
-    /// Says what begins now.
+    /// Shows the next step.
     pub(super) fn step(&mut self, text: &str) -> Result<()> {
         self.steps.begin(text);
         self.sandbox.stop().check()
@@ -124,10 +124,10 @@ impl Session {
         Ok(())
     }
 
-    /// Refuses what there is no room for: a tenth is to be left.
+    /// Refuses what does not fit: a tenth must stay free.
     pub(super) fn ensure_room(&self) -> Result<(), Failure> {
         let Room { stays, passes, remedy } = self.plan.room;
-        // A tier has what is its own, and what the mounts have there.
+        // A tier needs room as a place of its own, and for the mounts.
         let copies = 1 + self.asked.io.len() as u64;
         let bytes = stays.saturating_mul(copies).saturating_add(passes);
         let mut needed: BTreeMap<u64, (u64, &Path)> = BTreeMap::new();
@@ -147,7 +147,8 @@ impl Session {
         Ok(())
     }
 
-    /// Calls `one` for each place of each run. The first place of a run is the second of the one before, so that none is always first.
+    /// Calls `one` for each place of each run. Each run begins with the second place of the run before, so that none is
+    /// always first.
     pub(super) fn each(
         &mut self,
         mut one: impl FnMut(&mut Session, &Place, usize) -> Result<(), Failure>,
@@ -169,14 +170,14 @@ impl Session {
         run + 1 == self.plan.runs
     }
 
-    /// Brings the caches into the state in which measurements begin.
+    /// Brings the caches into the state for a measurement.
     pub(super) fn cool(&self) -> Result<()> {
         let mounts = self.places.iter().filter(|place| place.mount().is_some() && self.plan.caches == Caches::FileData);
         let dirs: Vec<_> = self.dirs.iter().cloned().chain(mounts.map(|place| place.dir.clone())).collect();
         self.plan.caches.cool(&dirs)
     }
 
-    /// Looks at the tiers' devices from now on.
+    /// Starts to sample the tiers' devices.
     pub(super) fn sample(&self) -> Result<Sampler> {
         Sampler::start(&self.devices, EVERY)
     }
@@ -185,18 +186,18 @@ impl Session {
         self.courses.extend(courses);
     }
 
-    /// Adds a figure of this run.
+    /// Adds a figure to this run.
     pub(super) fn add(&mut self, place: &str, case: &str, unit: Unit, figure: f64) {
         self.table.add(place, case, unit, figure);
     }
 
-    /// Removes what was written to a place, and waits until it has nothing to do any more.
+    /// Removes what was written to a place, and waits until the place is idle.
     pub(super) fn clear(&self, place: &Place) -> Result<(), Failure> {
         data::clear(&place.dir)?;
         self.settle(place)
     }
 
-    /// Waits until a place has nothing to do any more: what is next would be measured beside it.
+    /// Waits until a place is idle, so that it does not disturb the next measurement.
     pub(super) fn settle(&self, place: &Place) -> Result<(), Failure> {
         if let Some(mount) = place.mount() {
             command(mount, "sync", self.sandbox.stop())?;
@@ -204,12 +205,12 @@ impl Session {
         self.write_back()
     }
 
-    /// Waits until the tiers have written back what they have in memory.
+    /// Waits until the tiers have written back their memory.
     pub(super) fn write_back(&self) -> Result<(), Failure> {
         self.dirs.iter().try_for_each(|dir| caches::write_back(dir)).map_err(Failure::from)
     }
 
-    /// Waits until all of a mount is on the slow tier, without asking for it: it is to go on as it would.
+    /// Waits until everything in a mount is on the slow tier, without a command: the drain must keep its own pace.
     pub(super) fn watch_until_safe(&self, mount: &Mount) -> Result<(), Failure> {
         const LOOK: Duration = Duration::from_millis(5);
         loop {
@@ -218,14 +219,14 @@ impl Session {
                 return Ok(());
             }
             if let Some(why) = safety.held {
-                return Err(Failure::new(Exit::Failure, format!("the mount holds what it has: {why}")));
+                return Err(Failure::new(Exit::Failure, format!("the mount does not drain: {why}")));
             }
             self.sandbox.stop().check()?;
             std::thread::sleep(LOOK);
         }
     }
 
-    /// Adds a setting that was not known before.
+    /// Adds a setting that became known only now.
     pub(super) fn tell(&mut self, name: &'static str, value: String) {
         self.plan.settings.push((name, value));
     }
@@ -233,7 +234,7 @@ impl Session {
     pub(super) fn finish(self) -> Result<Results, Failure> {
         let Session { plan, asked, places, tiers, table, mut courses, .. } = self;
         let names: Vec<_> = places.into_iter().map(|place| place.name).collect();
-        // The last run began with another place.
+        // Runs begin with different places: restore the order of the places.
         courses.sort_by_key(|course| names.iter().position(|name| *name == course.place));
         let mut settings: Vec<(String, String)> =
             plan.settings.into_iter().map(|(name, value)| (name.to_owned(), value)).collect();
@@ -247,7 +248,7 @@ impl Session {
 }
 
 impl Place {
-    /// Where its files can be put before anything is mounted.
+    /// Where its files can be written before anything is mounted.
     pub(super) fn beneath(&self) -> &Path {
         self.mount().map_or(&self.dir, |mount| &mount.slow)
     }
@@ -260,7 +261,7 @@ impl Place {
     }
 }
 
-/// Gives a mount a command and waits for its end; what it says at last.
+/// Gives a mount a command and waits for it. Returns the last line of the reply.
 pub(super) fn command(mount: &Mount, command: &str, stop: &Stop) -> Result<String, Failure> {
     let mut control = Control::ask(&mount.mountpoint, command)?;
     loop {
@@ -273,7 +274,7 @@ pub(super) fn command(mount: &Mount, command: &str, stop: &Stop) -> Result<Strin
     }
 }
 
-/// Stages what is at a path from the mount's root, and waits for it. Errors: not all of it was staged.
+/// Stages a path, given from the mount's root, and waits. Errors: not everything was staged.
 pub(super) fn stage_all(mount: &Mount, path: &str, stop: &Stop) -> Result<(), Failure> {
     let said = command(mount, &format!("stage {path}"), stop)?;
     let job = said.strip_prefix("job ").and_then(|job| job.parse::<u64>().ok());
@@ -282,7 +283,7 @@ pub(super) fn stage_all(mount: &Mount, path: &str, stop: &Stop) -> Result<(), Fa
     match stage::failures(&mount.mountpoint, job)?.first() {
         None => Ok(()),
         Some((path, why)) => {
-            let remedy = "if it is room that lacks, have the fast tier leave less free: -o reserve=0%,high=98%,low=97%";
+            let remedy = "if there is too little room, let the fast tier fill up more: -o reserve=0%,high=98%,low=97%";
             Err(Failure::new(Exit::Failure, format!("{path} was not staged: {why}; {remedy}")))
         }
     }
@@ -301,7 +302,7 @@ pub(super) fn results(
     Results { format: FORMAT, bench, version, machine: machine(), tiers, settings, caches, rows, devices }
 }
 
-/// What a tier stands on.
+/// The file system and device of a tier.
 pub(super) fn tier(path: &Path) -> Result<Tier> {
     let mounts = mount::mounts()?;
     let found = path.canonicalize().at("find", path.display())?;

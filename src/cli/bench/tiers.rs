@@ -14,13 +14,13 @@ use crate::bench::sequential;
 use crate::cli::outcome::{Failure, Outcome};
 use crate::error::Context;
 
-/// As IOR's transfers.
+/// The transfer size of IOR.
 const PIECE: usize = 1 << 20;
 
-/// What the tiers can do, and a mount over them: one large file written and read, small files read, with cold caches
+/// Measure the tiers and a mount over them: write and read one large file, read small files, with cold caches
 ///
-/// The time of the write includes its fsync. The read begins when nothing of the file is in memory, and when the mount has copied it to
-/// the slow tier; the mount then still has it on the fast one.
+/// The time of the write includes its fsync. The read begins when the mount has copied the file to the slow tier and no
+/// part of it is in memory; the mount still has it on the fast tier.
 #[derive(Debug, Args)]
 #[command(after_long_help = "\
 Examples:

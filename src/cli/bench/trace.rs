@@ -23,9 +23,10 @@ use crate::error::Context;
 const EVERY_MIN: Duration = Duration::from_millis(10);
 const EVERY_MAX: Duration = Duration::from_secs(3600);
 
-/// What the tiers' devices read and write over time, while a command runs or until Ctrl-C
+/// Record what the tiers' devices read and write over time, while a command runs or until Ctrl-C
 ///
-/// Counts all that reaches the devices, whoever asked for it. The results follow what the command prints; --output keeps them apart.
+/// Counts all requests that reach the devices, from any process. The results follow the output of the command; --output
+/// writes them to a file.
 #[derive(Debug, Args)]
 #[command(after_long_help = "\
 Examples:
@@ -44,15 +45,16 @@ pub(super) struct TraceArgs {
     /// Print JSON
     #[arg(long)]
     json: bool,
-    /// Write the results to this file as well, by its ending: .html, .svg, .md, .json or .txt; may be given several times
+    /// Also write the results to this file, in the format of its ending: .html, .svg, .md, .json or .txt; may be given
+    /// several times
     #[arg(long, value_name = "FILE")]
     output: Vec<PathBuf>,
-    /// What to run, with its arguments
+    /// The command to run, with its arguments
     #[arg(last = true, value_name = "COMMAND")]
     command: Vec<String>,
 }
 
-/// What ends it, or is passed on.
+/// Events: the command ended, or a signal came.
 enum News {
     Signal(SignalKind),
     Ended(std::io::Result<ExitStatus>),
@@ -80,7 +82,7 @@ pub(super) fn run(args: &TraceArgs) -> Outcome {
     let status = match args.command.split_first() {
         None => {
             complain("recording; Ctrl-C ends it");
-            // There is nobody else who could send anything.
+            // Without a command only a signal can arrive.
             drop(arrived.recv());
             None
         }
@@ -105,7 +107,7 @@ pub(super) fn run(args: &TraceArgs) -> Outcome {
     }
 }
 
-/// Ctrl-C reaches the command from the terminal; what asks this program to end is passed on.
+/// Ctrl-C reaches the command from the terminal; other signals that ask this program to end are passed on.
 fn wait(arrived: &Receiver<News>, pid: Pid) -> Result<ExitStatus, Failure> {
     loop {
         match arrived.recv() {
@@ -120,6 +122,6 @@ fn wait(arrived: &Receiver<News>, pid: Pid) -> Result<ExitStatus, Failure> {
 fn parse_every(text: &str) -> Result<Duration, String> {
     match parse_duration(text)? {
         time if (EVERY_MIN..=EVERY_MAX).contains(&time) => Ok(time),
-        _ => Err("look every 10ms to every hour".to_owned()),
+        _ => Err("write an interval from 10ms to 1h".to_owned()),
     }
 }

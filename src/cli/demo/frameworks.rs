@@ -10,7 +10,7 @@ use rand::{Rng, SeedableRng};
 
 use crate::error::{Context, Result};
 
-/// What the demonstration wrote and did not delete: path below the mount, and its bytes.
+/// Files that the demonstration wrote and did not delete: path below the mount, and bytes.
 pub(super) type Expected = BTreeMap<PathBuf, Vec<u8>>;
 
 pub(super) const EPOCHS: u64 = 4;
@@ -22,7 +22,7 @@ const PIECE: usize = 8 << 20;
 /// `max_to_keep` of the checkpoint manager.
 const KEEP: u64 = 2;
 
-/// What training has computed before it saves.
+/// The state of training before a save.
 pub(super) struct Epoch {
     number: u64,
     data: Vec<u8>,
@@ -45,8 +45,8 @@ impl Epoch {
         (self.data.len() + self.index.len() + self.model.len()) as u64
     }
 
-    /// One save of TensorFlow's CheckpointManager. Everything is written under a temporary name first, but for the index;
-    /// the manifest comes last, and only then the oldest checkpoint goes.
+    /// One save of TensorFlow's CheckpointManager. Everything but the index is written under a temporary
+    /// name first; the manifest comes last, and only then is the oldest checkpoint deleted.
     pub(super) fn save_as_tensorflow(&self, dir: &Path) -> Result<()> {
         let temporary = dir.join(format!("ckpt-{}_temp", self.number));
         fs::create_dir(&temporary).at("mkdir", temporary.display())?;
@@ -72,7 +72,7 @@ impl Epoch {
         write(&dir.join("model.keras"), &self.model)
     }
 
-    /// What must be found once this epoch has been saved after the ones before it.
+    /// The files that must exist after this epoch and those before it were saved.
     pub(super) fn expect(self, expected: &mut Expected) {
         if let Some(old) = self.number.checked_sub(KEEP) {
             expected.remove(Path::new(&data_name(old)));
@@ -93,7 +93,7 @@ fn index_name(epoch: u64) -> String {
     format!("ckpt-{epoch}.index")
 }
 
-/// The small file that names the newest checkpoint: what it names must be there, whenever it is looked at.
+/// The small file that names the newest checkpoint, which must exist whenever this file is read.
 fn manifest(epoch: u64) -> String {
     let mut text = format!("model_checkpoint_path: \"ckpt-{epoch}\"\n");
     for kept in epoch.saturating_sub(KEEP - 1).max(1)..=epoch {

@@ -1,8 +1,8 @@
-//! What was found, of one thing that was looked at.
+//! The result of one check.
 
 use serde::Serialize;
 
-/// One thing that was looked at.
+/// The result of one check.
 #[derive(Debug, Serialize)]
 pub(super) struct Finding {
     pub(super) verdict: Verdict,
@@ -17,7 +17,7 @@ pub(super) struct Finding {
 #[serde(rename_all = "lowercase")]
 pub(super) enum Verdict {
     Ok,
-    /// A mount works, with less than it could have.
+    /// A mount works, with limits.
     Warn,
     /// A mount does not work.
     Fail,

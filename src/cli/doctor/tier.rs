@@ -1,4 +1,4 @@
-//! One tier: whether it answers, what its file system can do, how much room it has.
+//! Checks one tier: whether it answers, what its file system can do, how much room it has.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -17,9 +17,9 @@ use crate::mount;
 use crate::tiers::disk::os::{OsClock, OsDir, XFS_SUPER_MAGIC};
 use crate::tiers::{Abilities, Lack};
 
-/// A tier that takes longer for these few calls is hung.
+/// A tier that takes longer for these few calls counts as hung.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// Below this a fast tier absorbs nothing worth the name.
+/// A fast tier below this absorbs hardly anything.
 const FAST_LEAST: u64 = 1 << 30;
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -39,21 +39,21 @@ impl Role {
 
 pub(super) fn examine(role: Role, path: &Path) -> Vec<Finding> {
     let asked = path.to_path_buf();
-    // The calls may hang in a dead server; then they are left behind, and the program ends without them.
+    // The calls may hang on a dead server; then the program ends without waiting for them.
     match mount::within(PATIENCE, move || probe(role, &asked)) {
         Some(findings) => findings,
         None => vec![Finding::fail(
             role.about("answers"),
             format!("{} did not answer within {} s", path.display(), PATIENCE.as_secs()),
-            "see whether its server or device is up",
+            "check whether its server or device is up",
         )],
     }
 }
 
 fn probe(role: Role, path: &Path) -> Vec<Finding> {
     if is_on_a_mount_of_ours(path) {
-        let found = format!("{} is on a dlio-fs mount, which would be tried in place of the tier", path.display());
-        let remedy = "leave that mount first if it is over the slow tier itself (dlio-fs umount), else name another";
+        let found = format!("{} is on a dlio-fs mount, which would be checked instead of the tier", path.display());
+        let remedy = "if that mount is over the slow tier itself, unmount it first (dlio-fs umount); else name another directory";
         return vec![Finding::fail(role.about("directory"), found, remedy)];
     }
     if role == Role::Slow && statvfs(path).is_ok_and(|stat| stat.flags().contains(FsFlags::ST_RDONLY)) {
@@ -82,7 +82,7 @@ fn probe(role: Role, path: &Path) -> Vec<Finding> {
     findings
 }
 
-/// A mount refuses what somebody else may change beneath it.
+/// A mount refuses a tier that other users may change.
 fn owner(role: Role, path: &Path) -> Finding {
     let about = role.about("owner");
     let tier = match role {
@@ -92,7 +92,7 @@ fn owner(role: Role, path: &Path) -> Finding {
     match mount::check_trust(tier, path, path) {
         Ok(()) => Finding::ok(about, "nobody else may change what is kept there"),
         Err(Error::Refused { what, remedy }) => Finding::fail(about, what, remedy),
-        Err(e) => Finding::fail(about, e.to_string(), "see whether its server or device is up"),
+        Err(e) => Finding::fail(about, e.to_string(), "check whether its server or device is up"),
     }
 }
 
@@ -102,7 +102,7 @@ fn is_on_a_mount_of_ours(path: &Path) -> bool {
     holder.is_some_and(mount::MountEntry::is_ours)
 }
 
-/// What a file system is called, and what it means for the order in which names become durable.
+/// The name of a file system, and in which order it makes names durable.
 fn file_system(role: Role, path: &Path) -> Finding {
     let about = role.about("file system");
     let kind = match statfs(path) {
@@ -119,7 +119,7 @@ fn file_system(role: Role, path: &Path) -> Finding {
         (_, "FUSE") => Finding::warn(
             about,
             "FUSE: order and durability are up to its daemon",
-            "fine for GlusterFS or MooseFS as the slow tier; never use a dlio-fs mount as a tier",
+            "GlusterFS and MooseFS are fine as the slow tier; never use a dlio-fs mount as a tier",
         ),
         (_, "ext4" | "xfs") => Finding::ok(about, format!("{name}: names become durable in order, many by one fsync")),
         (Role::Fast, _) => Finding::ok(about, name),
@@ -130,7 +130,7 @@ fn file_system(role: Role, path: &Path) -> Finding {
 }
 
 fn name_of(kind: FsType) -> &'static str {
-    // Not in the C library's headers; the numbers are those of the kernel's and Lustre's.
+    // Not in the C library's headers; the numbers are from the headers of the kernel and Lustre.
     const LUSTRE: FsType = FsType(0x0bd0_0bd0);
     const CEPH: FsType = FsType(0x00c3_6400);
     const GPFS: FsType = FsType(0x4750_4653);
@@ -168,12 +168,12 @@ fn xattrs(trial: &TempDir) -> Finding {
         Err(e) => Finding::fail(
             about,
             e.to_string(),
-            "the fingerprints of clean files live in xattrs: use ext4, xfs or btrfs (tmpfs: Linux 6.6 or later)",
+            "fingerprints are stored in xattrs: use ext4, xfs or btrfs (tmpfs: Linux 6.6 or later)",
         ),
     }
 }
 
-/// What a mount tries at its start, by the same calls.
+/// The trials of a mount's start, with the same calls.
 fn abilities(trial: &TempDir) -> Vec<Finding> {
     let about = Role::Slow.about("abilities");
     let dir = match OsDir::open(trial.path()) {
@@ -182,7 +182,7 @@ fn abilities(trial: &TempDir) -> Vec<Finding> {
     };
     let lacking = Abilities::find_out(&dir, &OsClock, PATIENCE / 2, None).lacking();
     if lacking.is_empty() {
-        return vec![Finding::ok(about, "it keeps everything that files have here")];
+        return vec![Finding::ok(about, "it keeps all attributes of files")];
     }
     lacking.iter().map(|Lack { what, then }| Finding::warn(about.clone(), format!("no {what}"), *then)).collect()
 }
@@ -209,7 +209,7 @@ fn space(role: Role, path: &Path) -> Finding {
     }
 }
 
-/// What can be said of the two only together.
+/// Checks that need both tiers.
 pub(super) fn compare(fast: &Path, slow: &Path) -> Vec<Finding> {
     let device = |path: &Path| {
         let path: PathBuf = path.to_path_buf();
@@ -219,10 +219,10 @@ pub(super) fn compare(fast: &Path, slow: &Path) -> Vec<Finding> {
         (Some(a), Some(b)) if a == b => vec![Finding::warn(
             "tiers",
             "both are on the same file system",
-            "nothing gets faster or safer that way: put the fast tier on faster storage",
+            "that gains neither speed nor safety: put the fast tier on faster storage",
         )],
         (Some(_), Some(_)) => vec![Finding::ok("tiers", "are on different file systems")],
-        // Said above already.
+        // Already reported.
         _ => Vec::new(),
     }
 }

@@ -1,8 +1,7 @@
-//! `dlio-fs doctor --visibility`: what was done, and what a mount saw of it, on each I/O path.
+//! `dlio-fs doctor --visibility`: what was done on a mount, and what the mount saw of it, on each I/O path.
 //!
-//! A file system is asked for what the page cache cannot answer, in pieces that the kernel likes. Which, depends on the
-//! kernel and on the path; so it is tried here rather than told. Every step has a file of its own, so that what was seen is
-//! told apart by path.
+//! A file system sees only calls that the page cache cannot answer, split as the kernel chooses. That depends on the
+//! kernel and on the path, so it is tried. Every step has its own file, so that calls are told apart by path.
 
 use std::fs::{self, File, OpenOptions};
 use std::io;
@@ -19,7 +18,7 @@ use crate::config::IoPath;
 use crate::error::Context;
 use crate::stats::counters::Op;
 
-/// Bytes of a file that is there before.
+/// Bytes of a file that exists before the step.
 const FILE: usize = 4 << 20;
 const MIB: usize = 1 << 20;
 const PAGE: usize = 4096;
@@ -31,17 +30,17 @@ struct Calls {
     bytes: u64,
 }
 
-/// Something that a program does.
+/// An action of a program.
 struct Step {
     what: &'static str,
     /// What is counted.
     op: Op,
-    /// `exact` sees just that.
+    /// Whether `exact` sees exactly these calls.
     exactly: bool,
     run: fn(&Path) -> io::Result<Calls>,
 }
 
-/// What was done and what was seen, for one step on one path.
+/// The calls made and the calls seen, for one step on one path.
 #[derive(Debug, Serialize)]
 struct Seen {
     what: &'static str,
@@ -75,7 +74,7 @@ const STEPS: [Step; 11] = [
     Step { what: "2 writes of 1 MiB", op: Op::Write, exactly: true, run: |path| writes(path, 2, MIB) },
     Step { what: "2 fsyncs", op: Op::Fsync, exactly: true, run: fsyncs },
     Step { what: "5 stats of one file", op: Op::Getattr, exactly: false, run: stats },
-    Step { what: "3 look-ups of missing names", op: Op::Lookup, exactly: false, run: absent },
+    Step { what: "3 lookups of missing names", op: Op::Lookup, exactly: false, run: absent },
 ];
 
 fn opens(path: &Path) -> io::Result<Calls> {
@@ -83,7 +82,7 @@ fn opens(path: &Path) -> io::Result<Calls> {
     Ok(Calls { calls: 3, bytes: 0 })
 }
 
-/// One behind the other, into a buffer that begins `off` bytes behind a page's beginning.
+/// Sequential reads into a buffer that starts `off` bytes into a page.
 fn reads(path: &Path, calls: u64, len: usize, off: usize) -> io::Result<Calls> {
     let file = File::open(path)?;
     let mut room = vec![0; len + 2 * PAGE];
@@ -140,7 +139,7 @@ pub(super) fn run(as_json: bool) -> Outcome {
         let root = sandbox.dir(&std::env::temp_dir(), "dlio-fs-doctor-", "set TMPDIR to one that you may write to")?;
         let mount = Mount::inside(&root);
         fs::create_dir(&mount.slow).at("mkdir", mount.slow.display())?;
-        // One mount after the other over the same tiers.
+        // One mount per path, one after the other over the same tiers.
         IoPath::ALL.into_iter().map(|io| look(sandbox, &mount, io)).collect::<Result<Vec<_>, _>>()
     })?
     else {
@@ -165,7 +164,7 @@ fn look(sandbox: &Sandbox, mount: &Mount, io: IoPath) -> Result<Sight, Failure> 
     let mut done = Vec::with_capacity(STEPS.len());
     for (at, step) in STEPS.iter().enumerate() {
         let path = mount.mountpoint.join(name(at));
-        // A look-up before, so that it is not counted with the step.
+        // Look it up now, so that the lookup is not counted with the step.
         path.metadata().at("look at", path.display())?;
         done.push((step.run)(&path).at("do on the mount", step.what)?);
     }
@@ -176,7 +175,7 @@ fn look(sandbox: &Sandbox, mount: &Mount, io: IoPath) -> Result<Sight, Failure> 
     let mut seen = [Calls::default(); STEPS.len()];
     recording.calls(Duration::ZERO, Duration::MAX, |traced| {
         for (at, step) in STEPS.iter().enumerate() {
-            // What is not there has no file: it is looked up in the root, and fails.
+            // A missing name has no file: its lookup fails in the root.
             let of_step = if step.op == Op::Lookup {
                 traced.call.errno.is_some()
             } else {

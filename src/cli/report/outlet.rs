@@ -1,4 +1,4 @@
-//! Where a document goes: standard output, a file, files beside each other, or a directory of tables.
+//! Where a document goes: standard output, a file, numbered files, or a directory of tables.
 
 use std::fs::{self, File};
 use std::io::{self, BufWriter, Write};
@@ -9,20 +9,20 @@ use flate2::write::GzEncoder;
 
 use crate::report::Outlet;
 
-/// What standard output and a single file can do. A file whose name ends in `.gz` is compressed.
+/// The outlet of a document. A file whose name ends in `.gz` is compressed.
 #[derive(Debug)]
 pub(super) struct Files {
     /// `None`: standard output.
     path: Option<PathBuf>,
     is_dir: bool,
-    /// Parts that were ended.
+    /// Finished parts.
     parts: u32,
     part: Part,
 }
 
 #[derive(Debug)]
 enum Part {
-    /// Nothing was written yet, and no file is there.
+    /// Nothing was written yet, and no file exists.
     None,
     Stdout(BufWriter<io::Stdout>),
     Plain(BufWriter<File>),
@@ -30,7 +30,7 @@ enum Part {
 }
 
 impl Files {
-    /// `is_dir`: tables go into a directory of that name.
+    /// `is_dir`: the tables go into a directory of that name.
     pub(super) fn new(path: Option<&Path>, is_dir: bool) -> Self {
         Files { path: path.map(Path::to_path_buf), is_dir, parts: 0, part: Part::None }
     }
@@ -58,7 +58,7 @@ impl Files {
         Ok(())
     }
 
-    /// Where bytes go now.
+    /// The current part.
     fn part(&mut self) -> io::Result<&mut dyn Write> {
         if matches!(self.part, Part::None) {
             match self.path.clone() {
@@ -90,7 +90,7 @@ impl Outlet for Files {
     fn next(&mut self) -> io::Result<()> {
         let Some(path) = self.path.clone() else {
             return Err(io::Error::other(
-                "it is longer than a part, and standard output is one: name a file with --output",
+                "it is longer than one part, and standard output takes only one: name a file with --output",
             ));
         };
         self.end_part()?;
@@ -103,7 +103,7 @@ impl Outlet for Files {
 
     fn table(&mut self, name: &str) -> io::Result<()> {
         let Some(dir) = self.path.clone().filter(|_| self.is_dir) else {
-            return Err(io::Error::other("it is several tables: name a directory with --output"));
+            return Err(io::Error::other("there are several tables: name a directory with --output"));
         };
         self.end_part()?;
         fs::create_dir_all(&dir)?;

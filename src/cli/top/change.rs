@@ -1,6 +1,6 @@
-//! What came between two looks at a mount. Pure: counters in, rates out.
+//! The changes between two looks at a mount. Pure: counters in, rates out.
 //!
-//! All counters begin at nothing when a daemon starts, so of a mount that was made anew in between all that it tells is new.
+//! All counters start at 0 with the daemon, so after a new mount in between everything counts as new.
 
 use std::collections::HashMap;
 
@@ -11,19 +11,19 @@ use super::look::{Amounts, Done, Figures, Files, Look, Operation, Processes};
 /// Between two looks.
 #[derive(Clone, Debug, Default)]
 pub(in crate::cli) struct Change {
-    /// So many seconds of the mount's clock.
+    /// Seconds of the mount's clock.
     pub(super) span: f64,
     /// `None`: nothing is counted.
     pub(super) amounts: Option<Amounts>,
     /// Copied to the slow tier, counted or not.
     pub(super) drained: u64,
-    /// Those that were ever called.
+    /// The operations that were ever called.
     pub(super) operations: Vec<OpChange>,
     pub(super) files: Vec<Busy>,
     pub(super) processes: Vec<Busy>,
 }
 
-/// One operation. Times in seconds; a percentile is a bound that at least so many calls stayed below.
+/// One operation. Times in seconds; a percentile is an upper bound.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub(super) struct OpChange {
     pub(super) op: String,
@@ -40,21 +40,21 @@ pub(super) struct OpChange {
     pub(super) all_calls: u64,
 }
 
-/// What one file saw, or one process did.
+/// The calls on one file, or of one process.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Busy {
-    /// The path; of a process its command.
+    /// The path, or a process's command.
     pub(super) name: String,
     pub(super) pid: Option<u64>,
     pub(super) cgroup: String,
-    /// In so many seconds `new` came; `None` if there was no look before.
+    /// The seconds in which `new` came; `None` at the first look.
     pub(super) span: Option<f64>,
     pub(super) new: Done,
     pub(super) all: Done,
 }
 
 impl Change {
-    /// `None` if the mount's clock did not go on.
+    /// `None` if the mount's clock has not advanced.
     pub(in crate::cli) fn between(before: &Look, now: &Look) -> Option<Change> {
         let (total, total_before) = (now.timeline.total(), before.timeline.total());
         let anew = now.stats.mounted_for < before.stats.mounted_for || total.calls < total_before.calls;
@@ -123,7 +123,7 @@ impl Latency {
         Latency { buckets: buckets.collect(), max: now.max }
     }
 
-    /// The bound below which at least this share of the calls stayed: up to twice too high, never above the longest call.
+    /// An upper bound for at least this share of the calls: up to twice too high, never above the longest call.
     fn below(&self, share: f64) -> Option<f64> {
         let timed = self.buckets.iter().fold(0, |sum: u64, calls| sum.saturating_add(*calls));
         let wanted = ((timed as f64 * share).ceil() as u64).clamp(1, timed.max(1));
@@ -138,7 +138,7 @@ impl Latency {
     }
 }
 
-/// Files of one path are one file: a number is given anew when the kernel has forgotten a file.
+/// Merges files with one path: a file gets a new number after the kernel has forgotten it.
 fn files(before: Option<&Files>, now: &Files, anew: bool) -> Vec<Busy> {
     let known: HashMap<u64, &Done> =
         before.into_iter().flat_map(|before| before.files.iter().map(|file| (file.ino, &file.done))).collect();
@@ -189,7 +189,7 @@ impl Busy {
         self.span.map(|span| amount as f64 / span)
     }
 
-    /// The share of the time in which it was busy: more than 1 if calls overlap.
+    /// The share of the time spent in calls: more than 1 if calls overlap.
     pub(super) fn busy(&self) -> Option<f64> {
         self.span.map(|span| self.new.time / span)
     }

@@ -1,7 +1,7 @@
 //! The screen: draws a [`State`] into a frame of any size. Pure.
 //!
-//! From top to bottom: whose mount it is, the verdict, what is wrong, the tiers, their throughput over time, the last
-//! checkpoint, a table, the keys. Where there is no room, what tells least goes first.
+//! From top to bottom: the mount, the verdict, problems, the tiers, their throughput over time, the last checkpoint, a
+//! table, the keys. If there is too little room, the least important parts are left out first.
 
 use std::time::Duration;
 
@@ -27,10 +27,10 @@ const FLOWS: [(&str, Color); 5] = [
     ("written slow", Color::Yellow),
     ("drained", Color::Magenta),
 ];
-/// In front of the bars, and behind them: the present rate and the peak.
+/// Columns before the bars, and behind them: the present rate and the peak.
 const LABEL: u16 = 13;
 const RATES: u16 = 14;
-/// From so many lines on: a title and an axis for the throughput; the tiers; the last checkpoint and the row that is marked.
+/// Least numbers of lines for: title and axis of the throughput; the tiers; the last checkpoint and the marked row.
 const WITH_AXIS: u16 = 20;
 const WITH_TIERS: u16 = 16;
 const WITH_FLOWS: u16 = 12;
@@ -50,12 +50,12 @@ const KEYS: [(&str, &str); 9] = [
 
 const HELP: [&str; 14] = [
     "f p o u, Tab   files, processes, operations, queue",
-    "< >            sort by the column before, or behind",
-    "r              the other way round",
-    "/              show rows that have a text; Esc: all",
-    "↑ ↓ PgUp PgDn  mark a row; its whole text is below",
-    "space          hold what is shown",
-    "+ -            a shorter or longer time in a bar",
+    "< >            sort by the column to the left, or right",
+    "r              reverse the order",
+    "/              show rows that contain a text; Esc: all",
+    "↑ ↓ PgUp PgDn  mark a row; its full text is below",
+    "space          pause",
+    "+ -            shorter or longer bars",
     "q, Esc         quit",
     "",
     "BUSY   time in calls: above 100% they overlap",
@@ -65,10 +65,10 @@ const HELP: [&str; 14] = [
     "files  those that are open or were used last",
 ];
 
-/// How things look.
+/// Colours and styles.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::cli) struct Theme {
-    /// Without it only what every terminal has: bold, reversed, underlined.
+    /// Without colours only bold, reversed, underlined.
     pub(in crate::cli) colours: bool,
 }
 
@@ -109,16 +109,16 @@ pub(in crate::cli) fn draw(frame: &mut Frame<'_>, state: &State, theme: Theme) {
     }
 }
 
-/// What is wrong, or missing in what is shown; the worst first.
+/// Problems, and what the figures lack; the worst first.
 fn notices(state: &State) -> Vec<String> {
     let stats = &state.look.stats;
     let mut all = Vec::new();
     all.extend(state.silent.map(silence));
     if state.base_is_there() && !stats.profile {
-        all.push("profile = false: nothing is counted but what is drained".to_owned());
+        all.push("profile = false: only the drain is counted".to_owned());
     }
     if stats.files.unnamed > 0 {
-        all.push("profile_memory is full: new files are counted by what their names end in".to_owned());
+        all.push("profile_memory is full: new files are counted together by the endings of their names".to_owned());
     }
     if !matches!(&*stats.io_path.name, "exact" | "") && !stats.io_path.not_seen.is_empty() {
         all.push(format!("not seen: {}", stats.io_path.not_seen.join("; ")));
@@ -126,7 +126,7 @@ fn notices(state: &State) -> Vec<String> {
     all
 }
 
-/// What is left of the screen, from the top.
+/// The rest of the screen, from the top.
 struct Page<'a> {
     buffer: &'a mut Buffer,
     left: Rect,
@@ -134,7 +134,7 @@ struct Page<'a> {
 }
 
 impl Page<'_> {
-    /// The next `height` lines, or those that are left.
+    /// The next `height` lines, or all that are left.
     fn take(&mut self, height: u16) -> Rect {
         let taken = Rect { height: height.min(self.left.height), ..self.left };
         (self.left.y, self.left.height) = (self.left.y + taken.height, self.left.height - taken.height);
@@ -151,7 +151,7 @@ impl Page<'_> {
         line.render(area, self.buffer);
     }
 
-    /// A line with something at its end, if that has room.
+    /// A line with a second text at its right end, if it fits.
     fn line_and_end(&mut self, line: Line<'_>, end: Line<'_>) {
         let area = self.take(1);
         if line.width() + end.width() < usize::from(area.width) {
@@ -161,7 +161,7 @@ impl Page<'_> {
         line.render(area, self.buffer);
     }
 
-    /// A line that parts two things, with a title.
+    /// A separator line with a title.
     fn rule(&mut self, title: Vec<Span<'_>>, end: Line<'_>) {
         let area = self.take(1);
         let dashes = "─".repeat(usize::from(area.width));
@@ -267,7 +267,7 @@ impl Page<'_> {
         }
     }
 
-    /// Where there is no room for bars.
+    /// Without room for bars.
     fn sums(&mut self, state: &State) {
         let Some(change) = &state.change else { return };
         let rate = |amount: u64| shown::size(change.per_second(amount));
@@ -282,8 +282,8 @@ impl Page<'_> {
         self.line(line.into());
     }
 
-    /// The last checkpoint: how long it held up the program, and how much of it has arrived on the slow tier. What is dirty may
-    /// belong to others: then less is shown than has arrived.
+    /// The last checkpoint: how long it stalled the program, and how much of it is on the slow tier. Other files may be
+    /// dirty, too: then less is shown than has arrived.
     fn checkpoint(&mut self, last: &Checkpoint, dirty: u64) {
         let took = (last.absorbed - last.began).max(0.0);
         let share = match last.drained {
@@ -307,7 +307,7 @@ impl Page<'_> {
         ]));
     }
 
-    /// With room for it, what a marked row has beside its columns stands below.
+    /// If there is room, the full text of the marked row stands below.
     fn table(&mut self, state: &State, with_details: bool) {
         let rows = state.rows();
         self.tabs(state, rows.len());
@@ -315,7 +315,7 @@ impl Page<'_> {
         let places = table::fitting(columns, self.left.width);
         let widths = widths(columns, &places, self.left.width);
         self.headings(columns, &places, &widths, state.sort().column);
-        // There may be fewer rows than there were.
+        // There may be fewer rows than before.
         let marked = state.marked.filter(|_| !rows.is_empty()).map(|at| at.min(rows.len() - 1));
         if let (Some(at), true) = (marked, with_details && self.left.height > 3) {
             let area = self.take_last();
@@ -341,7 +341,7 @@ impl Page<'_> {
         }
     }
 
-    /// The one that is sorted by stands out.
+    /// Highlights the column of the order.
     fn headings(&mut self, columns: &[Column], places: &[usize], widths: &[usize], sorted: usize) {
         let plain = Style::new().add_modifier(Modifier::REVERSED);
         let chosen =
@@ -384,18 +384,18 @@ impl Page<'_> {
 /// Why a table has no rows.
 fn nothing(state: &State) -> &'static str {
     match state.view {
-        _ if !state.filter.is_empty() => "no row has that; Esc shows all",
+        _ if !state.filter.is_empty() => "no row contains this text; Esc shows all",
         View::Queue => "nothing is pending",
-        _ if state.change.is_none() => "rates come with the second look",
+        _ if state.change.is_none() => "rates appear after the second interval",
         _ => "nothing yet",
     }
 }
 
-/// The bars of a time: columns of equal length that begin at multiples of it, so that they do not change as time goes on.
+/// The bars of a period: columns of equal length that begin at multiples of it, so that they do not change over time.
 struct Graph {
     /// Seconds of a column.
     step: f64,
-    /// Spans of a column.
+    /// Spans in a column.
     each: usize,
     /// Spans that are over.
     over: usize,
@@ -410,7 +410,7 @@ impl Graph {
         Graph { step: each as f64 * span, each, over: (until / span) as usize, width }
     }
 
-    /// Bytes a second in each of the last columns that are over.
+    /// Bytes per second in each of the last complete columns.
     fn rates(&self, spans: &[u64]) -> Vec<f64> {
         let columns = self.over.min(spans.len()) / self.each;
         let spans = &spans[..columns * self.each];
@@ -419,7 +419,7 @@ impl Graph {
     }
 }
 
-/// Bars in so many lines, the upper one first. What is more than nothing is seen.
+/// Bars in so many lines, the upper one first. Anything above zero is visible.
 fn bars(rates: &[f64], peak: f64, lines: u16) -> Vec<String> {
     const LEVELS: [char; 9] = [' ', '▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
     let level = |rate: f64, line: u16| {
@@ -429,7 +429,7 @@ fn bars(rates: &[f64], peak: f64, lines: u16) -> Vec<String> {
     (0..lines).rev().map(|line| rates.iter().map(|rate| LEVELS[level(*rate, line)]).collect()).collect()
 }
 
-/// How long ago the bars were: at the left, in the middle, at the right.
+/// The time axis: how long ago the left, middle and right bars were.
 fn axis(step: f64, width: usize) -> String {
     let (left, middle) = (format!("-{}", span(step * width as f64)), format!("-{}", span(step * width as f64 / 2.0)));
     let to_middle = (width / 2).saturating_sub(left.len());
@@ -440,7 +440,7 @@ fn axis(step: f64, width: usize) -> String {
     }
 }
 
-/// Seconds as on an axis: `0.1 s`, `60 s`, `5 min`.
+/// Seconds for an axis: `0.1 s`, `60 s`, `5 min`.
 fn span(seconds: f64) -> String {
     match seconds {
         s if s < 10.0 && s.fract() > 0.01 => format!("{s:.1} s"),
@@ -448,7 +448,7 @@ fn span(seconds: f64) -> String {
     }
 }
 
-/// The full and the other part of a bar.
+/// The filled and the empty part of a bar.
 fn gauge(share: f64, width: usize) -> (String, String) {
     let full = ((share.clamp(0.0, 1.0) * width as f64).round() as usize).min(width);
     ("█".repeat(full), "░".repeat(width - full))
@@ -473,7 +473,7 @@ fn fit(text: &str, kind: Kind, width: usize) -> String {
     }
 }
 
-/// The keys, or what is being typed.
+/// The keys, or the filter being typed.
 fn keys(buffer: &mut Buffer, area: Rect, state: &State, theme: Theme) {
     if state.typing {
         let typed = format!("filter: {}_  Enter: keep it, Esc: show all", state.filter);
@@ -493,7 +493,7 @@ fn keys(buffer: &mut Buffer, area: Rect, state: &State, theme: Theme) {
 /// A box over the rest.
 fn help(buffer: &mut Buffer, area: Rect, look: &Look) {
     let mut lines: Vec<Line<'_>> = HELP.map(Line::from).to_vec();
-    // Broken into lines: one more than its length asks for, for what is lost at their ends.
+    // Wrapped: one line more than the length needs, because words end lines early.
     let hidden = look.stats.io_path.not_seen.iter().map(|hidden| format!("not seen: {hidden}"));
     let more: usize = hidden.clone().map(|hidden| hidden.len() / 50).sum();
     lines.extend(hidden.map(Line::from));
@@ -502,7 +502,7 @@ fn help(buffer: &mut Buffer, area: Rect, look: &Look) {
     Clear.render(place, buffer);
     Paragraph::new(lines)
         .wrap(Wrap { trim: false })
-        .block(Block::bordered().title(" any key goes back "))
+        .block(Block::bordered().title(" any key returns "))
         .render(place, buffer);
 }
 

@@ -1,4 +1,4 @@
-//! A line for each interval, for a pipe, a log or a script. Pure.
+//! One line per interval, for a pipe, a log or a script. Pure.
 
 use serde_json::json;
 
@@ -6,7 +6,7 @@ use super::change::Change;
 use super::look::Look;
 use super::shown;
 
-/// The columns are named again after so many lines.
+/// After so many lines the columns are named again.
 pub(super) const NAMED_EVERY: u64 = 20;
 
 /// The columns' names, in two lines. Sizes are in binary units, the time is UTC.
@@ -15,7 +15,7 @@ pub(super) const NAMES: [&str; 2] = [
     "     UTC   fast   slow   fast   slow       /s     /s   read  write  dirty  safe",
 ];
 
-/// What came in an interval that ended at `time`, `hh:mm:ss`. A dash stands for what is not counted, or did not happen.
+/// The figures of an interval that ended at `time`, `hh:mm:ss`. A dash means: not counted, or did not happen.
 pub(super) fn plain(time: &str, look: &Look, change: &Change) -> String {
     let rate = |amount: Option<u64>| shown::or_dash(amount.map(|amount| change.per_second(amount)), shown::size);
     let p99 = |op: &str| shown::or_dash(change.p99(op), shown::latency);
@@ -35,7 +35,7 @@ pub(super) fn plain(time: &str, look: &Look, change: &Change) -> String {
     )
 }
 
-/// The same as a JSON object: amounts of `span` seconds, and not rates, so that nothing is rounded. `time` is the moment in UTC.
+/// The same as a JSON object: amounts in `span` seconds instead of rates, so that nothing is rounded. `time` is in UTC.
 pub(super) fn json(time: &str, mountpoint: &str, look: &Look, change: &Change) -> String {
     let called: Vec<_> = change.operations.iter().filter(|op| op.calls > 0).collect();
     let mut value = json!({

@@ -1,6 +1,6 @@
-//! One look at a mount: the texts of its `.dlio`, taken apart. Pure.
+//! One look at a mount: the parsed texts of its `.dlio`. Pure.
 //!
-//! Only what is shown is read. What another version of the daemon writes, or what was cut off, is an error and no panic.
+//! Only what is shown is read. A text of another version, or one that was cut off, is an error and no panic.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -11,20 +11,20 @@ use crate::json;
 use crate::stats::recording::Checkpoint;
 use crate::stats::render;
 
-/// What the mount said at one moment.
+/// The state of the mount at one moment.
 #[derive(Clone, Debug, Default)]
 pub(in crate::cli) struct Look {
     pub(super) stats: Stats,
     pub(super) timeline: Timeline,
-    /// Those that were asked for.
+    /// The requested table.
     pub(super) files: Option<Files>,
     pub(super) processes: Option<Processes>,
     pub(super) queue: Option<Queue>,
-    /// Oldest first; none if the daemon does not tell.
+    /// Oldest first; empty if the daemon does not report them.
     pub(super) checkpoints: Vec<Checkpoint>,
 }
 
-/// What is shown of `stats.json`. Times are in seconds, sizes in bytes.
+/// The part of `stats.json` that is shown. Times are in seconds, sizes in bytes.
 #[derive(Clone, Debug, Default, Deserialize)]
 pub(super) struct Stats {
     pub(super) safety: Safety,
@@ -100,7 +100,7 @@ pub(super) struct Figures {
     pub(super) latency_log2_us: Vec<u64>,
 }
 
-/// `timeline.json`: an amount for each span of so many seconds since the mount was made.
+/// `timeline.json`: an amount per span of so many seconds since the mount was made.
 #[derive(Clone, Debug, Default, Deserialize)]
 pub(super) struct Timeline {
     pub(super) span: f64,
@@ -113,7 +113,7 @@ pub(super) struct Timeline {
     pub(super) calls: Vec<u64>,
 }
 
-/// Sums of a timeline, or what came between two looks: bytes by tier, and calls.
+/// Sums of a timeline, or of the time between two looks: bytes by tier, and calls.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub(super) struct Amounts {
     pub(super) read_fast: u64,
@@ -124,7 +124,7 @@ pub(super) struct Amounts {
     pub(super) calls: u64,
 }
 
-/// `files.json`, with the moment of its look.
+/// `files.json`, with its moment.
 #[derive(Clone, Debug, Default, Deserialize)]
 pub(super) struct Files {
     #[serde(skip)]
@@ -144,7 +144,7 @@ pub(super) struct File {
     pub(super) before: Done,
 }
 
-/// What a file saw, or a process did.
+/// The calls on a file, or of a process.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 pub(super) struct Done {
     pub(super) opens: u64,
@@ -161,7 +161,7 @@ pub(super) struct Done {
     pub(super) time: f64,
 }
 
-/// `processes.json`, with the moment of its look.
+/// `processes.json`, with its moment.
 #[derive(Clone, Debug, Default, Deserialize)]
 pub(super) struct Processes {
     #[serde(skip)]
@@ -212,13 +212,13 @@ pub(super) struct Checkpoints {
     pub(super) checkpoints: Vec<Checkpoint>,
 }
 
-/// Takes the text of a file of `.dlio` apart. The error says what is wrong with it.
+/// Parses a file of `.dlio`. The error says what is wrong with it.
 pub(super) fn parse<T: serde::de::DeserializeOwned>(text: &str) -> Result<T, String> {
     serde_json::from_str(text).map_err(|e| e.to_string())
 }
 
 impl Timeline {
-    /// As [`parse`]; a timeline in which nothing can be found is none.
+    /// Like [`parse`]; refuses a timeline whose spans make no sense.
     pub(super) fn parse(text: &str) -> Result<Timeline, String> {
         let timeline: Timeline = parse(text)?;
         let sound = timeline.span.is_finite() && timeline.span > 0.0 && timeline.until.is_finite();
@@ -230,7 +230,7 @@ impl Timeline {
         [&self.read_fast, &self.read_slow, &self.written_fast, &self.written_slow, &self.drained]
     }
 
-    /// All that moved since the mount was made.
+    /// Everything that moved since the mount was made.
     pub(super) fn total(&self) -> Amounts {
         let sum = |spans: &[u64]| spans.iter().fold(0u64, |sum, span| sum.saturating_add(*span));
         Amounts {
@@ -298,7 +298,7 @@ impl Done {
         self.bytes_read.saturating_add(self.bytes_written)
     }
 
-    /// Of the bytes that moved, those that the slow tier served; `None` if none moved.
+    /// The share of the moved bytes that the slow tier served; `None` if none moved.
     pub(super) fn slow_share(&self) -> Option<f64> {
         let slow = self.slow_bytes_read as f64 + self.slow_bytes_written as f64;
         (self.bytes() > 0).then(|| slow / self.bytes() as f64)
@@ -306,7 +306,7 @@ impl Done {
 }
 
 impl Safety {
-    /// The line with which `.dlio/stats` begins.
+    /// The first line of `.dlio/stats`.
     pub(super) fn line(&self) -> String {
         let span = |seconds: Option<f64>| seconds.and_then(|s| Duration::try_from_secs_f64(s).ok());
         let safety = render::Safety {
@@ -328,7 +328,7 @@ impl Safety {
         safety.line()
     }
 
-    /// The same in a word.
+    /// The same in one word.
     pub(super) fn word(&self) -> &'static str {
         match self {
             Safety { held: Some(_), .. } => "HELD",

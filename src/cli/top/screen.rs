@@ -1,4 +1,4 @@
-//! The terminal: keys in, a [`State`] out, and everything put back at the end, however it ends.
+//! The terminal: keys in, a [`State`] out. The terminal is restored however it ends.
 
 use std::path::Path;
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
@@ -16,20 +16,20 @@ use super::watch::watch;
 use crate::cli::outcome::{Exit, Failure, Outcome};
 use crate::error::{Context, Error};
 
-/// The screen is drawn at least this often: it says how long nobody has answered.
+/// The screen is drawn at least this often, to show for how long the daemon has not answered.
 const REDRAWN: Duration = Duration::from_secs(1);
 
 /// What the screen waits for.
 enum News {
     Look(Box<Result<Look, Error>>),
     Terminal(Event),
-    /// There are no keys any more.
+    /// The keyboard is gone.
     Closed,
-    /// Somebody wants it to end.
+    /// A signal asked to end.
     Signal,
 }
 
-/// Shows the mount until somebody quits. The error: it is gone.
+/// Shows the mount until the user quits. Errors: the mount is gone.
 pub(super) fn run(mountpoint: &Path, interval: Duration, theme: Theme) -> Outcome {
     let (send, news) = mpsc::channel();
     let _signals = watch_signals(&send)?;
@@ -38,11 +38,11 @@ pub(super) fn run(mountpoint: &Path, interval: Duration, theme: Theme) -> Outcom
     let ask = watch(mountpoint.to_path_buf(), interval, Some(state.view()), move |look| {
         looks.send(News::Look(Box::new(look))).is_ok()
     });
-    // Puts the terminal back when this thread panics, too: that is done before the process aborts.
+    // Restores the terminal even if this thread panics, before the process aborts.
     let mut terminal = ratatui::try_init().at("set up", "the terminal")?;
     read_keys(send);
     let ended = show(&mut terminal, &mut state, theme, &news, |view| {
-        // A look that failed has ended the looking; it is on its way here.
+        // The watching thread has ended with an error, which is on its way here.
         ask.send(view).ok();
     });
     ratatui::restore();
@@ -70,7 +70,7 @@ fn show(
                 Asked::Table => ask(state.view()),
                 Asked::Nothing => {}
             },
-            // Of another size, perhaps: it is drawn anew.
+            // Perhaps of another size: draw it again.
             Ok(News::Terminal(_)) | Err(RecvTimeoutError::Timeout) => {}
             Ok(News::Closed) => return Err(Failure::new(Exit::Failure, "the terminal is gone")),
             Ok(News::Signal) | Err(RecvTimeoutError::Disconnected) => return Ok(Exit::Interrupted),
@@ -78,7 +78,7 @@ fn show(
     }
 }
 
-/// Reads keys from a thread of its own, which ends with the process.
+/// Reads keys on its own thread, which ends with the process.
 fn read_keys(send: Sender<News>) {
     std::thread::spawn(move || {
         loop {

@@ -1,11 +1,11 @@
-//! Numbers as they stand in narrow columns. Pure.
+//! Numbers for narrow columns. Pure.
 
-/// A size or a number of bytes a second in at most five characters, in binary units: `0`, `812`, `1.2K`, `34M`, `1.0G`.
+/// A size or a rate in at most five characters, in binary units: `0`, `812`, `1.2K`, `34M`, `1.0G`.
 pub(super) fn size(n: f64) -> String {
     scaled(n, 1024.0)
 }
 
-/// The same for what is counted, in thousands: `812`, `1.2k`, `34M`.
+/// The same for counts, in thousands: `812`, `1.2k`, `34M`.
 pub(super) fn count(n: f64) -> String {
     scaled(n, 1000.0).replace('K', "k")
 }
@@ -13,12 +13,12 @@ pub(super) fn count(n: f64) -> String {
 fn scaled(n: f64, base: f64) -> String {
     const UNITS: [&str; 7] = ["", "K", "M", "G", "T", "P", "E"];
     let (mut value, mut unit) = (n.max(0.0), 0);
-    // 999.6 would print as 1000, which is one character more.
+    // 999.6 would print as 1000, one character too many.
     while value >= 999.5 && unit + 1 < UNITS.len() {
         (value, unit) = (value / base, unit + 1);
     }
     let text = format!("{value:.*}", usize::from(value < 9.95));
-    // Less than one a second is not nothing, but one is not 1.0.
+    // Less than one per second is not zero, but 1 is not printed as 1.0.
     let text = if unit == 0 { text.trim_end_matches(".0") } else { &text };
     format!("{text}{}", UNITS[unit])
 }
@@ -33,17 +33,17 @@ pub(super) fn latency(seconds: f64) -> String {
     }
 }
 
-/// A share of 1 in at most four characters.
+/// A percentage in at most four characters.
 pub(super) fn percent(share: f64) -> String {
     format!("{:.0}%", (share * 100.0).clamp(0.0, 9999.0))
 }
 
-/// What there is, or a dash.
+/// The value, or a dash.
 pub(super) fn or_dash(value: Option<f64>, shown: impl Fn(f64) -> String) -> String {
     value.map_or_else(|| "-".to_owned(), shown)
 }
 
-/// `text`, or its end behind dots where it has more than `width` characters: the end of a path tells most.
+/// `text`, or dots and its end if it has more than `width` characters: the end of a path says most.
 pub(super) fn end_of(text: &str, width: usize) -> String {
     let chars = text.chars().count();
     if chars <= width {

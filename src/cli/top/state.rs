@@ -1,4 +1,4 @@
-//! What the screen is at a moment: the looks it shows, and what was chosen by keys. Pure: looks and keys in.
+//! The state of the screen: the looks it shows, and the choices made by keys. Pure: looks and keys in.
 
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 
@@ -6,43 +6,43 @@ use super::change::Change;
 use super::look::Look;
 use super::table::{self, Row, Sort, View};
 
-/// Seconds of a column of the throughput, by how far it is zoomed out.
+/// Seconds in a column of the throughput, by zoom.
 const STEPS: [f64; 8] = [0.1, 0.5, 1.0, 2.0, 5.0, 15.0, 60.0, 300.0];
-/// A look that comes sooner than this share of the interval only brings a table.
+/// A look that comes earlier than this share of the interval only updates the table.
 const EARLY: f64 = 0.6;
-/// Rows that a page has: what the screen shows is not known here.
+/// Rows in a page; the height of the screen is not known here.
 const PAGE: usize = 10;
 
-/// All that is drawn.
+/// Everything that is drawn.
 #[derive(Clone, Debug)]
 pub(in crate::cli) struct State {
     pub(super) mountpoint: String,
     /// Seconds between two looks.
     pub(super) interval: f64,
     pub(super) view: View,
-    /// Of each view.
+    /// The order of each view.
     sorts: [Sort; View::ALL.len()],
     pub(super) filter: String,
-    /// The filter is being typed.
+    /// Whether the filter is being typed.
     pub(super) typing: bool,
     pub(super) help: bool,
     pub(super) paused: bool,
-    /// The row that is marked.
+    /// The marked row.
     pub(super) marked: Option<usize>,
     zoom: usize,
-    /// Against which the next one is held.
+    /// The look that the next one is compared with.
     base: Option<Look>,
     pub(super) look: Look,
     pub(super) change: Option<Change>,
-    /// Seconds without an answer, once those are too many.
+    /// Seconds without an answer, if too many.
     pub(super) silent: Option<f64>,
 }
 
-/// What a key asks for beyond the screen.
+/// A request of a key beyond the screen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::cli) enum Asked {
     Nothing,
-    /// The table of another view is to be read.
+    /// Read the table of another view.
     Table,
     Quit,
 }
@@ -68,7 +68,7 @@ impl State {
         }
     }
 
-    /// Whether the mount was looked at.
+    /// Whether there was a look at the mount.
     pub(super) fn base_is_there(&self) -> bool {
         self.base.is_some()
     }
@@ -77,7 +77,7 @@ impl State {
         self.view
     }
 
-    /// Takes a look in. One that comes early, for its table, does not make the time short over which all else is told.
+    /// Takes a look. An early one, made for its table, does not shorten the interval of the other figures.
     pub(in crate::cli) fn take(&mut self, look: Look) {
         self.silent = None;
         if self.paused {
@@ -98,13 +98,13 @@ impl State {
                 self.change = Some(change);
                 *base = look.clone();
             }
-            // Its clock stands: the next one will tell.
+            // The mount's clock has not advanced: wait for the next look.
             (None, _) => {}
         }
         self.look = look;
     }
 
-    /// Nobody has answered for so many seconds.
+    /// The daemon has not answered for so many seconds.
     pub(in crate::cli) fn wait(&mut self, seconds: f64) {
         self.silent = Some(seconds).filter(|seconds| too_long(*seconds, self.interval) && !self.paused);
     }
@@ -117,7 +117,7 @@ impl State {
         table::rows(self.view, &self.look, self.change.as_ref(), self.sort(), &self.filter)
     }
 
-    /// Seconds that a column of the throughput should have.
+    /// The wanted length of a column of the throughput, in seconds.
     pub(super) fn step(&self) -> f64 {
         STEPS[self.zoom]
     }
@@ -170,7 +170,7 @@ impl State {
         Asked::Table
     }
 
-    /// Marks another row; the first one, if none is.
+    /// Marks another row, or the first one if none is marked.
     fn mark(&mut self, to: impl Fn(usize) -> usize) {
         let last = self.rows().len().checked_sub(1);
         self.marked = last.map(|last| self.marked.map_or(0, to).min(last));
@@ -192,12 +192,12 @@ impl State {
     }
 }
 
-/// Whether so many seconds without a look are more than chance.
+/// Whether so many seconds without a look are suspicious.
 pub(super) fn too_long(seconds: f64, interval: f64) -> bool {
     seconds > 3.0 + 2.0 * interval
 }
 
-/// What is said then.
+/// The message for that case.
 pub(super) fn silence(seconds: f64) -> String {
     format!("no answer for {seconds:.0} s: the daemon is stopped, or hangs; dlio-fs status says more")
 }

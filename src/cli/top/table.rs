@@ -1,4 +1,4 @@
-//! The tables: their columns, what stands in them, in which order. Pure.
+//! The tables: their columns, cells and order. Pure.
 
 use std::cmp::Ordering;
 
@@ -20,7 +20,7 @@ pub(in crate::cli) enum View {
 impl View {
     pub(super) const ALL: [View; 4] = [View::Files, View::Processes, View::Operations, View::Queue];
 
-    /// The letter that is underlined is the key.
+    /// The underlined letter is the key.
     pub(super) fn title(self) -> (&'static str, char) {
         match self {
             View::Files => ("files", 'f'),
@@ -39,7 +39,7 @@ impl View {
         }
     }
 
-    /// The column by which it is sorted at first.
+    /// The initial sort column.
     pub(super) fn first_sort(self) -> usize {
         let wanted = if self == View::Queue { "LSN" } else { "BUSY" };
         self.columns().iter().position(|column| column.title == wanted).unwrap_or(0)
@@ -50,23 +50,23 @@ impl View {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Column {
     pub(super) title: &'static str,
-    /// At least; the last column takes what is left.
+    /// The least width; the last column takes the rest.
     pub(super) width: u16,
-    /// Where there is no room for all, the one with the highest number goes first.
+    /// If there is too little room, the columns with the highest numbers are left out first.
     pub(super) spare: u8,
     pub(super) kind: Kind,
 }
 
-/// How a column is aligned and sorted at first.
+/// The alignment and initial order of a column.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
-    /// To the right, the largest first.
+    /// Right, largest first.
     Number,
-    /// To the right, the smallest first.
+    /// Right, smallest first.
     Order,
-    /// To the left, in the order of the alphabet.
+    /// Left, alphabetical.
     Text,
-    /// As a text; where it is too long its end is shown.
+    /// Like a text; a long one is cut at its beginning.
     Path,
 }
 
@@ -123,7 +123,7 @@ const QUEUE: [Column; 8] = [
     column("FILE", 12, 0, Path),
 ];
 
-/// What stands in a column: how it is shown, and, of a number, how it is sorted.
+/// A cell: its text, and for a number its sort key.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Cell {
     pub(super) text: String,
@@ -142,20 +142,20 @@ fn number(value: Option<f64>, shown: impl Fn(f64) -> String) -> Cell {
 #[derive(Clone, Debug, Default)]
 pub(super) struct Row {
     pub(super) cells: Vec<Cell>,
-    /// What does not fit the columns, or all of it.
+    /// The full text, for below the table.
     pub(super) more: String,
     /// Nothing moved.
     pub(super) idle: bool,
 }
 
-/// By which column, and whether the other way round.
+/// The sort column, and whether the order is reversed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Sort {
     pub(super) column: usize,
     pub(super) reverse: bool,
 }
 
-/// The rows of a view in which a cell has `filter`, upper or lower case, in order. What is equal stays in the daemon's order.
+/// The rows of a view with a cell that contains `filter` in any case, sorted. Equal rows keep the daemon's order.
 pub(super) fn rows(view: View, look: &Look, change: Option<&Change>, sort: Sort, filter: &str) -> Vec<Row> {
     let mut rows: Vec<Row> = match (view, change) {
         (View::Files, Some(change)) => change.files.iter().map(file).collect(),
@@ -179,7 +179,7 @@ pub(super) fn rows(view: View, look: &Look, change: Option<&Change>, sort: Sort,
     rows
 }
 
-/// What has no number is less than any.
+/// No number sorts below every number.
 fn by_number(a: &Cell, b: &Cell) -> Ordering {
     let value = |cell: &Cell| cell.value.unwrap_or(f64::NEG_INFINITY);
     value(a).total_cmp(&value(b))
@@ -200,7 +200,7 @@ fn process(busy: &Busy) -> Row {
     Row { cells, more: format!("{} {}", busy.name, busy.cgroup), idle: busy.new.calls() == 0 }
 }
 
-/// Read, written and calls a second, busy, read and written in all.
+/// Read, written and calls per second, busy share, totals read and written.
 fn rates(busy: &Busy) -> Vec<Cell> {
     let rate = |amount: u64| busy.per_second(amount);
     vec![
@@ -215,7 +215,7 @@ fn rates(busy: &Busy) -> Vec<Cell> {
 
 fn operation(op: &OpChange, change: &Change) -> Row {
     let rate = |amount: u64| Some(change.per_second(amount));
-    // Only what moves bytes has a size.
+    // Only operations that move bytes have a size.
     let moves = |value: f64| (op.bytes > 0).then_some(value);
     let of_calls = |value: f64| (op.calls > 0).then_some(value / op.calls as f64);
     let cells = vec![
@@ -263,7 +263,7 @@ fn pending(pending: &Pending) -> Row {
     Row { cells, more, idle: false }
 }
 
-/// What the title of a view says of it beside its name.
+/// The title of a view, after its name.
 pub(super) fn extent(view: View, look: &Look, shown: usize) -> String {
     match view {
         View::Files => look
@@ -278,7 +278,7 @@ pub(super) fn extent(view: View, look: &Look, shown: usize) -> String {
     }
 }
 
-/// The columns that fit, as places in `columns`; the last one is given what is left.
+/// The columns that fit, as indices into `columns`; the last one takes the rest of the width.
 pub(super) fn fitting(columns: &[Column], width: u16) -> Vec<usize> {
     let mut kept: Vec<usize> = (0..columns.len()).collect();
     let needed = |kept: &[usize]| kept.iter().map(|at| columns[*at].width + 1).sum::<u16>().saturating_sub(1);

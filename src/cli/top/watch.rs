@@ -1,5 +1,4 @@
-//! Looks at a mount again and again, from a thread of its own: a daemon that does not answer holds up neither the keys nor
-//! the end.
+//! Polls a mount on its own thread, so that a daemon that does not answer blocks neither the keys nor the exit.
 
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{self, RecvTimeoutError, Sender};
@@ -10,8 +9,8 @@ use super::table::View;
 use crate::cli::talk;
 use crate::error::{Errno, Error, Result};
 
-/// Tells a look every `interval`, until nobody listens (`tell` is false) or one fails. What is sent back is the table that is
-/// wanted from then on, and brings a look at once; at first it is `view`.
+/// Reports a look every `interval`, until `tell` returns false or a look fails. Sending a view chooses the table from
+/// then on and causes a look at once; the first table is `view`.
 pub(super) fn watch(
     mountpoint: PathBuf,
     interval: Duration,
@@ -24,7 +23,7 @@ pub(super) fn watch(
         loop {
             let now = Instant::now();
             if now >= due {
-                // One that came late does not make the next ones come at once.
+                // A late look does not make the next ones come at once.
                 due = (due + interval).max(now + interval / 2);
             }
             let look = look(&mountpoint, view);
@@ -72,7 +71,7 @@ fn look(mountpoint: &Path, view: Option<View>) -> Result<Look> {
     Ok(look)
 }
 
-/// A file of `.dlio` that not every daemon has, or not for everybody: `None` then.
+/// A file of `.dlio`; `None` if the daemon does not have it, or not for this user.
 fn table<T>(mountpoint: &Path, name: &str, parse: impl Fn(&str) -> Result<T, String>) -> Result<Option<T>> {
     match talk::read(mountpoint, name) {
         Ok(text) => parse(&text).map(Some).map_err(|e| misread(mountpoint, name, &e)),
@@ -81,11 +80,11 @@ fn table<T>(mountpoint: &Path, name: &str, parse: impl Fn(&str) -> Result<T, Str
     }
 }
 
-/// A file that every mount has for everybody.
+/// A file that every mount has for every user.
 fn read(mountpoint: &Path, name: &str) -> Result<String> {
     talk::read(mountpoint, name).map_err(|e| match e.errno() {
         Errno::ENOENT => Error::refused(
-            format!("{} is not mounted any more", mountpoint.display()),
+            format!("{} is no longer mounted", mountpoint.display()),
             "mount it again with dlio-fs mount; dlio-fs status lists what is mounted",
         ),
         _ => e,

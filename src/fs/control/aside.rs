@@ -72,7 +72,7 @@ impl Running for Setting {
 fn explained(error: &crate::error::Error) -> String {
     match error {
         crate::error::Error::Io { on_fast: false, .. } => {
-            format!("{error}; nothing is set aside. Where the slow tier takes no copy of it either: --without-copy")
+            format!("{error}; nothing is set aside. If the slow tier does not take the copy either, use --without-copy")
         }
         other => format!("{other}; nothing is set aside"),
     }
@@ -90,7 +90,7 @@ fn list(done: &SetAside, slow: Option<&str>) -> String {
 fn told(done: &SetAside, would: bool) -> String {
     let changes = count(done.events, "change");
     let stays = match done.kept.len() {
-        0 => "the mount shows what the slow tier has".to_owned(),
+        0 => "the mount shows the state of the slow tier".to_owned(),
         names => format!("on the fast tier only: {}, {}", count(names as u64, "name"), bytes(done.bytes)),
     };
     match (would, done.events) {

@@ -15,7 +15,7 @@ pub(super) fn pin(control: &Control, asker: &Asker, names: &[Name]) -> Result<Re
     };
     match pinned {
         Ok(true) => Ok(Reply::ok(format!("{} is pinned", shown(names)))),
-        Ok(false) => Ok(Reply::ok(format!("{} was pinned already", shown(names)))),
+        Ok(false) => Ok(Reply::ok(format!("{} is already pinned", shown(names)))),
         Err(error) => Err(error.to_string()),
     }
 }
@@ -31,8 +31,8 @@ fn pin_for(control: &Control, asker: &Asker, uid: u32, names: &[Name]) -> Result
 
 pub(super) fn unpin(control: &Control, names: &[Name]) -> Result<Reply, String> {
     match control.tiers.unpin_path(&joined(names)) {
-        Ok(true) => Ok(Reply::ok(format!("{} is not pinned any more", shown(names)))),
-        Ok(false) => Err(format!("{} is not pinned; pins lists what is", shown(names))),
+        Ok(true) => Ok(Reply::ok(format!("{} is no longer pinned", shown(names)))),
+        Ok(false) => Err(format!("{} is not pinned; pins lists the pinned paths", shown(names))),
         Err(error) => Err(error.to_string()),
     }
 }

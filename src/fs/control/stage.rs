@@ -67,7 +67,7 @@ pub(super) fn more(control: &Control, number: u64, wanted: Vec<Wanted>) -> Resul
             Ok(joined(&names))
         }
         Wanted::Pattern(_) | Wanted::Promise(_) => {
-            Err("a job takes more paths, no patterns; begin another one with stage glob:".to_owned())
+            Err("a job takes more paths, but no patterns; start another job with stage glob:".to_owned())
         }
     });
     let paths: Vec<_> = paths.collect::<Result<_, _>>()?;
@@ -83,7 +83,7 @@ pub(super) fn more(control: &Control, number: u64, wanted: Vec<Wanted>) -> Resul
 }
 
 pub(super) fn no_job(number: u64) -> String {
-    format!("there is no job {number} any more: .dlio/staging")
+    format!("there is no job {number}: see .dlio/staging")
 }
 
 pub(super) fn watch(number: u64) -> Reply {
@@ -113,12 +113,12 @@ impl Running for Watching {
 
 pub(super) fn cancel(control: &Control, number: Option<u64>) -> Result<Reply, String> {
     match (control.tiers.cancel_staging(number), number) {
-        (0, Some(number)) => Err(format!("job {number} does not run")),
+        (0, Some(number)) => Err(format!("job {number} is not running")),
         (cancelled, _) => Ok(Reply::ok(format!("{} cancelled", render::count(cancelled, "job")))),
     }
 }
 
 pub(super) fn pause(control: &Control, paused: bool) -> Reply {
     control.tiers.pause_staging(paused);
-    Reply::ok(if paused { "staging is paused" } else { "staging goes on" })
+    Reply::ok(if paused { "staging is paused" } else { "staging continues" })
 }

@@ -69,7 +69,7 @@ pub(super) fn front(control: &Control, names: Vec<Name>) -> Result<Reply, String
         Ok(None) => Ok(Reply::ok(format!("{shown} is on the slow tier"))),
         Ok(Some(events)) => {
             let before = render::count(events.saturating_sub(1), "change");
-            Ok(Reply::ok(format!("{shown} is hurried, with {before} published before it")))
+            Ok(Reply::ok(format!("{shown} is moved to the front, with {before} published before it")))
         }
         Err(error) => Err(format!("{shown}: {error}")),
     }
@@ -77,5 +77,5 @@ pub(super) fn front(control: &Control, names: Vec<Name>) -> Result<Reply, String
 
 pub(super) fn pause(control: &Control, paused: bool) -> Reply {
     control.tiers.pause(paused);
-    Reply::ok(if paused { "nothing is copied to the slow tier until it is resumed" } else { "the drain goes on" })
+    Reply::ok(if paused { "nothing is copied to the slow tier until it is resumed" } else { "the drain continues" })
 }

@@ -136,8 +136,8 @@ impl Verification {
                 let (which, remedy) = match bad {
                     Bad::Fast => ("fast", "the slow copy is good: evict the file"),
                     Bad::Slow => ("slow", "the fast copy is good: copy the file, and move the copy into its place"),
-                    Bad::Both => ("both", "neither copy is what was written: restore it from elsewhere"),
-                    Bad::Staged => ("staged", "the slow file counts: evict the file, and its staged copy is gone"),
+                    Bad::Both => ("both", "both copies are damaged: restore it from elsewhere"),
+                    Bad::Staged => ("staged", "the slow file counts: evict the file, which deletes the staged copy"),
                     Bad::Unknown => ("differ", "no hash says which copy is good: compare them"),
                 };
                 format!("{which}: {path} is damaged at byte {at}; {remedy}\n")

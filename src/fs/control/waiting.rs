@@ -24,7 +24,7 @@ pub(super) fn apart<T: Send + 'static>(
         drop(tell.try_send(run(&tiers)));
     });
     if let Err(error) = started {
-        tracing::warn!(%error, name, "no thread for what is wanted");
+        tracing::warn!(%error, name, "no thread to look the files up");
     }
     told
 }

@@ -27,7 +27,7 @@ fn leave_report(control: &Control, window: &str) -> Option<String> {
     let left = recording.at("make", "a recording").and_then(|bytes| reports.leave_recording(job, &bytes));
     Some(match left {
         Ok(path) => format!("report: {}", path.display()),
-        Err(error) => format!("no report is left: {error}"),
+        Err(error) => format!("no report was written: {error}"),
     })
 }
 
@@ -50,5 +50,5 @@ pub(super) fn mark(control: &Control, text: &str) -> Result<Reply, String> {
 }
 
 fn unknown(name: &str) -> String {
-    format!("no closed window {name} whose files are still kept: .dlio/windows")
+    format!("no closed window {name} with its files: see .dlio/windows")
 }

@@ -4,12 +4,11 @@
 //! its epoch belongs to this mount, for which the kernel has the bytes whatever the disk has, or is recorded in
 //! `staged/epochs`:
 //!
-//! 1. before its first copy a mount writes to the file that the epochs after the last one known are taken, and syncs
-//!    it;
-//! 2. a copy asks for its epoch when all its bytes are written, and is told it then;
-//! 3. the epoch is ended: whoever asks from now on is told the next one;
+//! 1. before its first copy, a mount records in that file that the next epochs are taken, and syncs it;
+//! 2. a copy gets its epoch when all its bytes are written;
+//! 3. the epoch ends: later copies get the next one;
 //! 4. the file system is synced;
-//! 5. the file says that the epochs of this mount up to the ended one are durable, and takes one more ahead.
+//! 5. the file records that the epochs of this mount up to the ended one are durable, and takes one more in advance.
 //!
 //! A crash after any step costs the copies of the epochs that the file does not name: no mount reuses their numbers,
 //! and a mount that finds one of these copies removes it. If step 4 or 5 fails, the epoch's copies no longer count, and

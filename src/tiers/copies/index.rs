@@ -521,7 +521,7 @@ impl Tiers {
         if self.copies.has(number)
             && let Err(error) = self.copies.unlink(number, self.copies.condemn(number))
         {
-            tracing::debug!(number, %error, "a staged copy that is of no use could not be removed");
+            tracing::debug!(number, %error, "an outdated staged copy could not be removed");
         }
     }
 

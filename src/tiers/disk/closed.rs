@@ -242,7 +242,7 @@ impl Opener {
         }
         for one in opened.into_iter().rev() {
             if let Err(error) = one.close() {
-                tracing::warn!(%error, "what was opened on the slow tier for one change is not closed again before the next start");
+                tracing::warn!(%error, "a mode that was opened on the slow tier for one change stays open until the next start");
             }
         }
         done
@@ -339,7 +339,7 @@ pub(crate) fn close_again(root: &Arc<dyn Dir>, tmp: &dyn Dir, note: &[u8]) -> Re
     if let Some((perm, paths)) = parse(&text[..size]).filter(|_| !left_out!(CloseAgain)) {
         for path in paths {
             if close_at(root, &path, ino, perm).at("close again on slow", String::from_utf8_lossy(&path))? {
-                tracing::info!(path = %String::from_utf8_lossy(&path), "had been opened on the slow tier for one change when a crash came, and is closed again");
+                tracing::info!(path = %String::from_utf8_lossy(&path), "was opened on the slow tier for one change before a crash; its mode is set back");
                 break;
             }
         }

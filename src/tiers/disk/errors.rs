@@ -61,18 +61,17 @@ pub(crate) fn with_remedy(error: &Error) -> String {
         }
         (_, Errno::EROFS) => "let dlio-fs write to the slow tier: remount its file system for writing",
         (_, Errno::EIO) => {
-            "it is tried again; if the slow tier's file system was shut down (see dmesg), leave with dlio-fs umount --now, \
-             unmount and mount that, and mount again"
+            "it is tried again; if the slow tier's file system was shut down (see dmesg), unmount with dlio-fs umount --now, unmount that file system and mount it again, then mount this"
         }
         (_, Errno::ENOTDIR | Errno::ELOOP) => {
-            "something else has the name of its directory on the slow tier: move that away"
+            "something else has the name of its directory on the slow tier: move it away"
         }
         (_, Errno::ENAMETOOLONG) => "the slow tier does not take this name: rename the file in the mount",
         _ => again,
     };
     let last = match error {
         // A silent tier will answer again. Anything else may be refused for good.
-        Error::Io { on_fast: false, .. } if !is_silence(error) => "; or, last of all, dlio-fs set-aside PATH",
+        Error::Io { on_fast: false, .. } if !is_silence(error) => "; or, as the last resort, dlio-fs set-aside PATH",
         _ => "",
     };
     format!("{error}; {remedy}{last}")
@@ -93,7 +92,7 @@ mod tests {
             let text = with_remedy(&fast(errno));
             assert!(text.starts_with("append log on the fast tier: ") && !text.contains("slow tier"), "{text}");
         }
-        let remedy = "; free space or raise the quota on the slow tier; or, last of all, dlio-fs set-aside PATH";
+        let remedy = "; free space or raise the quota on the slow tier; or, as the last resort, dlio-fs set-aside PATH";
         assert!(with_remedy(&slow(Errno::ENOSPC)).ends_with(remedy));
         let refused = Error::refused("what", "its own remedy");
         assert_eq!(with_remedy(&refused), "what; its own remedy");

@@ -178,7 +178,7 @@ impl Abilities {
         }
         for name in [FILE, OTHER, LINK, SYMLINK, FIFO, DIR, NAME] {
             if let Err(error) = remove_leftover(tmp, name) {
-                tracing::debug!(%error, "what was tried stays in tmp until the next start");
+                tracing::debug!(%error, "a file of these trials stays in tmp until the next start");
             }
         }
         found
@@ -193,17 +193,16 @@ impl Abilities {
 
     /// The missing abilities, each with its outcome.
     pub fn lacking(&self) -> Vec<Lack> {
-        const REFUSED: &str = "setting them is refused, and those that come along with a file are left out";
+        const REFUSED: &str = "setting them is refused, and those of copied files are left out";
         const GIVEN: &str =
-            "all files have what the tier gives, and changing it changes nothing (an NFS export needs no_root_squash)";
+            "all files have those that the tier gives, and changes have no effect (an NFS export needs no_root_squash)";
         const NOT_MADE: &str = "making one is refused";
         const OF_LINKS: &str =
-            "all have what the tier gives: what is set on one it would set on the file that the link names";
-        const FORGOTTEN: &str = "a file that the kernel has forgotten meanwhile looks like somebody else's: a new version of it is kept beside it, \
-             other changes are left out, all are told as conflicts; mount that tier with `-o noforget` (sshfs, exfat-fuse), and anew only when \
-             nothing is pending";
-        const NAMES: &str = "making one that it does not take is refused";
-        const RACE: &str = "a foreign change in the very moment of a publish may be overwritten: change this tree through the mount only";
+            "all have those that the tier gives: it would set those of a link on the file that the link names";
+        const FORGOTTEN: &str = "a file that the kernel has forgotten looks like a foreign one: a new version is kept beside it, other changes are left out, and all are reported as conflicts; mount that tier with `-o noforget` (sshfs, exfat-fuse), and remount it only when nothing is pending";
+        const NAMES: &str = "making one that the tier does not take is refused";
+        const RACE: &str =
+            "a foreign change at the moment of publishing may be overwritten: change this tree through the mount only";
         let all = [
             (self.user_xattrs, "user xattrs", REFUSED),
             (self.acls, "ACLs", REFUSED),
@@ -214,11 +213,11 @@ impl Abilities {
             (self.link_attrs || !self.symlinks, "attributes of symbolic links", OF_LINKS),
             (self.fifos, "special files", NOT_MADE),
             (self.hard_links, "hard links", NOT_MADE),
-            (self.lasting_numbers, "inode numbers that last", FORGOTTEN),
-            (self.any_names, "names of any characters", NAMES),
+            (self.lasting_numbers, "persistent inode numbers", FORGOTTEN),
+            (self.any_names, "names with any characters", NAMES),
             (self.no_replace, "rename with NOREPLACE", RACE),
             (self.exchange, "rename with EXCHANGE", RACE),
-            (self.time_grain < Duration::from_secs(1), "times below a second", "they are compared at its grain"),
+            (self.time_grain < Duration::from_secs(1), "times below a second", "times are compared at its granularity"),
         ];
         all.into_iter().filter(|(able, ..)| !able).map(|(_, what, then)| Lack { what, then }).collect()
     }

@@ -62,7 +62,8 @@ impl Tiers {
             let key = escape(key);
             self.counters.left_out.fetch_add(1, Ordering::Relaxed);
             if self.slow.abilities.has(key.as_bytes()) {
-                self.counters.conflict(format!("/{path}: the slow tier does not take its attribute {key}, left out"));
+                self.counters
+                    .conflict(format!("/{path}: the slow tier does not take its attribute {key}; it is left out"));
                 tracing::warn!(path, key, "the slow tier does not take an attribute of this file; it is left out");
             }
         }

@@ -158,7 +158,7 @@ impl Pool {
             None => file.remove_xattr(SUM),
         };
         if let Err(e) = done {
-            tracing::debug!(error = %e, "an object could not be told its hash");
+            tracing::debug!(error = %e, "the hash of an object could not be stored");
         }
     }
 

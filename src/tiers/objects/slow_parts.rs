@@ -33,7 +33,7 @@ impl SlowTier {
             return Ok(tmp.clone());
         }
         let absent =
-            || io::Error::other(".dlio-fs/tmp of a part of the slow tree is not there; is its file system mounted?");
+            || io::Error::other(".dlio-fs/tmp of a part of the slow tree is missing; is its file system mounted?");
         let recorded = self.parts.recorded.lock().get(part).copied().ok_or_else(absent)?;
         let root = absent_is_none(self.walk(part))?.ok_or_else(absent)?;
         if root.stat(b".")?.ino != recorded.root {
@@ -63,7 +63,7 @@ impl SlowTier {
         // Root may do anything there anyway.
         if ![0, nix::unistd::geteuid().as_raw()].contains(&made.uid) {
             return Err(Error::refused(
-                format!("/{}/.dlio-fs on the slow tier belongs to somebody else", escape(part)),
+                format!("/{}/.dlio-fs on the slow tier belongs to another user", escape(part)),
                 "remove it, or give it to the user who mounts",
             ));
         }

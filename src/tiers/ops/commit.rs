@@ -1,11 +1,11 @@
 //! Gives written data its place in the order, and makes it durable on fast.
 //!
 //! A file's bytes become a *content event* when a writer closes, at fsync, just before a namespace event on the file,
-//! and every `live_after` while it is held open. The event stands for the first `size` bytes the object has then; a
-//! later write below that invalidates the version (see [`FileState::invalidate`]).
+//! and every `live_after` while it is held open. The event stands for the first `size` bytes that the object has then;
+//! a later write below that offset invalidates the version (see [`FileState::invalidate`]).
 //!
-//! D1 of one file: its content is an event, the object and its name are synced, the seal is logged, and the log is
-//! synced up to the seal, and so with every record before it.
+//! To bring one file to D1: commit its content, sync the object and its name, log the seal, and sync the log up to the
+//! seal; that includes every earlier record.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -69,7 +69,7 @@ impl Tiers {
             let alone = || state.writers.load(Ordering::Acquire) == 0;
             if let Err(e) = unseen.and_then(|()| self.commit_if(cx, state, alone)) {
                 // No one is left to tell; the bytes stay bound to the file and `tick` tries again.
-                tracing::error!(ino = state.ino, error = %e, "what was written could not be committed at release");
+                tracing::error!(ino = state.ino, error = %e, "written data could not be committed at release");
             }
         }
         let is_last = state.opens.fetch_sub(1, Ordering::AcqRel) == 1;
@@ -243,8 +243,8 @@ impl Tiers {
         Ok(lsn)
     }
 
-    /// Commits a file that is rewritten all the time through a private copy of its bytes on fast, which no write can
-    /// invalidate. The file goes on in its own object, ahead of that event.
+    /// Commits a file that is constantly rewritten, from a private copy of its bytes on fast, which no write can
+    /// invalidate. The file continues in its own object, ahead of that event.
     pub(crate) fn commit_copy(&self, cx: &Cx, state: &FileState) -> Result<Option<Lsn>> {
         let mut io = state.io.write();
         let (Some(live), Some(frozen)) = (io.object(), self.freeze_if_uncommitted(cx, Some(&mut io))?) else {
@@ -343,7 +343,7 @@ impl Tiers {
         if object.home == Home::Fast {
             // Only for a rescue without a log; the event itself is logged.
             if let Err(e) = Pool::set_name(&*fd, &Named { lsn, ino, path }) {
-                tracing::debug!(ino, error = %e, "an object could not be told its name");
+                tracing::debug!(ino, error = %e, "the name of an object could not be stored");
             }
         }
         Ok(Some(lsn))

@@ -3,15 +3,15 @@
 //! A write goes to the object that the inode has *now*. Before the first byte after a commit changes
 //! ([`Tiers::make_writable`]):
 //!
-//! 1. a clean object's fingerprint is taken back, durably (P6);
-//! 2. a `bind` record says that the file's bytes are ahead of its events (P3);
-//! 3. if it is a byte of a pending version, an `invalidate` record says that this one no longer exists, durably
+//! 1. remove a clean object's fingerprint, durably (P6);
+//! 2. log `bind`: the file's bytes are ahead of its events (P3);
+//! 3. if the byte belongs to a pending version, log `invalidate`: this version no longer exists. The record is made durable
 //!    if the version may count as sealed ([`Tiers::invalidate`], P4);
-//! 4. the byte is written.
+//! 4. write the byte.
 //!
-//! A slow file is copied up at its first write, not at its open; one that is too large, has several names or is pinned
+//! A slow file is copied up at its first write, not at its open. One that is too large, has several names or is pinned
 //! (the kernel reads it directly) is written in place. A file that stops fitting on fast continues on slow from that
-//! point. O_TRUNC starts a new object, so the version before it stays whole until the new one is closed.
+//! point. O_TRUNC starts a new object, so the previous version stays whole until the new one is closed.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -480,13 +480,13 @@ impl Tiers {
         Ok(())
     }
 
-    /// After a write in place: the view takes over what the slow file shows. A pending change of its times from before
-    /// (`overtakes`) is older than the write, and would undo its mtime. The write is not in the order, and neither is
-    /// its time: as an event behind that change it might not find the file under any name. So the change gets another
+    /// After a write in place: the view takes over the attributes of the slow file. A pending change of its times
+    /// (`overtakes`) is older than the write and would undo its mtime. The write is not an event, and its time cannot
+    /// be one either: behind that change it might find the file under no name. So the pending change gets another
     /// meaning:
     ///
-    /// 1. a record says that from here on it sets the time of the write, whoever applies it, after a crash too;
-    /// 2. the change may have been applied since the bytes changed: the time is set once more. Publishing looks for 1
+    /// 1. log `overtaken`: from here on the change sets the time of the write, whoever applies it, even after a crash;
+    /// 2. set the time again, because the change may have been applied since the bytes changed. Publishing looks for 1
     ///    after each change.
     fn changed_in_place(&self, cx: &Cx, state: &FileState, fd: &dyn File, stat: &Stat, overtakes: bool) -> Result<()> {
         let (ino, Stat { size, blocks, mtime, ctime, .. }) = (state.ino, *stat);
@@ -816,11 +816,11 @@ impl Tiers {
 
     /// Moves the bytes from `at` on to the slow tier's `tmp`:
     ///
-    /// 1. the tail is made, with what is behind the point already: nothing, unless the file is not written from its
-    ///    beginning to its end. What is before the point stays where it is. A kill here leaves a tail that the next
-    ///    start puts aside;
-    /// 2. a `bind` record names both parts;
-    /// 3. the file goes on in both.
+    /// 1. make the tail, with the bytes that are already behind the point: none, if the file is written from beginning
+    ///    to end. The bytes before the point stay where they are. A kill here leaves a tail that the next start
+    ///    quarantines;
+    /// 2. log a `bind` that names both parts;
+    /// 3. let the file continue in both.
     fn split(&self, cx: &Cx, state: &FileState, object: ObjectId, at: u64, full: std::io::Error) -> Result<()> {
         let attr = self.getattr(cx, state.ino)?;
         let mut io = state.io.write();
@@ -915,14 +915,14 @@ impl Tiers {
 
     /// Turns the copy of a file into its object, for the first write:
     ///
-    /// 1. the copy says that it is an object with a fingerprint, and no copy any more, durably and with its bytes. A
-    ///    crash here leaves what is no copy and is removed;
-    /// 2. it is renamed into the pool. A crash here leaves an object with a fingerprint, which waits for its file as
-    ///    any other;
-    /// 3. it gets the attributes that the view shows, and its fingerprint is taken back, durably (P6);
-    /// 4. a `bind` record says that the file's bytes are this object, ahead of its events.
+    /// 1. relabel the copy as an object with a fingerprint, and sync label and bytes. A crash here leaves a file in
+    ///    `staged` that is no copy, which the next start removes;
+    /// 2. rename it into the pool. A crash here leaves an object with a fingerprint, which waits for its file like any
+    ///    other;
+    /// 3. give it the attributes that the view shows, and remove its fingerprint, durably (P6);
+    /// 4. log `bind`: the file's bytes are in this object, ahead of its events.
     ///
-    /// Readers of the copy, including the kernel, go on in the same file. `false`: there is no copy.
+    /// Readers of the copy, including the kernel, continue in the same file. `false`: there is no copy.
     fn adopt_copy(&self, cx: &Cx, state: &Arc<FileState>) -> Result<bool> {
         if state.io.read().copy.is_none() {
             return Ok(false);

@@ -4,15 +4,14 @@
 //! since, the background asks the slow tier once. A lookup never waits for that. If no name was asked for, the slow
 //! tier is not asked: the directory is no longer known in full.
 //!
-//! 1. the directory's own times are read. If they are settled and the same as before, nobody has changed a name, and
-//!    that is all;
-//! 2. else it is listed, also if the change was our own: publishing changes the times as well, and what somebody else
-//!    has done beside it does not show in them;
-//! 3. each name that is not what the view knows to be there is looked up, and the view takes it in. Names that are
-//!    pending, that publishing moves, or that have changed since 1 are the view's;
-//! 4. the times of step 1 are kept. They are *settled* if they were the same some seconds before the listing of step 2:
-//!    a change behind that then leaves others, however coarse the tier's clock is. Our clock is compared with none of
-//!    them.
+//! 1. read the directory's own times. If they are settled and unchanged, nobody has changed a name, and the check is
+//!    done;
+//! 2. otherwise list it, even if the change was our own: publishing changes the times as well and would hide what
+//!    somebody else has done;
+//! 3. look up each name that differs from what the view knows, and update the view. Names that are pending, that
+//!    publishing moves, or that have changed since 1 are left to the view;
+//! 4. keep the times of step 1. They are *settled* if they were the same some seconds before the listing of step 2: a
+//!    later change then gets other times, however coarse the tier's clock. Our own clock is compared with none of them.
 //!
 //! While the slow tier does not answer, the known names are trusted: the step waits, and nothing ages.
 
@@ -61,7 +60,7 @@ impl Tiers {
             if is_silence(&error) && self.is_root_silent() {
                 return Err(error);
             }
-            tracing::debug!(%error, "a directory cannot be looked through");
+            tracing::debug!(%error, "a directory cannot be rechecked");
             if is_silence(&error) && error.errno() != Errno::ESTALE {
                 // A bad block, or a server of one part of the tree: while no one can read it, it stays as it was known.
                 self.change_dir(*ino, |dir| dir.checked = ObservedAt::at(self.uptime()));

@@ -50,8 +50,8 @@ impl Tiers {
 
     /// Seals these content events, in order:
     ///
-    /// 1. sync the objects' bytes, after the disk was told to begin with all of them: then one commit of its journal
-    ///    often does for many;
+    /// 1. sync the objects' bytes; the disk starts writing all of them before the first sync, so that one journal
+    ///    commit often serves many;
     /// 2. sync their names;
     /// 3. log the seals (made durable by the caller's log sync).
     fn seal(&self, cx: &Cx, pending: &[(Lsn, Ino, Arc<Content>)]) -> Result<()> {

@@ -147,7 +147,7 @@ impl Check {
             Some(Ok(found)) => {
                 let found = found.map_or("has no id".to_owned(), |id| format!("is {}", escape(id.as_bytes())));
                 let what = format!("the fast tier belongs to the slow tree {}, this one {found}", identity.slow);
-                self.damage("slow:.dlio-fs/id", what, "give its own slow tier; is it mounted?");
+                self.damage("slow:.dlio-fs/id", what, "name its own slow tier; is it mounted?");
                 self.slow = None;
             }
         }
@@ -177,7 +177,7 @@ impl Check {
             }
         };
         if found.torn > 0 {
-            let what = format!("{} bytes at its end are the torn last append of a crash", found.torn);
+            let what = format!("{} bytes at its end are the append that a crash cut off", found.torn);
             match self.repair {
                 true => self.add(Severity::Repaired, "log", format!("{what}; they are cut off"), ""),
                 false => self.add(Severity::Repairable, "log", what, "fsck or the next mount cuts them off"),
@@ -211,7 +211,7 @@ impl Check {
         }
         for name in ["ballast", "spare"] {
             if self.ours.stat(name.as_bytes()).is_err() {
-                let what = "it is missing: the tier was full, or this one sets none aside";
+                let what = "it is missing: the tier was full, or it reserves none";
                 self.add(Severity::Note, name, what, "the next mount makes it again if there is room");
             }
         }
@@ -242,7 +242,7 @@ impl Check {
         }
         for (path, what) in wrong {
             let remedy =
-                "the next mount shows the version before it; what is left of this one, `dlio-fs rescue` restores";
+                "the next mount shows the version before it; `dlio-fs rescue` restores what is left of this one";
             self.damage(path, what, remedy);
         }
     }
@@ -267,15 +267,10 @@ impl Check {
         };
         let lacking = steps.iter().find_map(|(_, step)| lacks(step));
         let count = crate::stats::render::count(steps.len() as u64, "change");
-        let what = format!("{count} of the slow tree were begun together and are perhaps not all done");
+        let what = format!("{count} of the slow tree were begun together and may not all be done");
         let what = lacking.map_or(what.clone(), |lacking| format!("{what}; {lacking}"));
         let place = format!("/{}", escape(step_path(first)));
-        self.add(
-            Severity::Note,
-            place,
-            what,
-            "the next mount goes on with them, and says in its stats what it is held by",
-        );
+        self.add(Severity::Note, place, what, "the next mount continues with them, and its stats say what holds it");
     }
 
     /// Reports nodes that an operator has set aside: they are not on their way to the slow tier.
@@ -292,14 +287,8 @@ impl Check {
                     self.damage(place, format!("it was set aside: {what}"), "see .dlio-fs/saved on the slow tier")
                 }
                 None => {
-                    let what =
-                        "an operator has set it aside: it is on the fast tier, and not on its way to the slow one";
-                    self.add(
-                        Severity::Note,
-                        place,
-                        what,
-                        "write it again, or give it another name, and it is published",
-                    );
+                    let what = "an operator has set it aside: it stays on the fast tier and is not published";
+                    self.add(Severity::Note, place, what, "to publish it, write it again or rename it");
                 }
             }
         }
@@ -358,7 +347,7 @@ impl Check {
         let file = self.pool.open_object(number, Access::Read)?;
         let (fingerprint, name) = (Pool::fingerprint_of(&*file)?, Pool::name_of(&*file)?);
         if fingerprint.is_none() && Pool::claims_to_be_clean(&*file)? {
-            let remedy = "nothing is lost: the slow tier's file is read instead";
+            let remedy = "nothing is lost: the slow file is read instead";
             self.add(Severity::Note, &place, "its fingerprint is not readable", remedy);
         }
         Ok((fingerprint.is_some(), name.map(|named| escape(&named.path))))
@@ -374,9 +363,9 @@ impl Check {
             self.damage(place, what, RESCUE);
         } else if self.repair {
             self.pool.quarantine(number, &what)?;
-            self.add(Severity::Repaired, place, format!("{what}; it is in quarantine now"), "");
+            self.add(Severity::Repaired, place, format!("{what}; it is now in quarantine"), "");
         } else {
-            self.add(Severity::Repairable, place, what, "fsck or the next mount puts it in quarantine");
+            self.add(Severity::Repairable, place, what, "fsck or the next mount moves it to quarantine");
         }
         Ok(())
     }
@@ -399,7 +388,7 @@ impl Check {
     }
 
     fn stray(&mut self, place: String) {
-        self.add(Severity::Note, place, "no daemon made it", "look at it, then move it away; it is never touched");
+        self.add(Severity::Note, place, "no daemon made it", "look at it, then move it away; dlio-fs never touches it");
     }
 
     fn quarantine(&mut self) {

@@ -93,7 +93,7 @@ pub(crate) fn identify(ours: &dyn Dir, slow: &dyn Dir, writable: bool) -> Result
     }
     match slow_id {
         None => Err(Error::refused(
-            "the slow tier has no .dlio-fs/id, but this fast tier has been used with one that has",
+            "the slow tier has no .dlio-fs/id, but the slow tier of this fast tier has one",
             "is the slow tier not mounted? If its tree was moved on purpose, move .dlio-fs with it",
         )),
         Some(id) if id != identity.slow => Err(Error::refused(
@@ -150,7 +150,7 @@ pub(crate) fn read_super(text: &str) -> Result<Super> {
     let identity: Option<Super> = sound.map(toml::from_str).transpose().map_err(unreadable)?;
     identity.filter(|identity| uuid::Uuid::try_parse(&identity.uuid).is_ok()).ok_or_else(|| {
         Error::refused(
-            "the fast tier's .dlio-fs/super is damaged: its checksum does not fit what it says",
+            "the fast tier's .dlio-fs/super is damaged: its checksum is wrong",
             "save its files with `dlio-fs rescue`, then use an empty fast tier",
         )
     })
@@ -194,23 +194,22 @@ pub(crate) fn read_slow_id(slow: &dyn Dir) -> Result<Option<String>> {
         // Only a tier without links and without a rename that refuses to replace can show a file that is not written
         // yet.
         return Err(Error::refused(
-            ".dlio-fs/id on the slow tier is empty: another mount is just writing it, or was cut off",
-            "mount again; if it stays so and nobody else mounts this slow tier, remove that file",
+            ".dlio-fs/id on the slow tier is empty: another mount is writing it, or was cut off",
+            "mount again; if it stays empty and nobody else mounts this slow tier, remove that file",
         ));
     }
     Ok(id)
 }
 
-/// Gives the slow tree an id. Several mounts may begin at the same moment, each with its own fast tier, and all must
-/// end with the same id: the one that is on the tier in the end counts, not the one that a mount has generated.
+/// Gives the slow tree an id. Several mounts may start at the same moment, each with its own fast tier, and all must
+/// end with the same id: the one that ends up on the tier, not the one that a mount has generated.
 ///
-/// 1. an id is written to a file of our own beside `id`, under a name that no other mount takes, and synced: whoever
-///    sees it as `id` sees all of it, also after a power cut;
-/// 2. it is linked to `id`. That fails if `id` is there, so the first one's stays. Where the tier has no links it is
-///    renamed, if it knows a rename that replaces nothing, else `id` is created exclusively and written;
-/// 3. our own file is removed, and the directory synced: `id` is durable, whoever made it, before `super` names it;
-/// 4. `id` is read again, and what it says is the tree's. A server may also have done step 2 although it said that it
-///    had not.
+/// 1. write an id to a file of our own beside `id`, under a name that no other mount takes, and sync it: whoever sees
+///    it as `id` sees all of it, even after a power cut;
+/// 2. link it to `id`. This fails if `id` exists, so the first id stays. On a tier without links rename it with
+///    NOREPLACE, or else create `id` exclusively and write it;
+/// 3. remove our own file, and sync the directory: `id` is durable, whoever made it, before `super` names it;
+/// 4. read `id` again; its content is the tree's id. A server may have done step 2 although it reported a failure.
 ///
 /// A crash between 1 and 3 leaves our own file, which no one reads.
 fn make_slow_id(slow: &dyn Dir, uuid: &str) -> Result<String> {
@@ -235,7 +234,7 @@ fn make_slow_id(slow: &dyn Dir, uuid: &str) -> Result<String> {
     // 4
     read_slow_id(slow)?.ok_or_else(|| {
         Error::refused(
-            "somebody has removed .dlio-fs/id from the slow tier while it was being made",
+            "somebody removed .dlio-fs/id from the slow tier while it was being made",
             "mount again once nobody else changes .dlio-fs there",
         )
     })

@@ -1,6 +1,6 @@
-//! Step 5 of a start: replays the records after `applied`, one by one, into the view. Versions that a power cut has
-//! discarded are left out, and so are records about them: a number of the log may be another inode by now, and a path
-//! may lead elsewhere. `recovery/start.rs` has the steps before and after.
+//! Step 5 of a start: replays the records behind `applied`, one by one, into the view. It leaves out versions that a
+//! power cut made worthless, and records about them, whose numbers and paths may belong to other files by now.
+//! `recovery/start.rs` has the steps before and after.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -218,10 +218,10 @@ impl<'a> Recovery<'a> {
         st.view.set_slow(dir, &name, Some(ino));
         add_subdir(&mut st, dir, 1);
         let shown = st.view.path(ino).map(|path| escape(&path)).unwrap_or_default();
-        tracing::warn!(path = %escape(path), dir = shown, "a directory with changes on their way was removed on the slow tier by somebody else; it is made anew");
-        self.tiers.counters.conflict(format!(
-            "/{shown}: removed on the slow tier by somebody else, made anew for what is on its way to it"
-        ));
+        tracing::warn!(path = %escape(path), dir = shown, "a directory with pending changes was removed on the slow tier by somebody else; it is made again");
+        self.tiers
+            .counters
+            .conflict(format!("/{shown}: removed on the slow tier by somebody else, made again for pending changes"));
         ino
     }
 
@@ -238,7 +238,7 @@ impl<'a> Recovery<'a> {
     /// Keeps an object whose place is gone. It may be the only copy of acknowledged data: a missing directory or name
     /// is no reason to delete it.
     pub(crate) fn put_aside(&mut self, path: &[u8], object: ObjectId) {
-        tracing::error!(path = %escape(path), object = object.number, "its directory is not there any more");
+        tracing::error!(path = %escape(path), object = object.number, "its directory no longer exists");
         self.homeless.extend(each_of([object]).map(|object| (object, escape(path))));
         self.discarded.insert(object);
     }

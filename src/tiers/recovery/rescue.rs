@@ -54,12 +54,12 @@ enum Restored {
 /// boot of the machine.
 pub fn rescue(fast: Arc<dyn Dir>, to: Arc<dyn Dir>, boot: &str) -> Result<RescueReport> {
     if !to.list().at("list", "the target")?.is_empty() {
-        return Err(Error::refused("the target directory is not empty", "give --to an empty directory"));
+        return Err(Error::refused("the target directory is not empty", "name an empty directory with --to"));
     }
     let ours = fast.dir(OURS).map_err(|e| {
         Error::refused(
             format!("this is not a fast tier: no .dlio-fs in it ({e})"),
-            "give the directory that was mounted with --fast",
+            "name the directory that was mounted with --fast",
         )
     })?;
     let mut report = RescueReport::default();
@@ -81,9 +81,7 @@ pub fn rescue(fast: Arc<dyn Dir>, to: Arc<dyn Dir>, boot: &str) -> Result<Rescue
     let Followed { mut tree, discarded, .. } = followed;
     for (object, path) in discarded.iter().filter(|(object, _)| pool.open_kept(**object).is_ok()) {
         let path = crate::path::escape(path);
-        report
-            .unexplained
-            .push(format!("object {object:016x}: {path}, written but not durable when the power was cut"));
+        report.unexplained.push(format!("object {object:016x}: {path}, written but not durable before a power cut"));
     }
     add_unlogged(&pool, &records, &mut tree, &mut report)?;
     for (path, found) in tree {
@@ -91,7 +89,7 @@ pub fn rescue(fast: Arc<dyn Dir>, to: Arc<dyn Dir>, boot: &str) -> Result<Rescue
         match restore(&pool, &*to, &path, &found) {
             Ok(Restored::Whole) => report.restored.push(shown),
             Ok(Restored::Short(has, of)) => {
-                report.short.push(format!("{shown}: {has} of {of} bytes, the rest is zeros"));
+                report.short.push(format!("{shown}: {has} of {of} bytes, the rest are zeros"));
                 report.restored.push(shown);
             }
             Ok(Restored::Elsewhere) => report.unexplained.push(format!("{shown}: its bytes are on the slow tier")),

@@ -1,19 +1,18 @@
 //! The steps of every start: from the state of the two tiers to an engine that is ready to serve.
 //!
-//! 1. the fast tier's layout is made or checked, and the slow tier identified (P7);
-//! 2. the log is read, a torn tail cut; beside that the objects are looked at;
-//! 3. intents behind the last `applied` are finished on the slow tier: their group was under way. One step of it may be
-//!    refused, or have nothing to place any more: from its batch on the events stay pending. Where that batch is half
-//!    done the daemon takes it over (`recovery/takeover.rs`): no step that is refused keeps a mount from starting
-//!    (P15);
-//! 4. copies in `tmp` that nobody will publish are swept;
-//! 5. the records behind `applied` are replayed into the view. After a change of boot, content that was not sealed is
-//!    discarded: the version before it is shown;
-//! 6. objects: the ones in use are attached, clean ones wait for their file, superseded ones are deleted, and what no
-//!    record explains is quarantined;
-//! 7. `start`, new `bind` records and `applied` are logged: the next start need not do 3 again;
-//! 8. what a cut-off writer left waits for a close, a sync or a drain that accepts it as it is; where it has written
-//!    over a pending version, so does everything behind that.
+//! 1. Make or check the fast tier's layout, and identify the slow tier (P7).
+//! 2. Read the log and cut a torn tail. Another thread looks at the objects meanwhile.
+//! 3. Finish the intents behind the last `applied` on the slow tier: their group was under way. If a step is refused,
+//!    or has nothing to place any more, the events from its batch on stay pending. If that batch is half done, the
+//!    daemon takes it over (`recovery/takeover.rs`): no refused step keeps a mount from starting (P15).
+//! 4. Delete copies in `tmp` that nobody will publish.
+//! 5. Replay the records behind `applied` into the view. After another boot, content that was not sealed is discarded,
+//!    and the version before it is shown.
+//! 6. Attach the objects in use, keep clean ones until their file is looked up, delete superseded ones, and quarantine
+//!    those that no record explains.
+//! 7. Log `start`, new `bind` records and `applied`, so that the next start need not repeat 3.
+//! 8. Mark what a cut-off writer left: it waits for a close, a sync or a drain that accepts it as it is. If it
+//!    overwrote a pending version, everything behind that version waits, too.
 //!
 //! A crash after any step repeats it. Step 1 is in `recovery/identity.rs`, step 5 in `recovery/replay.rs`.
 
@@ -267,7 +266,7 @@ impl Recovery<'_> {
         self.mark_cut_off(); // 8
         self.take_over();
         if let Some(error) = self.refused.take() {
-            tracing::warn!(%error, "a change is refused by the slow tier, and what comes behind it waits; it is tried again until it succeeds");
+            tracing::warn!(%error, "the slow tier refuses a change, and everything behind it waits; it is tried again until it succeeds");
             let front = self.tiers.state.lock().queue.front();
             front.into_iter().for_each(|lsn| self.tiers.counters.notes.tried(lsn, WorkKind::Publish, Some(&error)));
             self.tiers.report("publish", Some(&error));
@@ -336,7 +335,7 @@ impl Recovery<'_> {
                 Ok(Met::Lacking) => {
                     tracing::warn!(
                         path,
-                        "what was to be published has been removed from .dlio-fs/tmp on the slow tier by somebody else; it goes again"
+                        "somebody else removed a file to be published from .dlio-fs/tmp on the slow tier; it is copied again"
                     );
                     break;
                 }
@@ -469,7 +468,7 @@ impl Recovery<'_> {
         for part in self.tiers.slow.parts.paths() {
             // A file system may be unmounted now.
             if let Err(error) = sweep(&part) {
-                tracing::warn!(part = escape(&part), %error, "what waits in a part of the slow tree is not looked at");
+                tracing::warn!(part = escape(&part), %error, "the tmp of a part of the slow tree cannot be read");
             }
         }
         Ok(())
@@ -683,7 +682,7 @@ impl Recovery<'_> {
                 continue;
             }
             let homeless =
-                self.homeless.get(&object).map(|path| format!("its directory is not there any more; it was {path}"));
+                self.homeless.get(&object).map(|path| format!("its directory no longer exists; it was {path}"));
             let why = match self.lost.get(&object).or(homeless.as_ref()) {
                 Some(what) => what,
                 None if discarded.contains(&object) => {
@@ -737,7 +736,7 @@ impl Recovery<'_> {
             Err(error) if log::is_full(&error) => error,
             other => return other.map(|()| self.tiers.log.set_room_aside()),
         };
-        tracing::warn!(error = %full, "the fast tier is full: what is on the slow tier, too, makes room for this start");
+        tracing::warn!(error = %full, "the fast tier is full: files that are also on the slow tier are evicted for this start");
         if let Err(error) = self.tiers.free_for_a_start(&|| self.tiers.meet_waiting()) {
             tracing::warn!(%error, "nothing could be evicted");
         }
@@ -755,7 +754,7 @@ impl Recovery<'_> {
         let lacking = self.start_bytes().saturating_sub(space.avail).max(u64::from(space.block));
         let error = Error::refused(
             format!("the fast tier is full: the log lacks {lacking} bytes for this start"),
-            "free as much on its file system, nothing of it is in .dlio-fs; leave the mount, which is read-only until then, and mount it again",
+            "free as much on its file system, outside .dlio-fs; then unmount this read-only mount, and mount it again",
         );
         tracing::warn!("{error}");
         self.tiers.lack(lacking);
@@ -814,7 +813,7 @@ impl Recovery<'_> {
             let path = self.tiers.label(file.ino);
             tracing::warn!(
                 path,
-                "cut off while it was written: not copied down before it is closed, synced or drained"
+                "cut off while it was written: not copied to the slow tier before it is closed, synced or drained"
             );
         }
     }

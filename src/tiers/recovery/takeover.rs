@@ -1,11 +1,10 @@
 //! A group of changes that a start finds half done and cannot finish: one of its steps is refused, or its node is gone.
 //! The start takes the group over, and the daemon continues it like one of its own (P15).
 //!
-//! 1. Before the replay ([`Recovery::take_back`]) the view learns the slow tree as it was before the group: each step
-//!    that is done is taken back there. So the events that it belongs to are replayed as always.
+//! 1. Before the replay ([`Recovery::take_back`]) the view learns the slow tree as it was before the group: finished
+//!    steps are undone in the view. So their events are replayed as usual.
 //! 2. The intents are logged again behind the start's `applied`.
-//! 3. Behind the replay ([`Recovery::take_over`]) the group is put together again, by the inodes and names that the
-//!    view has by now.
+//! 3. After the replay ([`Recovery::take_over`]) the group is rebuilt from the inodes and names that the view has now.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -115,7 +114,7 @@ impl Recovery<'_> {
             let batch = Batch { events, upto, ahead: ahead.collect(), contents: parts.contents };
             Unfinished::taken_over(batch, planned, met)
         };
-        tracing::warn!(upto, "a group of changes that was under way is not finished; the mount goes on with it");
+        tracing::warn!(upto, "a group of changes was under way and is not finished; the mount continues it");
         tiers.take_over(group);
     }
 

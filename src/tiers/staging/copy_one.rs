@@ -1,14 +1,14 @@
 //! Makes a staged copy of a slow file:
 //!
-//! 1. the slow file is opened and looked at. One that was changed a moment ago may change again without a new time: it
-//!    is left alone ([`TierTime`]);
-//! 2. its bytes are copied to `staged/new`, holes as holes;
-//! 3. it is looked at again: if it is not what it was, the copy is thrown away;
-//! 4. the copy is told what it is a copy of, and in which epoch it becomes durable (`copies/epochs.rs`);
-//! 5. with the file's lock held, and if nobody writes to it, the copy is renamed to the place where an open finds it.
+//! 1. open and stat the slow file. If it changed a moment ago, it may change again without a new time, so it gets no
+//!    copy ([`TierTime`]);
+//! 2. copy its bytes to `staged/new`, holes as holes;
+//! 3. stat it again; if it has changed, discard the copy;
+//! 4. record on the copy which file it equals, and in which epoch it becomes durable (`copies/epochs.rs`);
+//! 5. with the file's lock held, and if nobody writes to it, rename the copy to the place where an open finds it.
 //!
-//! A crash leaves a file in `staged/new`, which the next start removes, or after step 5 a copy that counts only if its
-//! epoch was synced. Nothing else needs to be durable: without the name less is staged, and nothing is lost.
+//! A crash leaves a file in `staged/new`, which the next start removes, or, after step 5, a copy that counts only if
+//! its epoch was synced. Nothing else needs to be durable: without the name less is staged, and nothing is lost.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -63,7 +63,7 @@ impl Tiers {
             let mut st = self.state.lock();
             let node = st.view.get_mut(ino).ok_or(Errno::ESTALE)?;
             if node.kind != Kind::File {
-                return Ok(StageOutcome::Unfit("it is no regular file"));
+                return Ok(StageOutcome::Unfit("it is not a regular file"));
             }
             if node.meta().nlink > 1 {
                 return Ok(StageOutcome::Unfit("it has several names"));

@@ -159,7 +159,7 @@ impl Tiers {
         if self.is_as_it_was(one) {
             return Ok(());
         }
-        Err(Error::refused(format!("{} was written over while it was saved", shown()), "try it again"))
+        Err(Error::refused(format!("{} was overwritten while it was saved", shown()), "try it again"))
     }
 
     /// Takes the lock exclusively, so that no earlier write is still on its way.
@@ -187,7 +187,7 @@ fn new_name(above: &dyn Dir) -> Result<(Vec<u8>, Vec<u8>)> {
         }
     }
     Err(Error::refused(
-        ".dlio-fs/saved on the slow tier has a thousand of this second",
+        ".dlio-fs/saved on the slow tier has a thousand directories of this second",
         "remove those that are not needed",
     ))
 }

@@ -1,17 +1,16 @@
 //! Copying sealed versions to the slow tier's `tmp`, in any order, so that publishing is a rename.
 //!
-//! 1. create `c<LSN>` in the `tmp` of the part that it goes to (a leftover of an earlier try goes first);
-//! 2. copy the first `size` bytes, holes as holes, and take their hash. About once a second what was written is synced:
-//!    then it is known what has arrived, and the disk's queue is not filled for others. An error as in 4;
-//! 3. owner, mode, extended attributes, times last;
-//! 4. fsync; an error means: discard and copy again, never a second fsync. Of several small ones the disk was told to
-//!    begin with all before: then one commit of its journal often does for many;
-//! 5. verify length and owner against what was asked for; with `verify = "bytes"` also its bytes, as the slow tier
-//!    gives them back;
-//! 6. look whether the version was invalidated meanwhile: if so, discard.
+//! 1. Create `c<LSN>` in the `tmp` of the part that it goes to, after removing the leftover of an earlier attempt.
+//! 2. Copy the first `size` bytes, holes as holes, and hash them. About once a second sync what was written, to know
+//!    what has arrived and to keep the disk's queue short for others. An error is treated as in 4.
+//! 3. Set owner, mode and extended attributes, then the times.
+//! 4. fsync. After an error discard the copy and copy again; never fsync a second time. The disk starts writing
+//!    several small copies before the first fsync, so that one journal commit often serves many.
+//! 5. Verify length and owner; with `verify = "bytes"` also the bytes, as the slow tier returns them.
+//! 6. Check whether a write has invalidated the version meanwhile: if so, discard the copy.
 //!
-//! A version whose object is already on the slow tier is published by renaming the object: nothing is copied, except
-//! for the head of one in two parts. A write stops that at the next piece.
+//! A version whose object is already on the slow tier is published by renaming the object. Nothing is copied, except
+//! the head of a split file; a write ends that copy at the next piece.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -304,7 +303,7 @@ impl Tiers {
         if whole && at == size && sum.of_size(size) == wanted {
             return Ok(());
         }
-        Err(std::io::Error::other("the slow tier gives back other bytes than were written to it"))
+        Err(std::io::Error::other("the slow tier returns other bytes than were written to it"))
     }
 
     /// Refuses a version whose end the fast tier has lost: it would be copied as zeros, over a good one. A truncation
@@ -318,9 +317,7 @@ impl Tiers {
         let number = content.object().number;
         Err(Error::refused(
             format!("the fast tier has lost the end of {}: {has} of {} bytes", self.label(state.ino), content.size),
-            format!(
-                "leave the mount and mount again: object {number:016x} then goes to quarantine, and the rest goes on"
-            ),
+            format!("unmount and mount again: object {number:016x} then goes to quarantine, and the rest continues"),
         ))
     }
 
@@ -434,9 +431,7 @@ impl Tiers {
         if !open {
             let path = self.label(state.ino);
             return Err(Error::refused(
-                format!(
-                    "the newest bytes of /{path} were in .dlio-fs/tmp on the slow tier, and somebody else has removed them"
-                ),
+                format!("somebody else removed the newest bytes of /{path} from .dlio-fs/tmp on the slow tier"),
                 "write the file again, or remove it; and exclude .dlio-fs from clean-ups of old files",
             ));
         }
@@ -455,7 +450,7 @@ impl Tiers {
         let lsn = if small { self.commit_copy(&cx, state)? } else { self.commit(&cx, state)? };
         let Some(lsn) = lsn else { return Ok(Progress::Idle) };
         self.counters.late_snapshots.fetch_add(1, Ordering::Relaxed);
-        tracing::debug!(ino = state.ino, lsn, "committed a file that is rewritten in place");
+        tracing::debug!(ino = state.ino, lsn, "committed a file that is being rewritten in place");
         Ok(Progress::Did)
     }
 }
@@ -474,6 +469,6 @@ fn verify(file: &dyn File, content: &Content, abilities: &Abilities) -> std::io:
     if as_asked {
         Ok(())
     } else {
-        Err(std::io::Error::other("the slow tier does not have what was written to it (length, owner or mode differ)"))
+        Err(std::io::Error::other("the slow tier did not keep what was written to it (length, owner or mode differ)"))
     }
 }

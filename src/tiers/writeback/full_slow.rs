@@ -1,12 +1,12 @@
 //! A full slow tier with `full_slow = "remove-first"` (P15): removals that wait behind data without room go ahead of
 //! it.
 //!
-//! 1. Which ones may is `model/publish_plan.rs::removable_first`'s: no change in front of them touches what they do.
-//! 2. They are done on the slow tree, by name and inode number, no more than the missing bytes ask for, and counted.
-//! 3. Their events stay in the order. At its turn each one is found done, as behind a crash; so nothing is logged here,
-//!    and a crash between 2 and 3 is like none.
+//! 1. `model/publish_plan.rs::removable_first` chooses them: no earlier change touches the same nodes.
+//! 2. They are applied to the slow tree, by name and inode number, until enough bytes are free, and counted.
+//! 3. Their events stay in the queue. At its turn each is found done, as after a crash. So nothing is logged here, and
+//!    a crash between 2 and 3 does no harm.
 //!
-//! Until then the slow tree lacks the removed files and does not have the earlier changes yet: P1's exception.
+//! Until then the slow tree lacks the removed files but not yet has the earlier changes: an exception to P1.
 
 use std::sync::atomic::Ordering;
 
@@ -34,7 +34,7 @@ impl Tiers {
             match self.remove_first(ino) {
                 Ok(bytes) => freed += bytes,
                 Err(error) => {
-                    tracing::warn!(%error, "what would have made room on the slow tier could not be removed");
+                    tracing::warn!(%error, "a file whose removal would make room on the slow tier could not be removed");
                     break;
                 }
             }
@@ -67,7 +67,7 @@ impl Tiers {
             _ => return Ok(0),
         }
         self.counters.removed_first.fetch_add(1, Ordering::Relaxed);
-        tracing::info!(path = %escape(&path), "the slow tier is full: removed ahead of what was written before its removal");
+        tracing::info!(path = %escape(&path), "the slow tier is full: removed ahead of earlier changes");
         Ok(stat.blocks * 512)
     }
 }

@@ -1,4 +1,4 @@
-//! A group of batches whose intents are logged and whose steps are not all done.
+//! A group of batches whose intents are logged, with steps still to be done.
 
 use std::sync::Arc;
 

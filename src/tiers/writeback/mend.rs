@@ -1,13 +1,13 @@
-//! Repairs what others remove under the publisher: copies that waited in `tmp` (a clean-up of old files goes there,
-//! too), and directories that changes are on their way to.
+//! Repairs what others remove under the publisher: copies that waited in `tmp`, for instance a victim of a clean-up of
+//! old files, and directories that pending changes need.
 //!
-//! - If nothing of the step's batch is done, the group ends in front of it ([`Tiers::cut`]), and the rest is planned
-//!   anew, with the version that the drain copies again, or a newer one if those bytes are gone.
-//! - If the batch is half done, the drain copies the version again, and other nodes are made here; the intent is logged
-//!   again, durably, with the new inode number ([`Tiers::renew`]), before the step is done. If nothing is left of a
-//!   version the step is skipped; a newer one follows.
-//! - An object in `tmp` itself was the only copy: nothing is deleted, the order waits for the file's next version, or
-//!   its end.
+//! - If nothing of the step's batch is done, the group ends before the batch ([`Tiers::cut`]). The rest is planned
+//!   anew, with the version that the drain copies again, or with a newer one if those bytes are gone.
+//! - If the batch is half done, the drain copies the version again; other nodes are made here. The intent is logged
+//!   again, durably, with the new inode number ([`Tiers::renew`]), before the step is applied. If nothing is left of
+//!   the version, the step is skipped; a newer version follows.
+//! - An object in `tmp` itself was the only copy. Nothing is deleted; the order waits until the file is written again
+//!   or removed.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -117,10 +117,7 @@ impl Tiers {
             Some((_, content)) if content.object().needs_slow() => match self.is_superseded(node, lsn) {
                 true => Ok(Mended::Never(Met::Lost)),
                 false => Err(Error::refused(
-                    format!(
-                        "the bytes of /{} were in .dlio-fs/tmp on the slow tier, and somebody else has removed them",
-                        escape(&path)
-                    ),
+                    format!("somebody else removed the bytes of /{} from .dlio-fs/tmp on the slow tier", escape(&path)),
                     "write the file again, or remove it; and exclude .dlio-fs from clean-ups of old files",
                 )),
             },
@@ -275,7 +272,7 @@ impl Tiers {
         let path = escape(step_path(step));
         tracing::warn!(
             path,
-            "what was to be published has been removed from .dlio-fs/tmp on the slow tier by somebody else; it goes again"
+            "somebody else removed a file to be published from .dlio-fs/tmp on the slow tier; it is copied again"
         );
         self.counters
             .conflict(format!("/{path}: removed from .dlio-fs/tmp on the slow tier by somebody else, made again"));
@@ -334,11 +331,10 @@ impl Tiers {
         let path = escape(path);
         tracing::warn!(
             path,
-            "a directory with changes on their way was removed on the slow tier by somebody else; it is made anew"
+            "a directory with pending changes was removed on the slow tier by somebody else; it is made again"
         );
-        self.counters.conflict(format!(
-            "/{path}: removed on the slow tier by somebody else, made anew for what is on its way to it"
-        ));
+        self.counters
+            .conflict(format!("/{path}: removed on the slow tier by somebody else, made again for pending changes"));
         Ok((dir, id))
     }
 
@@ -387,7 +383,7 @@ fn forget_copy(content: &Content) {
 
 pub(crate) fn vanishes(step: &Step) -> Error {
     Error::refused(
-        format!("what is to be published as /{} vanishes from .dlio-fs/tmp on the slow tier", escape(step_path(step))),
-        "exclude .dlio-fs from clean-ups of old files; it is made again until it arrives",
+        format!("the copy of /{} keeps vanishing from .dlio-fs/tmp on the slow tier", escape(step_path(step))),
+        "exclude .dlio-fs from clean-ups of old files; it is made again until it is published",
     )
 }

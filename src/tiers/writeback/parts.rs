@@ -4,13 +4,13 @@
 //! A node that goes to a part waits in a `.dlio-fs/tmp/<uuid>` at that part's root. A name in `tmp` is therefore a
 //! path: the path of the part's root on the slow tier, then the name; for the tree's own root only the name.
 //!
-//! 1. A directory with another device than the one above it is the root of a part: the view knows that
-//!    (`model/view.rs::part_of`). Where the device is the same, the rename out of `tmp` answers EXDEV, and the topmost
-//!    directory into which nothing of ours can be renamed is looked for ([`Tiers::find_part`]).
-//! 2. The part's `tmp` is made, and written down in `<fast>/.dlio-fs/parts` with its inode, durably, before anything is
-//!    made in it. From then on it is reached by its descriptor, and after a start only if it has that inode.
-//! 3. A version is copied there at once. Where it is placed in another part than it was copied for, it is copied from
-//!    `tmp` to `tmp`.
+//! 1. A directory with another device than its parent is the root of a part: the view knows that
+//!    (`model/view.rs::part_of`). If the device is the same, the rename out of `tmp` answers EXDEV; then
+//!    [`Tiers::find_part`] searches for the topmost directory into which nothing of ours can be renamed.
+//! 2. The part's `tmp` is made and recorded in `<fast>/.dlio-fs/parts` with its inode, durably, before anything is made
+//!    in it. From then on it is reached by its descriptor; a start opens it only if it has that inode.
+//! 3. The drain copies a version straight into it. If the version turns out to belong to another part, it is copied
+//!    from `tmp` to `tmp`.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -160,7 +160,10 @@ impl Tiers {
         let Planned { step, effects, .. } = &group.planned[group.met.len()];
         let apart = |step: &Step| {
             Error::refused(
-                format!("/{} goes to another part of the slow tree, where no rename reaches", escape(step_path(step))),
+                format!(
+                    "/{} belongs to another part of the slow tree, which no rename reaches",
+                    escape(step_path(step))
+                ),
                 "move it on the slow tier by `mv`, which copies it",
             )
         };

@@ -1,25 +1,25 @@
 //! Applies the log to the slow tree, in its order.
 //!
-//! One group of events (see `plan`) goes through these steps; a crash after any of them is finished by the next start:
+//! One group of events (`model/publish_plan.rs`) takes these steps. After a crash the next start finishes the group.
 //!
-//! 1. new directories, links and special files are made in `tmp`, complete with their attributes; copies that go to
-//!    several names get their further links there;
-//! 2. `tmp` is synced: what an intent names is there;
-//! 3. the intents are logged and, with every record before them, made durable;
-//! 4. each step is applied: a rename, link, removal or change of attributes, which finds what it expects or leaves both
-//!    versions standing (P11);
-//! 5. the directories are synced: at the end where the file system keeps the order by itself, after each step
-//!    elsewhere; Then the view follows: from here on it knows the slow tier as it is;
-//! 6. files that have not changed since become clean: the fingerprint is durable on their objects. Not before the view
-//!    has followed, or who then lets go of an object finds the version before on the slow tier, or none;
-//! 7. `applied` is logged, behind new `bind` records for files whose bytes are ahead of it;
-//! 8. what is no longer needed is deleted, once 7 is durable.
+//! 1. Make new directories, links and special files in `tmp`, complete with their attributes, and further links of
+//!    copies that go to several names.
+//! 2. Sync `tmp`: whatever an intent will name is there.
+//! 3. Log the intents, and make them and every record before them durable.
+//! 4. Apply each step: a rename, link, removal or change of attributes. It finds what it expects, or keeps both
+//!    versions (P11).
+//! 5. Sync the directories: at the end if the file system keeps its metadata in order, else after each step. Then
+//!    update the view's knowledge of the slow tier.
+//! 6. Mark files that have not changed since as clean: make the fingerprint durable on their objects. If this came
+//!    before the view's update, an eviction in between would show the previous version of the slow tier, or none.
+//! 7. Log `applied`, behind new `bind` records for files whose bytes are ahead of it.
+//! 8. Once 7 is durable, delete what is no longer needed.
 //!
-//! Nodes that go to a part of the tree that no rename reaches wait in a `tmp` of that part (`writeback/parts.rs`).
+//! Nodes for a part of the tree that no rename reaches wait in a `tmp` of that part (`writeback/parts.rs`).
 //!
-//! If someone else removes something from `tmp` between 2 and 4, it is made again (P6): a group ends in front of a
-//! batch of which nothing is done yet, and the rest is planned anew; for a half-done batch the missing node is made
-//! again, and its intent logged again. A directory that someone else has removed is made anew, as the view has it.
+//! If somebody else removes a node from `tmp` between 2 and 4, it is made again (P6). If nothing of its batch is done,
+//! the group ends before that batch and the rest is planned anew. If the batch is half done, the node is made again and
+//! its intent logged again. A directory that somebody else removed is made anew, with the attributes of the view.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -641,8 +641,7 @@ impl Tiers {
         let mut effects = &planned.effects[..];
         if let (Met::Conflict(name), Some(Effect::Name(at, Some(ino)))) = (met, effects.first()) {
             let path = escape(step_path(&planned.step));
-            self.counters
-                .conflict(format!("/{path}: somebody else's has the name, ours is {} beside it", escape(name)));
+            self.counters.conflict(format!("/{path}: a foreign file has the name, ours is {} beside it", escape(name)));
             tracing::warn!(
                 path = %String::from_utf8_lossy(step_path(&planned.step)),
                 ours = %String::from_utf8_lossy(name),
@@ -657,10 +656,10 @@ impl Tiers {
         }
         if *met == Met::Gone {
             let path = escape(step_path(&planned.step));
-            self.counters.conflict(format!("/{path}: not on the slow tier any more as it was, left as it is"));
+            self.counters.conflict(format!("/{path}: changed or gone on the slow tier, left as it is"));
             tracing::warn!(
                 path = %String::from_utf8_lossy(step_path(&planned.step)),
-                "no longer on the slow tier as it was; somebody else changed it, and it is left as it is"
+                "somebody else changed or removed it on the slow tier; it is left as it is"
             );
         }
         if let (Met::LeftOut, Step::Xattr { path, key, .. }) = (met, &planned.step) {

@@ -1,29 +1,29 @@
 //! Takes events that the slow tier refuses for good out of the order (P15), at an operator's command.
 //!
-//! `model/closure.rs` finds the nodes that have to go together. Of these
+//! `model/closure.rs` finds the nodes that must leave together.
 //!
-//! - a file with bytes that the slow tier does not have stays in the view with its object, under its present names, and
-//!   so does a directory, link or special file that it does not have: *set aside*. No event is on its way for it, and
-//!   eviction does not know it;
-//! - for all others the view goes back to the slow tier's state. If the slow tier has, or gets back, an older version
-//!   under the name of a file with an object, that is another node from then on (`model/view.rs::detach`).
+//! - A file with bytes that the slow tier lacks stays in the view with its object, under its present names. So does a
+//!   directory, link or special file that the slow tier lacks. These nodes are *set aside*: they have no pending event,
+//!   and eviction ignores them.
+//! - For all other nodes the view returns to the state of the slow tier. If the slow tier has, or gets back, an older
+//!   version under the name of a file that is set aside, that version becomes another node (`model/view.rs::detach`).
 //!
 //! *Order:*
 //!
-//! 1. what was written gets its place in the order, and is made durable on fast (D1);
-//! 2. the bytes are copied to `saved/` on the slow tier, durably;
-//! 3. nobody publishes, and nobody changes these files: a group that was begun and held ends in front of the batch that
-//!    is not done, which makes its intents void. If more has been written meanwhile, again from 1;
-//! 4. one append: a `saved` record for each node that stays, and `set-aside`, which makes them count and names the
-//!    events. A crash before its end leaves all as it was, but for the copies;
-//! 5. queue and view follow;
-//! 6. the log is synced; the copies that were on their way go.
+//! 1. Commit what was written, and make it durable on fast (D1).
+//! 2. Copy the bytes to `saved/` on the slow tier, durably.
+//! 3. Hold the publisher's lock and those of the files. End a held group before the unfinished batch, which voids its
+//!    intents. If more was written meanwhile, start again at 1.
+//! 4. In one append, log a `saved` record for each node that stays, and `set-aside`, which makes them count and names
+//!    the events. A crash before its end changes nothing, except that the copies exist.
+//! 5. Update queue and view.
+//! 6. Sync the log, and delete the copies in `tmp` that are no longer wanted.
 //!
-//! *Later.* A start believes a `saved` record whether or not `applied` has passed it (`recovery/aside.rs`), so the
-//! record need not be repeated with each group. Before its log segment is dropped the record is logged again
-//! ([`Tiers::drop_log`]), and the segment stays until `applied` has passed the repetition: so a start always finds a
-//! record from before everything that it replays. A new version of such a file, a new name, a rename, or an entry put
-//! into such a directory makes it an event again ([`Tiers::take_up`]); a change of its attributes logs the record anew.
+//! *Later.* A start believes a `saved` record even after `applied` has passed it (`recovery/aside.rs`), so it need not
+//! be repeated with each group. Before its log segment is dropped the record is logged again ([`Tiers::drop_log`]), and
+//! the segment stays until `applied` has passed the repetition. So a start always finds a record older than everything
+//! that it replays. A new version, a new name or a rename of such a file, or an entry put into such a directory, makes
+//! it an event again ([`Tiers::take_up`]); a change of its attributes logs the record again.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -101,7 +101,7 @@ impl Tiers {
             }
         }
         Err(Error::refused(
-            format!("/{} is written to all the time", escape(path)),
+            format!("/{} is being written all the time", escape(path)),
             "end the writer, or close its file, and try again",
         ))
     }
@@ -125,7 +125,7 @@ impl Tiers {
         }
         Err(Error::refused(
             format!("nothing is pending at /{}", escape(path)),
-            "dlio-fs queue says what is, and what holds the order",
+            "dlio-fs queue lists the pending changes, and what holds the order",
         ))
     }
 
@@ -508,7 +508,7 @@ fn ranges(events: &[Lsn]) -> Vec<(Lsn, Lsn)> {
 
 fn half_done() -> Error {
     Error::refused(
-        "a batch with some of it is half done on the slow tier",
-        "what is refused of it has to be allowed on the slow tier once; then it goes on by itself",
+        "a batch with a part of it is half done on the slow tier",
+        "allow the refused change on the slow tier once; then it continues by itself",
     )
 }

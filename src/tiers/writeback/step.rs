@@ -237,7 +237,7 @@ impl SlowTier {
         if place.over.is_some() && left.is_some_and(|left| !place.is_replaced(left)) {
             // Someone else's file, exchanged for ours and not checked before a crash.
             let aside = put_aside(place.tmp);
-            tracing::warn!(aside = %String::from_utf8_lossy(&aside), "a version that somebody else has made is put aside in tmp on the slow tier");
+            tracing::warn!(aside = %String::from_utf8_lossy(&aside), "a foreign version is moved aside in tmp on the slow tier");
             place.from.rename(place.tmp, place.from, &aside, RenameMode::Replace)?;
         }
         let Some((dir, name)) = absent_is_none(self.parent(place.path))? else { return Ok(Met::Lacking) };
