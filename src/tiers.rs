@@ -353,7 +353,7 @@ impl Options {
     }
 }
 
-/// The engine: what every room may hold ([`EngineCore`], which it stands for), and what one room has to itself.
+/// The engine: what every room may hold (its core, for which it stands), and what one room has to itself.
 #[derive(derive_more::Debug, Deref)]
 #[debug("{core:?}")]
 pub struct Tiers {

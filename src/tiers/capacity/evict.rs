@@ -35,7 +35,7 @@ enum Victim {
 pub struct Evictable {
     /// Oldest drained first.
     pub clean: Vec<Ino>,
-    /// Files that only the fast tier has, with paths as in [`Tiers::path_of`]; at most as many as asked for.
+    /// Files that only the fast tier has, with paths as in `path_of`; at most as many as asked for.
     pub dirty: Vec<(Ino, String)>,
     /// Number of files that only the fast tier has.
     pub dirty_files: u64,
