@@ -18,9 +18,9 @@ use dlio_fs::stats::counters::{Call, Op, OpCounters, Tier};
 use dlio_fs::stats::heat::HeatMap;
 use dlio_fs::stats::record::FileRecord;
 use dlio_fs::stats::recording::{
-    Checkpoint, Epoch, Mark, Meta, RecordedFailure, RecordedIoPath, RecordedOperation, RecordedProcess, TierPlace,
-    Writer,
+    Checkpoint, Epoch, Mark, Meta, RecordedFailure, RecordedOperation, RecordedProcess, TierPlace, Writer,
 };
+use dlio_fs::stats::status::IoPathFigures;
 use dlio_fs::stats::timeline::{Amounts, Timeline};
 use dlio_fs::stats::trace::{Block, block};
 use dlio_fs::stats::traced::Traced;
@@ -134,7 +134,7 @@ fn meta() -> Meta {
         slow: place("/hdd", "xfs", 16 << 40, 9 << 40),
         since: 1_795_339_700_000_000_000,
         safety: "SAFE: everything is on the slow tier".into(),
-        io_path: RecordedIoPath {
+        io_path: IoPathFigures {
             name: "exact".into(),
             opens: [("exact".into(), 1)].into(),
             not_seen: vec!["what programs asked of the kernel and it answered by itself".into()],

@@ -81,6 +81,7 @@ use crate::error::{Context, Error, Result};
 use crate::fs::{DlioFs, FsOptions, JobReports, Live, Observer};
 use crate::stats::Stats;
 use crate::stats::recording::{Meta, TierPlace};
+use crate::stats::status::Safety;
 use crate::tiers::disk::os::{OsClock, OsDir};
 use crate::tiers::disk::{Clock, Dir};
 use crate::tiers::{self, Ino, Tiers};
@@ -460,7 +461,7 @@ fn wait_for_the_end(end: &Receiver<End>, tiers: &Tiers, request: &Request, entry
         false if !is_there => {
             warn!("leaving although the mount is still used in another mount namespace; its users there get errors");
         }
-        false => warn!(open_files = tiers.status().open_files, "leaving with files open; their users get errors"),
+        false => warn!(open_files = tiers.status().cache.open_files, "leaving with files open; their users get errors"),
     }
     Ok(())
 }
@@ -520,8 +521,8 @@ fn leave(
     if let Some((reports, observer)) = reports {
         leave_report(reports, observer);
     }
-    let status = tiers.status();
-    let left = Left { files: status.unsafe_files, events: status.pending_events, paths: tiers.unsafe_paths(LEFT_MAX) };
+    let Safety { files, events, .. } = tiers.status().safety;
+    let left = Left { files, events, paths: tiers.unsafe_paths(LEFT_MAX) };
     lock.leave(&left)?;
     if let Some(recorder) = recorder {
         recorder.finish();

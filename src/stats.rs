@@ -1,7 +1,7 @@
 //! The statistics: one registry of exact counters, per operation and per file, and its rendering.
 //!
 //! It knows neither the file system nor the tiers: both push plain numbers into it, and it renders a plain
-//! [`render::Snapshot`] that its caller fills. Every table has a limit, and what exceeds it is counted.
+//! [`status::Status`] that its caller fills. Every table has a limit, and what exceeds it is counted.
 //!
 //! A file's counters are in its [`File`], which open handles hold, so that a read or write touches no table. The latest
 //! few thousand files without an open handle keep their own; those of the others are merged, packed, into the
@@ -26,6 +26,7 @@ pub mod recording;
 pub mod render;
 pub mod safe;
 pub mod staging;
+pub mod status;
 pub mod timeline;
 pub mod trace;
 pub mod traced;

@@ -58,7 +58,7 @@ use crate::error::{Errno, Error, Result};
 use copies::index::Copies;
 use copies::reads::Reads;
 use core::EngineCore;
-use disk::{Kind, NewAttr, Space, Time};
+use disk::{Kind, NewAttr, Time};
 use drain_control::DrainControl;
 use objects::file::FileState;
 use ops::SharedByCalls;
@@ -238,73 +238,6 @@ pub enum Progress {
     Idle,
     /// Nothing to do before this much time has passed.
     Wait(Duration),
-}
-
-/// The engine's state: everything `.dlio/stats` says about the tiers.
-#[derive(Clone, Debug, Default)]
-pub struct Status {
-    /// Files whose newest bytes or names only the fast tier has.
-    pub unsafe_files: u64,
-    pub unsafe_bytes: u64,
-    /// Events not yet published, namespace changes included.
-    pub pending_events: u64,
-    /// Age of the oldest pending event or uncommitted write.
-    pub oldest: Option<Duration>,
-    /// At the recent drain rate, or at its limit; `None` when unknown.
-    pub eta: Option<Duration>,
-    /// Bytes that are not on the slow tier's disk yet.
-    pub to_copy: u64,
-    pub drained_bytes: u64,
-    pub drained_files: u64,
-    pub published_events: u64,
-    /// Bytes copied to the slow tier per second, recently.
-    pub drain_bytes_per_s: u64,
-    pub log_lsn: Lsn,
-    pub durable_lsn: Lsn,
-    pub applied_lsn: Lsn,
-    pub objects: u64,
-    pub evictions: u64,
-    /// Copies of slow files on fast that were found since the start, and their bytes; then copies made since the start.
-    pub copies: u64,
-    pub copies_bytes: u64,
-    pub staged_files: u64,
-    pub staged_bytes: u64,
-    pub known_inodes: u64,
-    pub open_files: u64,
-    /// Batches of more than one step (promise P1's exception), snapshots of late files, in-place writes.
-    pub batches: u64,
-    pub late_snapshots: u64,
-    pub in_place_writes: u64,
-    pub conflicts: u64,
-    /// Attributes and changes of attributes that the slow tier does not take.
-    pub left_out: u64,
-    /// Files removed from a full slow tier ahead of earlier writes (also an exception to promise P1).
-    pub removed_first: u64,
-    /// What an operator has set aside (also an exception to promise P1), the bytes of its files, and for how long.
-    pub aside: u64,
-    pub aside_bytes: u64,
-    pub aside_for: Option<Duration>,
-    pub spilled: u64,
-    /// Versions discarded or files quarantined by the last recovery.
-    pub discarded: u64,
-    /// Pending versions with missing bytes, found by the last recovery.
-    pub damaged: u64,
-    pub quarantined: u64,
-    /// Why publishing stands still, with the remedy; shown first.
-    pub held: Option<String>,
-    /// When the drain hours begin, if the drain waits for them.
-    pub waits_until: Option<String>,
-    /// Set while the slow tier does not answer.
-    pub slow_down: bool,
-    /// Set while the fast tier has failed to read or write within the last minute: new files go to the slow tier.
-    pub fast_fails: bool,
-    /// Set while `max_pending` is reached: changes get ENOSPC.
-    pub refusing: bool,
-    /// Files whose writer was cut off by a crash; a sync, drain or close accepts them as they are.
-    pub interrupted: u64,
-    pub fast: Space,
-    pub slow: Space,
-    pub abilities: Abilities,
 }
 
 /// The engine's options: the configuration, whose fields are those of the options too, and what is derived from it.

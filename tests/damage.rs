@@ -172,7 +172,7 @@ fn publish_all(engine: &Tiers) {
     engine.count_waiter(true);
     step(engine);
     engine.count_waiter(false);
-    assert_eq!(engine.status().pending_events, 0, "{:?}", engine.status().held);
+    assert_eq!(engine.status().safety.events, 0, "{:?}", engine.status().safety.held);
 }
 
 fn find(engine: &Tiers, path: &[&str]) -> Option<Ino> {
@@ -482,7 +482,7 @@ fn a_pending_version_with_missing_bytes_is_put_aside_and_the_one_before_it_shown
         let engine = scene.open(BOOT).unwrap();
         assert_eq!(shown(&engine, "ckpt-3"), Some(content(3)), "{lost}");
         assert_eq!(shown(&engine, "ckpt-7"), None, "{lost}");
-        assert_eq!(engine.status().damaged, 2);
+        assert_eq!(engine.status().exceptions.damaged, 2);
         for i in [4, 5, 6, 8] {
             assert_eq!(shown(&engine, &format!("ckpt-{i}")), Some(content(i + 100)), "{lost}");
         }
@@ -501,7 +501,7 @@ fn a_pending_version_with_missing_bytes_is_put_aside_and_the_one_before_it_shown
             assert!(reasons.iter().all(|why| why.starts_with("damaged: its object has only ")), "{reasons:?}");
             assert_eq!(reasons.len(), 2);
         }
-        assert_eq!(scene.open(BOOT).unwrap().status().damaged, 0, "told once");
+        assert_eq!(scene.open(BOOT).unwrap().status().exceptions.damaged, 0, "told once");
     }
 }
 
@@ -533,7 +533,7 @@ fn bytes_that_go_missing_while_mounted_hold_the_order_and_name_the_file() {
             break;
         }
     }
-    let held = engine.status().held.unwrap();
+    let held = engine.status().safety.held.unwrap();
     assert!(held.contains("run/ckpt-3: 700 of 5103 bytes") && held.contains("mount again"), "{held}");
     assert_eq!(read(&*scene.slow.root().dir(b"run").unwrap(), b"ckpt-3"), content(3));
     drop(engine);
@@ -556,11 +556,11 @@ fn a_segment_that_is_back_although_all_in_it_is_applied_is_no_damage() {
     assert!(!kept.contains(first) && !kept.contains(&old[1].0), "{kept:?}");
     scene.private("log").create(first.as_bytes(), 0o600).unwrap().write_at(bytes, 0).unwrap();
     let engine = scene.open(BOOT).unwrap();
-    assert_eq!(engine.status().held, None);
+    assert_eq!(engine.status().safety.held, None);
     let dir = find(&engine, &["run"]).unwrap();
     put(&engine, dir, 9, &content(9));
     publish_all(&engine);
-    assert_eq!(engine.status().unsafe_files, 0);
+    assert_eq!(engine.status().safety.files, 0);
 }
 
 /// Its records were skipped as if they had never been: nobody compared the numbers.
@@ -572,7 +572,7 @@ fn a_missing_segment_is_damage() {
         scene.private("log").unlink(scene.segments()[lost].as_bytes()).unwrap();
         let before = scene.objects();
         let engine = scene.open(BOOT).unwrap();
-        let held = engine.status().held;
+        let held = engine.status().safety.held;
         step(&engine);
         // Of the first segment all may have been applied.
         let needed = lost > 0 || scene.slow.root().dir(b"run").is_err();
@@ -594,7 +594,7 @@ fn segments_that_are_missing_in_front_are_damage() {
         }
         let before = scene.objects();
         let engine = scene.open(BOOT).unwrap();
-        let held = engine.status().held.unwrap_or_default();
+        let held = engine.status().safety.held.unwrap_or_default();
         assert!(held.contains("missing at its beginning"), "{lost}: {held:?}");
         drop(engine);
         assert!(before.is_subset(&scene.objects()));
@@ -633,7 +633,7 @@ fn a_damaged_record_of_this_boot_is_not_taken_for_a_torn_tail() {
     bytes[last + 12] ^= 1;
     write(&*scene.private("log"), segment.as_bytes(), &bytes);
     let engine = scene.open(BOOT).unwrap();
-    let held = engine.status().held.unwrap();
+    let held = engine.status().safety.held.unwrap();
     assert!(held.contains(&format!("log/{segment}")) && held.contains("are not records; records from"), "{held}");
     drop(engine);
     let kept = scene.log().into_iter().find(|(name, _)| *name == segment).unwrap().1;
@@ -653,7 +653,7 @@ fn what_is_in_quarantine_keeps_its_number() {
         file.write_at(bytes, 0).unwrap();
     };
     stray(3, b"the first");
-    scene.run(BOOT, |engine| assert_eq!(engine.status().quarantined, 1));
+    scene.run(BOOT, |engine| assert_eq!(engine.status().exceptions.quarantined, 1));
     scene.run(BOOT, |engine| {
         for i in 0..5 {
             put(engine, ROOT, i, &content(i));
@@ -718,7 +718,7 @@ fn a_power_cut_is_not_damage() {
         let fast = scene.fast.crash(Lose::Unsynced, rng);
         let slow = scene.slow.crash(Lose::Unsynced, rng);
         let engine = Scene { fast, slow, clock: scene.clock.clone() }.open(OTHER_BOOT).unwrap();
-        assert_eq!((engine.status().held, engine.status().damaged), (None, 0), "seed {seed}");
+        assert_eq!((engine.status().safety.held, engine.status().exceptions.damaged), (None, 0), "seed {seed}");
         for i in 3..9 {
             assert_eq!(shown(&engine, &format!("ckpt-{i}")), Some(content(i + 100)), "seed {seed}");
         }

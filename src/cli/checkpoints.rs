@@ -34,5 +34,5 @@ pub(super) fn run(args: &CheckpointsArgs) -> Outcome {
     let mountpoint = talk::the_mount(args.mountpoint.as_deref())?;
     let name = if args.json { "checkpoints.json" } else { "checkpoints" };
     say(talk::read(&mountpoint, name)?.trim_end())?;
-    Ok(talk::standing(&mountpoint)?.exit())
+    Ok(talk::exit(&talk::status(&mountpoint)?))
 }

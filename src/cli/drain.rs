@@ -66,7 +66,7 @@ pub(super) fn run(args: &DrainArgs) -> Outcome {
     } else {
         say(talk::first_line(&place.mountpoint)?)?
     }
-    let safe = talk::standing(&place.mountpoint)?.safety.safe;
+    let safe = talk::status(&place.mountpoint)?.safety.safe;
     Ok(if safe { Exit::Done } else { Exit::Undrained })
 }
 
@@ -155,7 +155,7 @@ const LOOK: Duration = Duration::from_millis(100);
 /// Waits without a command: a read-only mount drains by itself, and nothing new can come.
 fn watch(mountpoint: &Path, limit: Option<Duration>, mut tell: impl FnMut(&str)) -> Result<Waited, Failure> {
     let begun = Instant::now();
-    while !talk::standing(mountpoint)?.safety.safe {
+    while !talk::status(mountpoint)?.safety.safe {
         if limit.is_some_and(|limit| begun.elapsed() >= limit) {
             return Ok(Waited::TimedOut);
         }

@@ -10,8 +10,9 @@ use bytesize::ByteSize;
 use indicatif::{ProgressBar, ProgressStyle};
 
 use super::outcome::complain;
-use super::talk::{self, Standing};
+use super::talk;
 use crate::stats::render::{count, seconds};
+use crate::stats::status::Status;
 
 /// How often a mount is polled.
 const LOOK: Duration = Duration::from_millis(100);
@@ -47,8 +48,8 @@ impl Progress {
             let mut display = Display::new(off_screen);
             loop {
                 // The caller, which waits for the drain, finds out why the mount does not answer.
-                if let Ok(standing) = talk::standing(&mountpoint) {
-                    display.show(&standing);
+                if let Ok(status) = talk::status(&mountpoint) {
+                    display.show(&status);
                 }
                 if stopped.recv_timeout(LOOK) != Err(RecvTimeoutError::Timeout) {
                     return display.finish();
@@ -130,8 +131,8 @@ impl Display {
         Display { bar, off_screen, total: 0, trouble: None, last_line: None }
     }
 
-    fn show(&mut self, now: &Standing) {
-        let remaining = now.bytes_to_copy();
+    fn show(&mut self, now: &Status) {
+        let remaining = now.pipeline.bytes_to_copy;
         self.total = self.total.max(remaining);
         match &self.bar {
             Some(bar) => {
@@ -186,22 +187,22 @@ fn style_of(template: &str) -> ProgressStyle {
     ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar())
 }
 
-fn left(now: &Standing) -> String {
+fn left(now: &Status) -> String {
     let safety = &now.safety;
     // A copied file that is not published still counts as only on the fast tier.
-    let left = if now.bytes_to_copy() == 0 { safety.bytes } else { now.bytes_to_copy() };
+    let left = if now.pipeline.bytes_to_copy == 0 { safety.bytes } else { now.pipeline.bytes_to_copy };
     let mut text =
         format!("{} left: {}, {} to go", ByteSize(left), count(safety.files, "file"), count(safety.events, "change"));
     if now.pipeline.drain_bytes_per_s > 0 {
         text.push_str(&format!(", {}/s", ByteSize(now.pipeline.drain_bytes_per_s)));
     }
-    if let Some(eta) = safety.eta.and_then(|eta| Duration::try_from_secs_f64(eta).ok()) {
+    if let Some(eta) = safety.eta {
         text.push_str(&format!(", ETA {}", seconds(eta)));
     }
     text
 }
 
-fn trouble(now: &Standing) -> Option<String> {
+fn trouble(now: &Status) -> Option<String> {
     match &now.safety.held {
         Some(why) => Some(format!("held: {why}")),
         None => now.safety.slow_down.then(|| "the slow tier does not answer".to_owned()),

@@ -43,7 +43,7 @@ pub(super) fn run(args: &QueueArgs) -> Outcome {
         false => talk::read(&mountpoint, "queue")?,
     };
     say(text.trim_end())?;
-    Ok(talk::standing(&mountpoint)?.exit())
+    Ok(talk::exit(&talk::status(&mountpoint)?))
 }
 
 fn front(path: &Path) -> Outcome {

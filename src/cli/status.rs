@@ -76,5 +76,5 @@ fn look(mountpoint: &Path, file: &str) -> Result<(String, Exit), Error> {
     if talk::is_dead(mountpoint)? {
         return Err(talk::dead(mountpoint));
     }
-    Ok((talk::read(mountpoint, file)?, talk::standing(mountpoint)?.exit()))
+    Ok((talk::read(mountpoint, file)?, talk::exit(&talk::status(mountpoint)?)))
 }

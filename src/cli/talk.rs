@@ -6,61 +6,22 @@ use std::path::{Path, PathBuf};
 
 use nix::errno::Errno;
 use nix::sys::statvfs::{FsFlags, statvfs};
-use serde::Deserialize;
 
 use super::outcome::{Exit, Failure};
 use crate::error::{Context, Error};
 use crate::json;
 use crate::mount::{self, MountEntry, Pulse};
+use crate::stats::status::{Safety, Status};
 
-/// The part of `.dlio/stats.json` that the commands use.
-#[derive(Clone, Debug, Deserialize)]
-pub(super) struct Standing {
-    pub(super) safety: Safety,
-    pub(super) pipeline: Pipeline,
-    pub(super) exceptions: Exceptions,
-}
-
-#[derive(Clone, Debug, Deserialize)]
-pub(super) struct Safety {
-    pub(super) safe: bool,
-    pub(super) files: u64,
-    pub(super) bytes: u64,
-    pub(super) events: u64,
-    /// Seconds.
-    pub(super) eta: Option<f64>,
-    pub(super) held: Option<String>,
-    pub(super) slow_down: bool,
-    pub(super) fast_fails: bool,
-    pub(super) refusing: bool,
-}
-
-#[derive(Clone, Debug, Deserialize)]
-pub(super) struct Pipeline {
-    pub(super) drain_bytes_per_s: u64,
-    /// `None`: the mount is of an earlier version.
-    pub(super) bytes_to_copy: Option<u64>,
-}
-
-#[derive(Clone, Debug, Deserialize)]
-pub(super) struct Exceptions {
-    pub(super) conflicts: u64,
-}
-
-impl Standing {
-    pub(super) fn bytes_to_copy(&self) -> u64 {
-        self.pipeline.bytes_to_copy.unwrap_or(self.safety.bytes)
-    }
-
-    pub(super) fn exit(&self) -> Exit {
-        let Safety { safe, held, slow_down, fast_fails, refusing, .. } = &self.safety;
-        let degraded = held.is_some() || *slow_down || *fast_fails || *refusing;
-        match (self.exceptions.conflicts, degraded, safe) {
-            (1.., ..) => Exit::Conflict,
-            (0, true, _) => Exit::Degraded,
-            (0, false, false) => Exit::Undrained,
-            (0, false, true) => Exit::Done,
-        }
+/// What a mount's status means for a script.
+pub(super) fn exit(status: &Status) -> Exit {
+    let Safety { safe, held, slow_down, fast_fails, refusing, .. } = &status.safety;
+    let degraded = held.is_some() || *slow_down || *fast_fails || *refusing;
+    match (status.exceptions.conflicts, degraded, safe) {
+        (1.., ..) => Exit::Conflict,
+        (0, true, _) => Exit::Degraded,
+        (0, false, false) => Exit::Undrained,
+        (0, false, true) => Exit::Done,
     }
 }
 
@@ -170,7 +131,7 @@ pub(super) fn dead(mountpoint: &Path) -> Error {
     )
 }
 
-pub(super) fn standing(mountpoint: &Path) -> Result<Standing, Error> {
+pub(super) fn status(mountpoint: &Path) -> Result<Status, Error> {
     let text = read(mountpoint, "stats.json")?;
     serde_json::from_str(&text).map_err(|e| {
         let what = format!("{}: {e}", mountpoint.join(".dlio/stats.json").display());

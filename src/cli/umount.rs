@@ -213,14 +213,14 @@ pub(super) fn leave(mountpoint: &Path) -> Outcome {
 
 fn leave_as(mountpoint: &Path, copies: Copies) -> Result<End, Failure> {
     let daemon = Daemon::of(mountpoint);
-    let standing = talk::standing(mountpoint)?;
+    let safety = talk::status(mountpoint)?.safety;
     let device = mount::mounted_at(&mount::mounts()?, mountpoint).map(|mount| mount.device.clone());
     unmount(mountpoint)?;
     match daemon {
         Some(daemon) => wait_for_end(&daemon, &device.unwrap_or_default(), copies).map(End::Left),
         // Another user's daemon: only its last figures are known.
-        None if standing.safety.safe => Ok(End::Whole),
-        None => Ok(End::Counted(standing.safety.files, standing.safety.events)),
+        None if safety.safe => Ok(End::Whole),
+        None => Ok(End::Counted(safety.files, safety.events)),
     }
 }
 

@@ -150,9 +150,9 @@ impl Control {
         let text = match node {
             Node::Dir => return Err(Errno::EISDIR.into()),
             Node::LatestSafe => return Err(Errno::ELOOP.into()),
-            Node::Stats => self.snapshot_for(&asker).text(),
-            Node::StatsJson => self.snapshot_for(&asker).json(),
-            Node::Metrics => self.snapshot_for(&asker).metrics(),
+            Node::Stats => self.status_for(&asker).text(),
+            Node::StatsJson => self.status_for(&asker).json(),
+            Node::Metrics => self.status_for(&asker).metrics(),
             Node::Files => self.files_for(&asker).text(FILES_SHOWN),
             Node::FilesTsv => self.files_for(&asker).table(),
             Node::FilesJson => self.files_at_hand_for(&asker).json(AT_HAND_SHOWN),

@@ -16,7 +16,7 @@ use dashmap::DashMap;
 use fuser::{BackingId, FopenFlags, InitFlags, KernelConfig};
 
 use crate::config::{IoPath, Rules};
-use crate::stats::render;
+use crate::stats::status::IoPathFigures;
 use crate::tiers::{Ino, Pin};
 
 /// Every read and write comes to us as it was issued.
@@ -107,15 +107,16 @@ impl IoPaths {
     }
 
     /// What was used, and what the statistics cannot know because of it.
-    pub(super) fn figures(&self) -> render::IoPathFigures {
+    pub(super) fn figures(&self) -> IoPathFigures {
         let used = |path: &IoPath| self.rules.uses_io(*path);
-        let opens = IoPath::ALL.into_iter().map(|path| (path.name(), self.opened[path as usize].load(Relaxed)));
+        let opens =
+            IoPath::ALL.into_iter().map(|path| (path.name().to_owned(), self.opened[path as usize].load(Relaxed)));
         let opens = opens.filter(|(name, opens)| *opens > 0 || *name == self.rules.io_otherwise().name());
         let not_seen = IoPath::ALL.iter().filter(|path| used(path)).flat_map(|path| not_seen(*path));
-        render::IoPathFigures {
-            name: self.rules.io_otherwise().name(),
+        IoPathFigures {
+            name: self.rules.io_otherwise().name().to_owned(),
             opens: opens.collect(),
-            not_seen: ALWAYS.iter().chain(not_seen).copied().collect(),
+            not_seen: ALWAYS.iter().chain(not_seen).map(|what| (*what).to_owned()).collect(),
         }
     }
 
@@ -262,7 +263,7 @@ mod tests {
         let kept = FopenFlags::FOPEN_KEEP_CACHE | FopenFlags::FOPEN_NOFLUSH;
         assert_eq!((a.flags(true, false), b.flags(false, true)), (FopenFlags::empty(), kept));
         let figures = paths.figures();
-        assert_eq!((figures.name, figures.opens), ("cached", [("cached", 2)].into()));
+        assert_eq!((&*figures.name, figures.opens), ("cached", [("cached".to_owned(), 2)].into()));
         assert!(figures.not_seen.iter().any(|line| line.contains("page cache answered")));
     }
 

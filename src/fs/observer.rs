@@ -10,11 +10,11 @@ use std::thread;
 use std::time::Duration;
 
 use super::io_paths::IoPaths;
-use super::shown::{path_of, safety, tier};
-use crate::stats::recording::{Checkpoint, Meta, RecordedIoPath, TierPlace};
+use super::shown::path_of;
+use crate::stats::Stats;
+use crate::stats::recording::{Checkpoint, Meta, TierPlace};
 use crate::stats::staging::JobState;
-use crate::stats::{Stats, render};
-use crate::tiers::disk::Space;
+use crate::stats::status::TierSpace;
 use crate::tiers::{Ino, Tiers};
 
 /// See the module.
@@ -85,19 +85,13 @@ impl Observer {
 
     /// What a recording says besides the counters.
     pub fn about(&self) -> Meta {
-        let (status, io) = (self.tiers.status(), self.io.figures());
-        let place = |of: &TierPlace, space: &Space| {
-            let render::TierSpace { total, used, .. } = tier(space);
-            TierPlace { total, used, ..of.clone() }
-        };
+        let status = self.tiers.status();
+        let place =
+            |of: &TierPlace, space: &TierSpace| TierPlace { total: space.total, used: space.used, ..of.clone() };
         Meta {
             checkpoints: self.checkpoints(),
-            safety: safety(&status).line(),
-            io_path: RecordedIoPath {
-                name: io.name.to_owned(),
-                opens: io.opens.iter().map(|(name, opens)| ((*name).to_owned(), *opens)).collect(),
-                not_seen: io.not_seen.iter().map(|what| (*what).to_owned()).collect(),
-            },
+            safety: status.safety.line(),
+            io_path: self.io.figures(),
             fast: place(&self.about.fast, &status.fast),
             slow: place(&self.about.slow, &status.slow),
             plans: self.stats.plans(|ino| self.path_of(ino)),

@@ -10,9 +10,10 @@ use crate::stats::access::Cursor;
 use crate::stats::counters::{Call, Op, OpCounters, Tier};
 use crate::stats::record::FileRecord;
 use crate::stats::recording::{
-    Checkpoint, Epoch, HeatRow, Mark, Meta, RecordedFailure, RecordedHeat, RecordedIoPath, RecordedOperation,
-    RecordedProcess, RecordedTimeline, RecordedWindow, Recording, TierPlace, Writer,
+    Checkpoint, Epoch, HeatRow, Mark, Meta, RecordedFailure, RecordedHeat, RecordedOperation, RecordedProcess,
+    RecordedTimeline, RecordedWindow, Recording, TierPlace, Writer,
 };
+use crate::stats::status::IoPathFigures;
 use crate::stats::trace::{Block, block};
 use crate::stats::traced::Traced;
 
@@ -130,7 +131,7 @@ pub(crate) fn empty() -> Made {
         slow: place("/hdd", "xfs"),
         since: 1_795_339_700_000_000_000,
         until: 10.0,
-        io_path: RecordedIoPath { name: "exact".into(), ..RecordedIoPath::default() },
+        io_path: IoPathFigures { name: "exact".into(), ..IoPathFigures::default() },
         ..Meta::default()
     };
     Made { meta, calls: Vec::new(), paths: Vec::new() }

@@ -9,7 +9,8 @@ use std::time::Duration;
 use serde::Serialize;
 
 pub(super) use crate::stats::counters::nanos;
-use crate::stats::recording::{Meta, RecordedIoPath, Recording};
+use crate::stats::recording::{Meta, Recording};
+use crate::stats::status::IoPathFigures;
 use crate::stats::traced::Traced;
 
 /// No process has this number: Linux gives none above 4,194,304. It stands for events of the mount itself: marks,
@@ -38,7 +39,7 @@ pub(super) struct Completeness<'a> {
     pub(super) since: u64,
     pub(super) from: f64,
     pub(super) until: f64,
-    pub(super) io_path: &'a RecordedIoPath,
+    pub(super) io_path: &'a IoPathFigures,
     /// In the recording.
     pub(super) calls_traced: u64,
     /// Not traced, because the collector did not keep up.
@@ -167,11 +168,7 @@ pub(super) mod sample {
             mountpoint: "/mnt/t".into(),
             since: SINCE,
             until: 0.4,
-            io_path: RecordedIoPath {
-                name: "exact".into(),
-                not_seen: vec!["seeks".into()],
-                ..RecordedIoPath::default()
-            },
+            io_path: IoPathFigures { name: "exact".into(), not_seen: vec!["seeks".into()], ..IoPathFigures::default() },
             processes: vec![process(1, 4711, "python"), process(2, 4712, "python")],
             timeline: RecordedTimeline { span: 0.1, read_fast: vec![0, 0, 500_000, 0], ..RecordedTimeline::default() },
             windows: vec![RecordedWindow {

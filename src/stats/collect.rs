@@ -12,8 +12,8 @@ use super::ops::{self, About};
 use super::processes::of_user;
 use super::record::FileRecord;
 use super::recording::{self, Epoch, Mark, Meta, Writer};
-use super::render::Detected;
 use super::safe::Checkpoint;
+use super::status::Detected;
 use super::trace::{Block, TraceExtent};
 use super::{IsTheirs, Stats, shown_rest};
 

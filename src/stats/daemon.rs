@@ -7,7 +7,7 @@ use nix::sys::resource::{Resource, UsageWho, getrlimit, getrusage};
 use nix::sys::time::{TimeVal, TimeValLike};
 use procfs::process::Process;
 
-use super::render::DaemonFigures;
+use super::status::DaemonFigures;
 
 /// The current usage.
 pub fn usage() -> DaemonFigures {

@@ -10,7 +10,7 @@ use super::access::{Pattern, SIZE_NAMES, SIZES};
 use super::catalog::CatalogExtent;
 use super::counters::Op;
 use super::record::{Common, Field, FileRecord, failed};
-use super::render::{as_seconds, bytes, latency};
+use super::render::{bytes, latency};
 use crate::json;
 
 /// A file's figures, for a report.
@@ -69,7 +69,7 @@ pub struct Done {
     pub bytes_written: u64,
     pub slow_bytes_read: u64,
     pub slow_bytes_written: u64,
-    #[serde(serialize_with = "as_seconds")]
+    #[serde(with = "json::seconds")]
     pub time: Duration,
 }
 

@@ -10,7 +10,7 @@ use prometheus::TextEncoder;
 use prometheus::proto::{Bucket, Counter, Gauge, Histogram, LabelPair, Metric, MetricFamily, MetricType as Type};
 
 use super::counters::{Op, Tier};
-use super::render::{Figures, Snapshot};
+use super::status::{Figures, Status, TierSpace};
 
 /// The content type, for the server. The encoder does not know OpenMetrics, so there is no choice.
 pub const CONTENT_TYPE: &str = prometheus::TEXT_FORMAT;
@@ -22,7 +22,7 @@ const BOUNDS: std::ops::RangeInclusive<usize> = 3..=27;
 /// Names with one value each, without labels.
 type Plain = (&'static str, &'static str, f64);
 
-impl Snapshot {
+impl Status {
     /// The text of `.dlio/metrics`. Ends with a newline.
     pub fn metrics(&self) -> String {
         let mut families = vec![self.info()];
@@ -46,12 +46,12 @@ impl Snapshot {
     }
 
     fn info(&self) -> MetricFamily {
-        let labels = [("version", self.version), ("io_path", self.io_path.name)];
+        let labels = [("version", &*self.version), ("io_path", &self.io_path.name)];
         family("dliofs_build_info", "Always 1; the labels say what runs.", Type::GAUGE, [gauge(&labels, 1.0)])
     }
 
     fn gauges(&self) -> impl Iterator<Item = Plain> {
-        let Snapshot { safety, pipeline, log, cache, exceptions, slow_calls, .. } = self;
+        let Status { safety, pipeline, log, cache, exceptions, slow_calls, .. } = self;
         let is = |yes: bool| f64::from(u8::from(yes));
         [
             ("dliofs_safe", "1 if everything is on the slow tier.", is(safety.safe)),
@@ -100,7 +100,7 @@ impl Snapshot {
     }
 
     fn counters(&self) -> impl Iterator<Item = (&'static str, &'static str, u64)> {
-        let Snapshot { pipeline, exceptions, slow_calls, .. } = self;
+        let Status { pipeline, exceptions, slow_calls, .. } = self;
         [
             ("dliofs_published_events_total", "Changes applied to the slow tier.", pipeline.published_events),
             ("dliofs_drained_files_total", "Versions copied to the slow tier.", pipeline.drained_files),
@@ -130,7 +130,7 @@ impl Snapshot {
     }
 
     fn tiers(&self) -> [MetricFamily; 3] {
-        let each = |name, help, of: fn(&super::render::TierSpace) -> u64| {
+        let each = |name, help, of: fn(&TierSpace) -> u64| {
             let tiers = [("fast", &self.fast), ("slow", &self.slow)];
             let samples = tiers.map(|(tier, figures)| gauge(&[("tier", tier)], of(figures) as f64));
             family(name, help, Type::GAUGE, samples)
@@ -181,7 +181,7 @@ impl Snapshot {
         ]
     }
 
-    /// Bytes moved, and look-ups of missing names: sums of [`Snapshot::per_operation`] that a dashboard needs by
+    /// Bytes moved, and look-ups of missing names: sums of [`Status::per_operation`] that a dashboard needs by
     /// themselves, and from the beginning.
     fn bytes(&self) -> [MetricFamily; 3] {
         let each = |name, help, ops: &[Op]| {
@@ -194,7 +194,7 @@ impl Snapshot {
         };
         let is_negative = |op: &str, errno: &str| op == Op::Lookup.name() && errno == "ENOENT";
         let negative: u64 =
-            self.failures.iter().filter(|f| is_negative(f.op, &f.errno)).map(|failure| failure.calls).sum();
+            self.failures.iter().filter(|f| is_negative(&f.op, &f.errno)).map(|failure| failure.calls).sum();
         [
             each("dliofs_read_bytes_total", "Bytes read by the applications.", &[Op::Read]),
             each("dliofs_written_bytes_total", "Bytes written or copied by them.", &[Op::Write, Op::CopyFileRange]),
@@ -209,14 +209,14 @@ impl Snapshot {
 
     fn per_operation(&self) -> [MetricFamily; 3] {
         let served = || {
-            let tiers = self.operations.iter().flat_map(|line| line.tiers.iter().map(|served| (line.op, served)));
-            tiers.map(|(op, (tier, figures))| ([("op", op), ("tier", *tier)], figures))
+            let tiers = self.operations.iter().flat_map(|line| line.tiers.iter().map(|served| (&*line.op, served)));
+            tiers.map(|(op, (tier, figures))| ([("op", op), ("tier", &**tier)], figures))
         };
         let calls = served().map(|(labels, figures)| counter(&labels, figures.calls as f64));
         let failures = self
             .failures
             .iter()
-            .map(|failure| counter(&[("op", failure.op), ("errno", &failure.errno)], failure.calls as f64));
+            .map(|failure| counter(&[("op", &*failure.op), ("errno", &failure.errno)], failure.calls as f64));
         let timed = served().filter(|(_, figures)| figures.p50.is_some());
         [
             family("dliofs_ops_total", "Calls of the applications, as FUSE names them.", Type::COUNTER, calls),

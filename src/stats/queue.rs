@@ -6,7 +6,7 @@ use std::time::Duration;
 use serde::Serialize;
 use strum::IntoStaticStr;
 
-use super::render::{as_optional_seconds, as_seconds, bytes, count, one_line, seconds};
+use super::render::{bytes, count, one_line, seconds};
 use crate::json;
 
 /// The pending events in the order in which they will be published. Durations are in seconds, sizes in bytes; the JSON
@@ -48,12 +48,12 @@ pub struct PendingEvent {
     pub done: Option<u64>,
     /// Why it is held, with the remedy.
     pub reason: Option<String>,
-    #[serde(serialize_with = "as_seconds")]
+    #[serde(with = "json::seconds")]
     pub age: Duration,
     /// Failed attempts to copy or publish it.
     pub tries: u32,
     /// Time until it is published; `None` if unknown.
-    #[serde(serialize_with = "as_optional_seconds")]
+    #[serde(with = "json::optional_seconds")]
     pub eta: Option<Duration>,
 }
 

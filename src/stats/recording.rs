@@ -16,7 +16,7 @@
 //! incomplete. Numbers are little-endian; a changed order of operations or of a record's numbers requires another
 //! version of the format.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::time::Duration;
 
@@ -30,6 +30,7 @@ use super::plans;
 use super::processes::{Identity, ProcessFigures};
 use super::record::{FileRecord, read_number, write_number};
 pub use super::safe::Checkpoint;
+use super::status::IoPathFigures;
 use super::trace::block;
 use super::trace::{self, Block};
 use super::traced::Traced;
@@ -74,7 +75,7 @@ pub struct Meta {
     pub window: Option<String>,
     /// The first line of `.dlio/stats`.
     pub safety: String,
-    pub io_path: RecordedIoPath,
+    pub io_path: IoPathFigures,
     pub operations: Vec<RecordedOperation>,
     pub failures: Vec<RecordedFailure>,
     pub processes: Vec<RecordedProcess>,
@@ -99,15 +100,6 @@ pub struct TierPlace {
     pub kind: String,
     pub total: u64,
     pub used: u64,
-}
-
-/// Which paths the contents of files took, and what those hide.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(default)]
-pub struct RecordedIoPath {
-    pub name: String,
-    pub opens: BTreeMap<String, u64>,
-    pub not_seen: Vec<String>,
 }
 
 /// One operation as one tier served it.

@@ -1,324 +1,25 @@
-//! Snapshots for people and scripts: text, and JSON with the same content. Pure: a snapshot in, a string out.
+//! A mount's status for people and scripts: text, and JSON with the same content. Pure: a status in, a string out.
 //!
 //! The first line of the text answers whether everything is on the slow tier, and names what stands in the way. Paths
-//! appear only where a problem's own text has them; [`Snapshot::for_others`] removes that text.
+//! appear only where a problem's own text has them; [`Status::for_others`] removes that text.
 
-use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::time::Duration;
 
-use serde::Serialize;
-
-use super::catalog::CatalogExtent;
-use super::counters::{self, BUCKETS, Op, OpFigures};
-use super::trace;
-use crate::error::Errno;
+use super::status::{
+    Exceptions, FailureCount, Figures, IoPathFigures, LongestCall, Operation, Safety, Status, TierSpace,
+};
+use super::trace::TraceExtent;
 use crate::json;
 
 /// Longer estimates are not shown: the rate was measured while next to nothing moved.
 const ETA_MAX: Duration = Duration::from_secs(7 * 24 * 3600);
 
-/// The content of `.dlio/stats`. Durations are in seconds, sizes in bytes. The JSON keys are the field names.
-#[derive(Clone, Debug, Serialize)]
-pub struct Snapshot {
-    pub safety: Safety,
-    pub version: &'static str,
-    /// Since 1970.
-    #[serde(serialize_with = "json::as_timestamp")]
-    pub mounted_at: Duration,
-    #[serde(serialize_with = "as_seconds")]
-    pub mounted_for: Duration,
-    pub fast: TierSpace,
-    pub slow: TierSpace,
-    pub pipeline: Pipeline,
-    pub log: LogFigures,
-    pub cache: Cache,
-    pub exceptions: Exceptions,
-    pub slow_abilities: SlowAbilities,
-    pub slow_calls: SlowCalls,
-    pub io_path: IoPathFigures,
-    pub operations: Vec<Operation>,
-    pub failures: Vec<FailureCount>,
-    /// Whether operations are counted.
-    pub profile: bool,
-    /// The extent of the files' records.
-    pub files: CatalogExtent,
-    pub found: Detected,
-    pub daemon: DaemonFigures,
-    /// Where the metrics are served over HTTP.
-    pub metrics_addr: Option<String>,
-}
-
-/// What was found in the calls as they came, and how many of them are traced.
-#[derive(Clone, Debug, Default, Serialize)]
-pub struct Detected {
-    pub trace: trace::TraceExtent,
-    /// Bursts of writes so far.
-    pub checkpoints: u64,
-    /// The last one: its bytes, how long it was written, how long after that the slow tier had it (or how long that has
-    /// taken so far), and how long after the one before it began.
-    pub checkpoint_bytes: u64,
-    #[serde(serialize_with = "as_seconds")]
-    pub checkpoint_absorb: Duration,
-    #[serde(serialize_with = "as_seconds")]
-    pub checkpoint_at_risk: Duration,
-    #[serde(serialize_with = "as_seconds")]
-    pub checkpoint_interval: Duration,
-    /// The current pass over the data; 0 before a second one has begun.
-    pub epoch: u64,
-    /// How long the previous one took.
-    #[serde(serialize_with = "as_seconds")]
-    pub epoch_duration: Duration,
-}
-
-/// Whether losing the fast tier now would lose anything, and what stands in the way.
-#[derive(Clone, Debug, Default, Serialize)]
-pub struct Safety {
-    /// Nothing is only on the fast tier.
-    pub safe: bool,
-    pub files: u64,
-    pub bytes: u64,
-    /// Events the slow tier does not have yet: contents, and changes of names and attributes.
-    pub events: u64,
-    #[serde(serialize_with = "as_optional_seconds")]
-    pub oldest: Option<Duration>,
-    #[serde(serialize_with = "as_optional_seconds")]
-    pub eta: Option<Duration>,
-    /// Why publishing stands still, with the remedy.
-    pub held: Option<String>,
-    /// When the drain's hours begin, if it waits for them.
-    pub waits_until: Option<String>,
-    /// The slow tier does not answer.
-    pub slow_down: bool,
-    /// The fast tier has failed to read or write within the last minute.
-    pub fast_fails: bool,
-    /// `max_pending` is reached: changes get ENOSPC.
-    pub refusing: bool,
-    /// Files whose writer was cut off by a crash.
-    pub interrupted: u64,
-    /// What an operator has set aside, and the bytes of its files: not on the slow tier, and not on its way.
-    pub aside: u64,
-    pub aside_bytes: u64,
-}
-
-#[derive(Clone, Debug, Default, Serialize)]
-pub struct TierSpace {
-    pub total: u64,
-    pub used: u64,
-    pub available: u64,
-}
-
-#[derive(Clone, Debug, Default, Serialize)]
-pub struct Pipeline {
-    pub pending_events: u64,
-    pub published_events: u64,
-    pub drained_files: u64,
-    pub drained_bytes: u64,
-    pub drain_bytes_per_s: u64,
-    /// Bytes that are not on the slow tier's disk yet: for a file being copied, those that have not arrived.
-    pub bytes_to_copy: u64,
-    pub evictions: u64,
-    /// Copies of slow files on the fast tier, as far as they were found since the start, and their bytes.
-    pub copies: u64,
-    pub copies_bytes: u64,
-    /// Copies made since the start.
-    pub staged_files: u64,
-    pub staged_bytes: u64,
-}
-
-/// Log sequence numbers: the last one given, the last durable on fast, the last applied to slow.
-#[derive(Clone, Debug, Default, Serialize)]
-pub struct LogFigures {
-    pub lsn: u64,
-    pub durable_lsn: u64,
-    pub applied_lsn: u64,
-}
-
-#[derive(Clone, Debug, Default, Serialize)]
-pub struct Cache {
-    pub objects: u64,
-    pub known_inodes: u64,
-    pub open_files: u64,
-    /// One for each open.
-    pub open_handles: u64,
-}
-
-/// Counts of exceptions to the order of publishing, and of what recovery found.
-#[derive(Clone, Debug, Default, Serialize)]
-pub struct Exceptions {
-    pub batches: u64,
-    pub late_snapshots: u64,
-    pub in_place_writes: u64,
-    pub conflicts: u64,
-    /// Attributes, and changes of them, that the slow tier does not support.
-    pub left_out: u64,
-    /// Files removed from a full slow tier ahead of earlier changes.
-    pub removed_first: u64,
-    /// Files, directories and links that an operator has set aside, the bytes of the files, and for how long.
-    pub aside: u64,
-    pub aside_bytes: u64,
-    #[serde(serialize_with = "as_optional_seconds")]
-    pub aside_for: Option<Duration>,
-    pub spilled: u64,
-    pub discarded: u64,
-    pub damaged: u64,
-    pub quarantined: u64,
-}
-
-/// What the slow tier was able to do at the start. Abilities that were not tried are taken to be there.
-#[derive(Clone, Debug, Default, Serialize)]
-pub struct SlowAbilities {
-    pub user_xattrs: bool,
-    pub acls: bool,
-    pub owners: bool,
-    pub groups: bool,
-    pub modes: bool,
-    pub symlinks: bool,
-    pub symlink_attrs: bool,
-    pub fifos: bool,
-    pub hard_links: bool,
-    pub lasting_inode_numbers: bool,
-    pub any_names: bool,
-    pub rename_exchange: bool,
-    pub rename_noreplace: bool,
-    #[serde(serialize_with = "as_seconds")]
-    pub time_grain: Duration,
-}
-
-/// Operations that had to wait for the slow tier.
-#[derive(Clone, Debug, Default, Serialize)]
-pub struct SlowCalls {
-    /// Calls waiting for a thread.
-    pub waiting: usize,
-    /// The one that has waited longest, if more than five seconds.
-    pub longest: Option<LongestCall>,
-    /// Calls of one user that may wait for a thread.
-    pub limit: usize,
-    /// Calls that run at once; more if some hang.
-    pub threads: usize,
-    pub served: u64,
-    /// Answered EIO because the slow tier took longer than the bounded wait.
-    pub timed_out: u64,
-    /// Answered EIO at once because `limit` calls of one user were waiting.
-    pub refused: u64,
-}
-
-/// Who waits for what.
-#[derive(Clone, Debug, Serialize)]
-pub struct LongestCall {
-    pub seconds: u64,
-    pub about: String,
-}
-
-/// Which paths file contents take, and what that hides from these figures.
-#[derive(Clone, Debug, Serialize)]
-pub struct IoPathFigures {
-    /// The mount's path; rules may choose another for some files.
-    pub name: &'static str,
-    /// How many opens took each path.
-    pub opens: BTreeMap<&'static str, u64>,
-    pub not_seen: Vec<&'static str>,
-}
-
-/// The machine resources that the daemon uses; `None` if the system does not report one.
-#[derive(Clone, Debug, Default, Serialize)]
-pub struct DaemonFigures {
-    /// Processor time since it started.
-    #[serde(serialize_with = "as_optional_seconds")]
-    pub cpu: Option<Duration>,
-    pub resident_bytes: Option<u64>,
-    pub descriptors: Option<u64>,
-    pub descriptors_max: Option<u64>,
-}
-
-#[derive(Clone, Debug, Serialize)]
-pub struct Operation {
-    pub op: &'static str,
-    #[serde(flatten)]
-    pub all: Figures,
-    /// The same, for each tier that served them.
-    pub tiers: BTreeMap<&'static str, Figures>,
-}
-
-#[derive(Clone, Debug, Serialize)]
-pub struct Figures {
-    pub calls: u64,
-    pub errors: u64,
-    pub bytes: u64,
-    #[serde(serialize_with = "as_seconds")]
-    pub total: Duration,
-    #[serde(serialize_with = "as_optional_seconds")]
-    pub p50: Option<Duration>,
-    #[serde(serialize_with = "as_optional_seconds")]
-    pub p90: Option<Duration>,
-    #[serde(serialize_with = "as_optional_seconds")]
-    pub p99: Option<Duration>,
-    #[serde(serialize_with = "as_optional_seconds")]
-    pub p999: Option<Duration>,
-    #[serde(serialize_with = "as_seconds")]
-    pub max: Duration,
-    /// Calls by latency: element `i` counts those shorter than `2^i` microseconds that no element before it counts.
-    pub latency_log2_us: [u64; BUCKETS],
-}
-
-/// How often an operation failed with an error.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct FailureCount {
-    pub op: &'static str,
-    /// `ENOENT` and the like.
-    pub errno: String,
-    pub calls: u64,
-}
-
-impl From<&OpFigures> for Figures {
-    fn from(figures: &OpFigures) -> Self {
-        Figures {
-            calls: figures.calls,
-            errors: figures.errors,
-            bytes: figures.bytes,
-            total: figures.total,
-            p50: figures.quantile(0.5),
-            p90: figures.quantile(0.9),
-            p99: figures.quantile(0.99),
-            p999: figures.quantile(0.999),
-            max: figures.max,
-            latency_log2_us: figures.by_powers_of_two(),
-        }
-    }
-}
-
-impl Operation {
-    /// One operation each, from figures in the order of operations, tier by tier.
-    pub fn all(figures: Vec<(Op, counters::Tier, OpFigures)>) -> Vec<Operation> {
-        let tiers = |of: &[(Op, counters::Tier, OpFigures)]| {
-            of.iter().map(|(_, tier, figures)| (tier.name(), figures.into())).collect()
-        };
-        let together = |of: &[(Op, counters::Tier, OpFigures)]| {
-            let mut sum = of[0].2.clone();
-            of[1..].iter().for_each(|(_, _, figures)| sum.add(figures));
-            sum
-        };
-        let same = figures.chunk_by(|a, b| a.0 == b.0);
-        same.map(|of| Operation { op: of[0].0.name(), all: (&together(of)).into(), tiers: tiers(of) }).collect()
-    }
-}
-
-impl FailureCount {
-    /// Most frequent first.
-    pub fn all(counts: Vec<(Op, Errno, u64)>) -> Vec<FailureCount> {
-        let one =
-            |(op, errno, calls): (Op, Errno, u64)| FailureCount { op: op.name(), errno: format!("{errno:?}"), calls };
-        let mut all: Vec<_> = counts.into_iter().map(one).collect();
-        all.sort_by(|a, b| b.calls.cmp(&a.calls).then_with(|| (a.op, &a.errno).cmp(&(b.op, &b.errno))));
-        all
-    }
-}
-
-impl Snapshot {
-    /// The snapshot for users other than the mount's owner: a problem is reported without its text, which may name a
+impl Status {
+    /// The status for users other than the mount's owner: a problem is reported without its text, which may name a
     /// path.
     pub fn for_others(self) -> Self {
-        Snapshot { safety: self.safety.for_others(), ..self }
+        Status { safety: self.safety.for_others(), ..self }
     }
 
     /// The text of `.dlio/stats`. Ends with a newline.
@@ -336,7 +37,7 @@ impl Snapshot {
     }
 
     fn sections(&self, out: &mut String) -> std::fmt::Result {
-        let Snapshot { pipeline, log, cache, exceptions, slow_calls, files, .. } = self;
+        let Status { pipeline, log, cache, exceptions, slow_calls, files, .. } = self;
         writeln!(out, "dlio-fs {}, mounted for {}", self.version, seconds(self.mounted_for))?;
         writeln!(out, "fast tier    {}", self.fast.line())?;
         writeln!(out, "slow tier    {}", self.slow.line())?;
@@ -418,7 +119,7 @@ impl Snapshot {
         if files.unnamed > 0 {
             writeln!(out, "             FULL: files that are new are counted by what their names end in")?;
         }
-        let trace::TraceExtent { calls, collected, dropped, unwritten, .. } = self.found.trace;
+        let TraceExtent { calls, collected, dropped, unwritten, .. } = self.found.trace;
         writeln!(out, "traced       {}, the latest {calls} in memory", count(collected, "call"))?;
         if dropped + unwritten > 0 {
             writeln!(
@@ -439,7 +140,7 @@ fn operation_table(out: &mut String, operations: &[Operation]) -> std::fmt::Resu
     out.push('\n');
     row(out, ["operation", "calls", "errors", "bytes", "mean", "p50 <", "p99 <", "max"])?;
     for line in operations {
-        row(out, cells(line.op, &line.all).each_ref().map(String::as_str))?;
+        row(out, cells(&line.op, &line.all).each_ref().map(String::as_str))?;
         // If both tiers served it: the figures of the slow one.
         if let (Some(slow), true) = (line.tiers.get("slow"), line.tiers.len() > 1) {
             row(out, cells("  on slow", slow).each_ref().map(String::as_str))?;
@@ -480,7 +181,7 @@ fn failure_list(out: &mut String, failures: &[FailureCount]) -> std::fmt::Result
 }
 
 impl Safety {
-    /// See [`Snapshot::for_others`].
+    /// See [`Status::for_others`].
     pub fn for_others(self) -> Self {
         Safety { held: self.held.map(|_| "see .dlio/stats as the owner of the mount".to_owned()), ..self }
     }
@@ -583,18 +284,13 @@ pub fn one_line(text: &str) -> String {
     text.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
-pub(super) fn as_seconds<S: serde::Serializer>(span: &Duration, to: S) -> Result<S::Ok, S::Error> {
-    to.serialize_f64(span.as_secs_f64())
-}
-
-pub(super) fn as_optional_seconds<S: serde::Serializer>(span: &Option<Duration>, to: S) -> Result<S::Ok, S::Error> {
-    span.map(|span| span.as_secs_f64()).serialize(to)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::stats::counters::{Call, OpCounters};
+    use crate::error::Errno;
+    use crate::stats::catalog::CatalogExtent;
+    use crate::stats::counters::{self, Call, Op, OpCounters};
+    use crate::stats::status::{DaemonFigures, Detected, LogFigures, SlowCalls};
 
     const GIB: u64 = 1 << 30;
 
@@ -609,27 +305,24 @@ mod tests {
         }
     }
 
-    fn snapshot(safety: Safety) -> Snapshot {
+    fn status(safety: Safety) -> Status {
         let counters = OpCounters::default();
         let (op, began, took) = (Op::Read, Duration::ZERO, Duration::from_micros(100));
         let tier = counters::Tier::Fast;
         counters.record(&Call { op, began, took, offset: 0, bytes: 4096, errno: None, tier });
         let forgotten = OpCounters::default();
         forgotten.record_untimed(9);
-        Snapshot {
+        Status {
             safety,
-            version: "1.2.3",
-            mounted_at: Duration::ZERO,
+            version: "1.2.3".into(),
             mounted_for: Duration::from_secs(90),
             fast: TierSpace { total: 10 * GIB, used: GIB, available: 9 * GIB },
-            slow: TierSpace::default(),
-            pipeline: Pipeline::default(),
             log: LogFigures { lsn: 12, durable_lsn: 11, applied_lsn: 10 },
-            cache: Cache::default(),
-            exceptions: Exceptions::default(),
-            slow_abilities: SlowAbilities::default(),
-            slow_calls: SlowCalls::default(),
-            io_path: IoPathFigures { name: "exact", opens: [("exact", 3)].into(), not_seen: vec!["lseek"] },
+            io_path: IoPathFigures {
+                name: "exact".into(),
+                opens: [("exact".into(), 3)].into(),
+                not_seen: vec!["lseek".into()],
+            },
             operations: Operation::all(vec![
                 (Op::Read, tier, counters.figures()),
                 (Op::Read, counters::Tier::Slow, counters.figures()),
@@ -639,18 +332,19 @@ mod tests {
             profile: true,
             files: CatalogExtent { files: 3, bytes: 400, limit_bytes: 1 << 20, unnamed: 0 },
             found: Detected {
-                trace: trace::TraceExtent { collected: 12, calls: 9, ..Default::default() },
+                trace: TraceExtent { collected: 12, calls: 9, ..Default::default() },
                 ..Detected::default()
             },
             daemon: DaemonFigures { cpu: Some(Duration::from_millis(1500)), ..DaemonFigures::default() },
             metrics_addr: Some("0.0.0.0:9464".into()),
+            ..Status::default()
         }
     }
 
     /// What a facade with integer counters and histograms of single calls would lose.
     #[test]
     fn metrics_have_parts_of_seconds_and_the_exact_sum_of_durations() {
-        let text = snapshot(unsafe_now()).metrics();
+        let text = status(unsafe_now()).metrics();
         let of_read = |sample: &str| format!("dliofs_op_duration_seconds_{sample}");
         for line in [
             "# TYPE process_cpu_seconds_total counter",
@@ -700,17 +394,17 @@ mod tests {
     #[test]
     fn others_learn_of_a_problem_but_not_of_the_path_in_its_text() {
         let held = Safety { held: Some("rename /secret/run: EDQUOT".into()), ..unsafe_now() };
-        let shown = snapshot(held.clone()).for_others();
+        let shown = status(held.clone()).for_others();
         for text in [shown.text(), shown.json()] {
             assert!(!text.contains("secret"), "{text}");
         }
         assert!(shown.text().lines().next().expect("a line").contains("HELD"));
-        assert!(snapshot(held).text().contains("secret"), "the owner sees all of it");
+        assert!(status(held).text().contains("secret"), "the owner sees all of it");
     }
 
     #[test]
     fn text_fits_a_terminal_of_80_columns() {
-        let mut full = snapshot(unsafe_now());
+        let mut full = status(unsafe_now());
         full.fast = TierSpace { total: 9999 * GIB, used: 999 * GIB, available: 999 * GIB };
         full.pipeline.pending_events = 999_999;
         full.exceptions = Exceptions { batches: 9999, conflicts: 99, spilled: 999, ..Exceptions::default() };
@@ -723,7 +417,7 @@ mod tests {
 
     #[test]
     fn text_lists_every_operation_and_what_is_not_seen() {
-        let text = snapshot(unsafe_now()).text();
+        let text = status(unsafe_now()).text();
         assert!(text.starts_with("NOT SAFE: "));
         assert!(text.ends_with('\n'));
         assert!(text.contains("LSN 12, durable 11, applied 10"), "{text}");
@@ -742,7 +436,7 @@ mod tests {
 
     #[test]
     fn json_has_the_same_content() {
-        let value: serde_json::Value = serde_json::from_str(&snapshot(unsafe_now()).json()).expect("valid JSON");
+        let value: serde_json::Value = serde_json::from_str(&status(unsafe_now()).json()).expect("valid JSON");
         assert_eq!(value["safety"]["safe"], false);
         assert_eq!(value["safety"]["files"], 2);
         assert_eq!(value["safety"]["oldest"], 14.9);

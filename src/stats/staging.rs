@@ -6,7 +6,7 @@ use std::time::Duration;
 use serde::Serialize;
 use strum::IntoStaticStr;
 
-use super::render::{as_seconds, bytes, count, one_line, seconds};
+use super::render::{bytes, count, one_line, seconds};
 use crate::json;
 
 /// How many failed files of a job the text names; the JSON has more.
@@ -51,7 +51,7 @@ pub struct JobStatus {
     /// The first of those that failed or found no room.
     pub failures: Vec<StagingFailure>,
     /// From the first copy to the last, or to now.
-    #[serde(serialize_with = "as_seconds")]
+    #[serde(with = "json::seconds")]
     pub took: Duration,
 }
 

@@ -17,7 +17,8 @@ use super::counters::{Op, OpFigures, Tier};
 use super::processes::ProcessFigures;
 use super::record::FileRecord;
 use super::recording::{self, Epoch};
-use super::render::{self, bytes};
+use super::render::bytes;
+use super::status;
 use crate::json;
 
 /// How many may be open at once: each used file costs a merge for each of them.
@@ -277,7 +278,7 @@ impl Overview {
                 "ended_at": at(&window.ended),
                 "files": window.used,
                 "processes": window.processes.len(),
-                "operations": render::Operation::all(window.operations.clone()),
+                "operations": status::Operation::all(window.operations.clone()),
             })
         };
         let open = |(name, began): &(String, Duration)| json!({"name": name, "began": began.as_secs_f64(), "began_at": at(began)});

@@ -6,9 +6,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use crate::error::{Errno, Result};
+use crate::stats::status::{Cache, Exceptions, LogFigures, Pipeline, Safety, SlowAbilities, Status, TierSpace};
+use crate::tiers::disk::Space;
 use crate::tiers::disk::errors::with_remedy;
 use crate::tiers::progress::copied_in;
-use crate::tiers::{Cx, Ino, Lsn, Status, Tiers};
+use crate::tiers::{Abilities, Cx, Ino, Lsn, Tiers};
 
 impl Tiers {
     /// Why changes are refused, or not kept on the fast tier. Asks neither tier.
@@ -42,12 +44,12 @@ impl Tiers {
         self.counters.notes.all_unsynced().min(at_most)
     }
 
+    /// What the engine knows of the mount's status: all about the tiers, the log and what waits. The rest is empty.
     pub fn status(&self) -> Status {
         let now = self.uptime();
         let pending = self.pending_extent(now);
         let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         let c = &self.counters;
-        let fast = self.fast.space().unwrap_or_default();
         let refusal = || c.troubles.lock().values().find(|(silent, _)| !silent).map(|trouble| trouble.1.clone());
         // After the reason of a refusal, which is what closed the log.
         let closed = || self.log.usable().err().map(|error| with_remedy(&error));
@@ -65,52 +67,60 @@ impl Tiers {
         let waits = self.waits();
         let interrupted =
             interrupted.iter().filter(|file| file.io.try_read().is_some_and(|io| io.interrupted)).count() as u64;
+        let (copies, copies_bytes) = self.copies.extent();
         Status {
-            unsafe_files: pending.files,
-            unsafe_bytes: pending.bytes,
-            pending_events: events,
-            oldest: pending.oldest.map(|at| now.saturating_sub(at)),
-            // No estimate from the earlier rate while something holds up the drain.
-            eta: copied_in(pending.to_copy.saturating_sub(self.in_flight(now)), self.expected_rate())
-                .filter(|_| held.is_none() && waits.is_none() && !self.slow.is_down()),
-            to_copy: pending.to_copy,
-            drained_bytes: count(&c.drained_bytes),
-            drained_files: count(&c.drained_files),
-            published_events: count(&c.published_events),
-            drain_bytes_per_s: self.counters.rate(now).unwrap_or(0.0) as u64,
-            log_lsn: self.log.last(),
-            durable_lsn: self.log.durable(),
-            applied_lsn: applied,
-            objects,
-            evictions: count(&c.evictions),
-            copies: self.copies.extent().0,
-            copies_bytes: self.copies.extent().1,
-            staged_files: count(&c.staged_files),
-            staged_bytes: count(&c.staged_bytes),
-            known_inodes,
-            open_files: count(&c.open_files),
-            batches: count(&c.batches),
-            late_snapshots: count(&c.late_snapshots),
-            in_place_writes: count(&c.in_place_writes),
-            conflicts: count(&c.conflicts),
-            left_out: count(&c.left_out),
-            removed_first: count(&c.removed_first),
-            aside: aside.nodes,
-            aside_bytes: aside.bytes,
-            aside_for: aside.since.map(|since| self.stamp(now).saturating_sub(Duration::from_secs(since))),
-            spilled: count(&c.spilled),
-            discarded: count(&c.discarded),
-            damaged: count(&c.damaged),
-            quarantined: self.pool.quarantined().unwrap_or_else(|_| count(&c.quarantined)),
-            held,
-            waits_until: waits.map(|closed| closed.until.to_string()),
-            slow_down: self.slow.is_down(),
-            fast_fails: self.fast_fails(),
-            refusing,
-            interrupted,
-            fast,
-            slow: c.slow_space().unwrap_or_default(),
-            abilities: self.abilities(),
+            safety: Safety {
+                safe: pending.files == 0 && events == 0 && interrupted == 0,
+                files: pending.files,
+                bytes: pending.bytes,
+                events,
+                oldest: pending.oldest.map(|at| now.saturating_sub(at)),
+                // No estimate from the earlier rate while something holds up the drain.
+                eta: copied_in(pending.to_copy.saturating_sub(self.in_flight(now)), self.expected_rate())
+                    .filter(|_| held.is_none() && waits.is_none() && !self.slow.is_down()),
+                held,
+                waits_until: waits.map(|closed| closed.until.to_string()),
+                slow_down: self.slow.is_down(),
+                fast_fails: self.fast_fails(),
+                refusing,
+                interrupted,
+                aside: aside.nodes,
+                aside_bytes: aside.bytes,
+            },
+            fast: space(&self.fast.space().unwrap_or_default()),
+            slow: space(&c.slow_space().unwrap_or_default()),
+            pipeline: Pipeline {
+                pending_events: events,
+                published_events: count(&c.published_events),
+                drained_files: count(&c.drained_files),
+                drained_bytes: count(&c.drained_bytes),
+                drain_bytes_per_s: c.rate(now).unwrap_or(0.0) as u64,
+                bytes_to_copy: pending.to_copy,
+                evictions: count(&c.evictions),
+                copies,
+                copies_bytes,
+                staged_files: count(&c.staged_files),
+                staged_bytes: count(&c.staged_bytes),
+            },
+            log: LogFigures { lsn: self.log.last(), durable_lsn: self.log.durable(), applied_lsn: applied },
+            cache: Cache { objects, known_inodes, open_files: count(&c.open_files), open_handles: 0 },
+            exceptions: Exceptions {
+                batches: count(&c.batches),
+                late_snapshots: count(&c.late_snapshots),
+                in_place_writes: count(&c.in_place_writes),
+                conflicts: count(&c.conflicts),
+                left_out: count(&c.left_out),
+                removed_first: count(&c.removed_first),
+                aside: aside.nodes,
+                aside_bytes: aside.bytes,
+                aside_for: aside.since.map(|since| self.stamp(now).saturating_sub(Duration::from_secs(since))),
+                spilled: count(&c.spilled),
+                discarded: count(&c.discarded),
+                damaged: count(&c.damaged),
+                quarantined: self.pool.quarantined().unwrap_or_else(|_| count(&c.quarantined)),
+            },
+            slow_abilities: slow_abilities(&self.abilities()),
+            ..Status::default()
         }
     }
 
@@ -168,5 +178,28 @@ impl Tiers {
         st.view.check();
         st.queue.check();
         st.uncommitted.check();
+    }
+}
+
+fn space(of: &Space) -> TierSpace {
+    TierSpace { total: of.capacity(), used: of.used(), available: of.avail }
+}
+
+fn slow_abilities(found: &Abilities) -> SlowAbilities {
+    SlowAbilities {
+        user_xattrs: found.user_xattrs,
+        acls: found.acls,
+        owners: found.owners,
+        groups: found.groups,
+        modes: found.modes,
+        symlinks: found.symlinks,
+        symlink_attrs: found.link_attrs,
+        fifos: found.fifos,
+        hard_links: found.hard_links,
+        lasting_inode_numbers: found.lasting_numbers,
+        any_names: found.any_names,
+        rename_exchange: found.exchange,
+        rename_noreplace: found.no_replace,
+        time_grain: found.time_grain,
     }
 }

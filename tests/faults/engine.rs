@@ -120,7 +120,7 @@ impl World {
 
     pub(crate) fn is_drained(&self) -> bool {
         let status = self.engine().status();
-        status.unsafe_files == 0 && status.pending_events == 0
+        status.safety.files == 0 && status.safety.events == 0
     }
 
     /// What an application sees while calls fail.

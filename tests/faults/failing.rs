@@ -300,7 +300,7 @@ impl Run {
         }
         let status = self.world.engine().status();
         // What a power cut discarded is put aside.
-        if status.conflicts > 0 || (self.case.cut.is_none() && status.quarantined > 0) {
+        if status.exceptions.conflicts > 0 || (self.case.cut.is_none() && status.exceptions.quarantined > 0) {
             return Err(format!("conflicts or files put aside: {status:?}"));
         }
         Ok(())
@@ -386,8 +386,8 @@ fn the_script_stages_promotes_splits_and_spills() {
         run.run().unwrap();
         let status = run.world.engine().status();
         // One that was copied is promoted once more, when the test looks at the tree.
-        assert!(status.staged_files >= 4, "{status:?}");
-        assert_eq!((status.spilled, status.in_place_writes), (2, 1), "{status:?}");
+        assert!(status.pipeline.staged_files >= 4, "{status:?}");
+        assert_eq!((status.exceptions.spilled, status.exceptions.in_place_writes), (2, 1), "{status:?}");
     }
 }
 

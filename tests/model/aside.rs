@@ -59,7 +59,7 @@ fn rests(engine: &Tiers) {
     engine.sync_fast().unwrap();
     assert_eq!(work(engine), None, "{:?}", engine.queue(10));
     engine.tick().unwrap();
-    assert_eq!(engine.status().pending_events, 0, "{:?}", engine.queue(10));
+    assert_eq!(engine.status().safety.events, 0, "{:?}", engine.queue(10));
     engine.check();
 }
 
@@ -118,7 +118,10 @@ pub fn a_file_that_is_refused_is_set_aside_and_all_others_go_on() {
         assert_eq!((machine.on_slow("behind"), machine.on_slow("bad")), (Some(vec![3; 300]), None));
         assert_eq!(read(&engine, "bad"), [2; 300]);
         let status = engine.status();
-        assert_eq!((status.aside, status.aside_bytes, status.unsafe_files, status.held), (1, 300, 0, None));
+        assert_eq!(
+            (status.exceptions.aside, status.exceptions.aside_bytes, status.safety.files, status.safety.held),
+            (1, 300, 0, None)
+        );
     }
 }
 
@@ -146,9 +149,9 @@ pub fn what_is_set_aside_becomes_an_event_again_by_its_next_change() {
                 machine.crash(engine, lose);
                 engine = machine.open(if lose == Lose::Nothing { "boot" } else { "another" });
             }
-            assert_eq!(engine.status().aside, 1, "{what} {restarted:?}");
+            assert_eq!(engine.status().exceptions.aside, 1, "{what} {restarted:?}");
             change(&engine);
-            assert_eq!(engine.status().aside, 0, "{what}");
+            assert_eq!(engine.status().exceptions.aside, 0, "{what}");
             rests(&engine);
             let (slow, shown) = (machine.slow.image(), view(&engine));
             assert!(slow == shown, "{what}: {}", slow.diff(&shown, "slow", "view"));
@@ -181,7 +184,7 @@ fn at_any_stop(
         refuse(&machine.slow, "bad", Errno::EPERM);
         let engine = machine.open(if lose == Lose::Nothing { "before" } else { "after" });
         let status = engine.status();
-        let is_aside = status.aside > 0;
+        let is_aside = status.exceptions.aside > 0;
         assert!(is_aside || done.is_err(), "acknowledged, and lost at call {stop}");
         if !is_aside {
             walk::compare(&view(&engine), &before).unwrap_or_else(|why| panic!("call {stop}: {why}"));
@@ -230,7 +233,14 @@ pub fn a_stop_at_any_call_leaves_all_of_it_set_aside_or_nothing() {
             assert_eq!(read(engine, "bad"), [2; 300]);
             assert_eq!(machine.on_slow("bad"), Some(vec![9; 300]));
             assert_eq!(machine.on_slow("behind"), Some(vec![3; 300]));
-            assert_eq!((engine.status().aside, engine.status().conflicts, engine.status().quarantined), (1, 0, 0));
+            assert_eq!(
+                (
+                    engine.status().exceptions.aside,
+                    engine.status().exceptions.conflicts,
+                    engine.status().exceptions.quarantined
+                ),
+                (1, 0, 0)
+            );
         });
     }
 }
@@ -258,7 +268,7 @@ pub fn a_directory_is_set_aside_with_what_is_beneath_and_nothing_else() {
     };
     for lose in [Lose::Nothing, Lose::Unsynced] {
         at_any_stop(lose, MetadataOrder::Journaled, &scene, "bad", &|engine, machine| {
-            assert_eq!(engine.status().aside, 6);
+            assert_eq!(engine.status().exceptions.aside, 6);
             for (path, byte) in [("bad/file", 2), ("bad/below/deep", 3), ("bad/moved", 4), ("ckpt-2", 5)] {
                 assert_eq!(bytes_of(engine, path), [byte; 300], "{path}");
             }
@@ -388,11 +398,14 @@ pub fn what_is_set_aside_over_another_is_removed_with_it() {
         allow(&machine.slow);
         engine.unlink(&Cx::internal(), ROOT, &name("bad")).unwrap();
         rests(&engine);
-        assert_eq!((find(&engine, "bad"), machine.on_slow("bad"), engine.status().aside), (None, None, 0));
-        assert_eq!(engine.status().objects, 1, "that of the one behind");
+        assert_eq!((find(&engine, "bad"), machine.on_slow("bad"), engine.status().exceptions.aside), (None, None, 0));
+        assert_eq!(engine.status().cache.objects, 1, "that of the one behind");
         machine.crash(engine, Lose::Nothing);
         let engine = machine.open("third");
-        assert_eq!((find(&engine, "bad"), engine.status().aside, engine.status().quarantined), (None, 0, 0));
+        assert_eq!(
+            (find(&engine, "bad"), engine.status().exceptions.aside, engine.status().exceptions.quarantined),
+            (None, 0, 0)
+        );
     }
 }
 
@@ -421,7 +434,7 @@ pub fn what_is_set_aside_outlives_the_segments_of_the_log_that_said_so() {
         assert!(log().stat(&first).is_err(), "the segment is gone");
         machine.crash(engine, lose);
         let engine = machine.open(if lose == Lose::Nothing { "boot" } else { "another" });
-        assert_eq!((bytes_of(&engine, "renamed/bad"), engine.status().aside), (vec![2; 300], 1));
+        assert_eq!((bytes_of(&engine, "renamed/bad"), engine.status().exceptions.aside), (vec![2; 300], 1));
         let new = SetAttr { attr: NewAttr { perm: Some(0o600), ..NewAttr::default() }, size: None };
         let ino = find(&engine, "renamed/bad").unwrap();
         engine.setattr(&cx, ino, &new).unwrap();
@@ -429,7 +442,7 @@ pub fn what_is_set_aside_outlives_the_segments_of_the_log_that_said_so() {
         engine.sync_fast().unwrap();
         machine.crash(engine, lose);
         let engine = machine.open(if lose == Lose::Nothing { "boot" } else { "third" });
-        assert_eq!((bytes_of(&engine, "renamed/bad"), engine.status().aside), (vec![2; 300], 1));
+        assert_eq!((bytes_of(&engine, "renamed/bad"), engine.status().exceptions.aside), (vec![2; 300], 1));
         let bad = find(&engine, "renamed/bad").unwrap();
         assert_eq!(engine.getattr(&cx, bad).unwrap().perm, 0o600, "an attribute is logged as the record anew");
         assert_eq!(engine.get_xattr(&cx, bad, b"user.k").unwrap().as_deref(), Some(&b"v"[..]));
@@ -450,7 +463,7 @@ pub fn without_a_copy_it_goes_on_only_where_that_is_said() {
     engine.sync_fast().unwrap();
     work(&engine);
     let refused = engine.set_aside(&Cx::internal(), b"bad", true, &Saving::default()).unwrap_err();
-    assert_eq!((refused.errno(), engine.status().aside), (Errno::ENAMETOOLONG, 0));
+    assert_eq!((refused.errno(), engine.status().exceptions.aside), (Errno::ENAMETOOLONG, 0));
     let done = engine.set_aside(&Cx::internal(), b"bad", false, &Saving::default()).unwrap();
     assert_eq!(done.saved, None);
     rests(&engine);
@@ -480,13 +493,13 @@ pub fn what_is_put_into_a_directory_that_is_aside_brings_it_back_into_the_order(
             engine = machine.open(if lose == Lose::Nothing { "boot" } else { "another" });
         }
         rests(&engine);
-        assert_eq!(engine.status().aside, 1, "the old one");
+        assert_eq!(engine.status().exceptions.aside, 1, "the old one");
         let on_slow = machine.slow.root().dir(b"bad").unwrap();
         let names: Vec<Vec<u8>> = on_slow.list().unwrap().into_iter().map(|entry| entry.name).collect();
         assert_eq!(names, [b"new".to_vec()]);
         assert_eq!(machine.slow.root().stat(b"bad").unwrap().perm, 0o750);
         assert_eq!((bytes_of(&engine, "bad/old"), bytes_of(&engine, "bad/new")), (vec![1; 300], vec![2; 300]));
-        assert_eq!(engine.status().conflicts, 0);
+        assert_eq!(engine.status().exceptions.conflicts, 0);
     }
 }
 
@@ -509,10 +522,10 @@ pub fn a_new_version_that_a_power_cut_strikes_leaves_what_was_set_aside() {
     engine.tick().unwrap();
     machine.crash(engine, Lose::Unsynced);
     let engine = machine.open("another");
-    assert_eq!((read(&engine, "bad"), engine.status().aside), (vec![2; 300], 1));
+    assert_eq!((read(&engine, "bad"), engine.status().exceptions.aside), (vec![2; 300], 1));
     machine.crash(engine, Lose::Unsynced);
     let engine = machine.open("third");
-    assert_eq!((read(&engine, "bad"), engine.status().aside), (vec![2; 300], 1));
+    assert_eq!((read(&engine, "bad"), engine.status().exceptions.aside), (vec![2; 300], 1));
 }
 
 /// One thing is set aside in front of another, and a directory that gets its old name back has what was set aside in it before.
@@ -544,7 +557,7 @@ pub fn what_was_set_aside_before_stays_where_it_is() {
             engine = machine.open(if lose == Lose::Nothing { "boot" } else { "another" });
         }
         assert_eq!((bytes_of(&engine, "bad/file"), find(&engine, "renamed")), (vec![2; 300], None));
-        assert_eq!((engine.status().aside, engine.status().conflicts), (1, 0));
+        assert_eq!((engine.status().exceptions.aside, engine.status().exceptions.conflicts), (1, 0));
         let on_slow = machine.slow.root().dir(b"bad").unwrap();
         assert_eq!(on_slow.stat(b"file").unwrap().size, 300);
         rests(&engine);
@@ -570,7 +583,7 @@ pub fn what_is_in_the_middle_of_a_group_is_set_aside() {
     for file in ["a", "b", "c", "d"] {
         assert_eq!(machine.on_slow(file), Some(file.as_bytes().to_vec()));
     }
-    assert_eq!((machine.on_slow("bad"), engine.status().conflicts), (None, 0));
+    assert_eq!((machine.on_slow("bad"), engine.status().exceptions.conflicts), (None, 0));
     let tmp = machine.slow.root().dir(b".dlio-fs").unwrap().dir(b"tmp").unwrap();
     let mine = tmp.list().unwrap().into_iter().next().unwrap().name;
     assert!(tmp.dir(&mine).unwrap().list().unwrap().is_empty(), "its copy is gone");

@@ -10,7 +10,7 @@ use crate::stories::{Machine, WRITE, create, name};
 
 fn all_down(engine: &Tiers) {
     engine.sync_fast().unwrap();
-    while engine.status().pending_events > 0 {
+    while engine.status().safety.events > 0 {
         engine.drain_step().unwrap();
         engine.publish_step().unwrap();
     }
@@ -36,9 +36,13 @@ fn an_attribute_that_the_slow_tier_never_takes_is_left_out_and_counted() {
             machine.slow.inject(move |op| (op.call == "set_xattr").then_some(errno));
             all_down(&engine);
             let status = engine.status();
-            assert_eq!((status.held, status.pending_events), (None, 0), "{errno} of {at}");
+            assert_eq!((status.safety.held, status.safety.events), (None, 0), "{errno} of {at}");
             assert_eq!(machine.on_slow("later"), Some(vec![2; 300]), "{errno} of {at}");
-            assert!(status.left_out == 1 && status.conflicts == 1, "{errno} of {at}: {} left out", status.left_out);
+            assert!(
+                status.exceptions.left_out == 1 && status.exceptions.conflicts == 1,
+                "{errno} of {at}: {} left out",
+                status.exceptions.left_out
+            );
         }
     }
 }
@@ -60,7 +64,7 @@ fn an_attribute_waits_for_a_slow_tier_that_is_full() {
     machine.slow.set_capacity(1 << 30);
     all_down(&engine);
     assert_eq!(machine.slow.root().get_xattr(b"d", b"user.key").unwrap().as_deref(), Some(&b"value"[..]));
-    assert_eq!(engine.status().left_out, 0);
+    assert_eq!(engine.status().exceptions.left_out, 0);
 }
 
 /// P16. What a slow tier keeps of its own in attributes went into the object at the first write, and with the next version to another file.

@@ -278,9 +278,9 @@ impl Case {
         self.power.restore();
         self.step(&Op::Settle)?;
         let status = self.engine().status();
-        self.tally.batches += status.batches;
-        self.tally.spilled += status.spilled;
-        self.tally.staged += status.staged_files;
+        self.tally.batches += status.exceptions.batches;
+        self.tally.spilled += status.exceptions.spilled;
+        self.tally.staged += status.pipeline.staged_files;
         // Recovery is the start-up path, always: another one changes nothing.
         self.note("open again");
         self.files = Default::default();
@@ -812,12 +812,12 @@ impl Case {
         if self.options.rules.promotes_any() && step == Step::Tick {
             self.engine().stage("everything", vec![Vec::new()]).expect("few paths");
         }
-        let batches = self.engine().status().batches;
+        let batches = self.engine().status().exceptions.batches;
         let progress = self.run_step(step)?;
         if self.verbose {
             self.note(format!("     = {progress:?}"));
         }
-        let batch = self.engine().status().batches > batches;
+        let batch = self.engine().status().exceptions.batches > batches;
         self.tally.publishes += u64::from(step == Step::Publish && progress == Progress::Did);
         self.check_slow(batch && step == Step::Publish)
     }
@@ -906,7 +906,7 @@ impl Case {
             return Err(Fail::Wrong(format!("drained, but not equal:\n{diff}\n{status:?}")));
         }
         let status = self.engine().status();
-        if status.unsafe_files != 0 || status.pending_events != 0 {
+        if status.safety.files != 0 || status.safety.events != 0 {
             return Err(Fail::Wrong(format!("drained, but the status is {status:?}")));
         }
         if !self.model.dirty.is_empty() {
@@ -933,7 +933,7 @@ impl Case {
             last.clear();
             for step in [Step::Seal, Step::Drain, Step::Publish, Step::Evict, Step::Tick] {
                 self.may_commit(step);
-                let batches = self.engine().status().batches;
+                let batches = self.engine().status().exceptions.batches;
                 let progress = self.run_step(step)?;
                 last.push((step, progress));
                 match progress {
@@ -941,7 +941,7 @@ impl Case {
                     Progress::Idle => {}
                     Progress::Wait(for_) => wait = Some(wait.map_or(for_, |wait: Duration| wait.min(for_))),
                 }
-                let batch = self.engine().status().batches > batches;
+                let batch = self.engine().status().exceptions.batches > batches;
                 self.check_slow(batch && step == Step::Publish)?;
             }
             match wait {

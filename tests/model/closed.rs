@@ -57,7 +57,7 @@ fn ino(engine: &Tiers, dir: Ino, file: &str) -> Ino {
 /// Everything to the slow tier, until the machine stops.
 fn down(engine: &Tiers) {
     for _ in 0..1000 {
-        if engine.status().pending_events == 0 || engine.sync_fast().is_err() {
+        if engine.status().safety.events == 0 || engine.sync_fast().is_err() {
             return;
         }
         if engine.drain_step().and(engine.publish_step()).is_err() {
@@ -70,7 +70,7 @@ fn down(engine: &Tiers) {
 fn all_down(engine: &Tiers) {
     down(engine);
     engine.publish_step().unwrap();
-    assert_eq!(engine.status().pending_events, 0, "{:?}", engine.status());
+    assert_eq!(engine.status().safety.events, 0, "{:?}", engine.status());
 }
 
 /// Names that only the daemon uses.
@@ -100,7 +100,7 @@ fn told(set_up: impl Fn(&mut Machine), before: impl Fn(&Tiers), story: impl Fn(&
             let stopped = machine.power.is_gone();
             machine.power.restore();
             if !stopped {
-                assert_eq!(engine.status().pending_events, 0, "{:?}", engine.status());
+                assert_eq!(engine.status().safety.events, 0, "{:?}", engine.status());
             }
             machine.crash(engine, lose);
             let engine = machine.open(if lose == Lose::Nothing { "before" } else { "after" });

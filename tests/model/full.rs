@@ -51,7 +51,7 @@ fn rests_within(rounds: u32, machine: &Machine, engine: &Tiers) -> bool {
             drop(step(engine));
         }
         machine.clock.advance(Duration::from_secs(10));
-        engine.status().unsafe_files == 0
+        engine.status().safety.files == 0
     })
 }
 
@@ -156,13 +156,13 @@ fn on_a_full_slow_tier_removals_go_first_where_that_is_wanted() {
     let went = (0..100).any(|_| {
         machine.clock.advance(Duration::from_secs(10));
         drop(engine.drain_step());
-        engine.status().removed_first > 0
+        engine.status().exceptions.removed_first > 0
     });
     assert!(went, "{:?}", engine.queue(10));
     assert_eq!(on_slow(&machine), [("older".to_owned(), OLD as u64)], "no more than needed");
     assert!(rests(&machine, &engine), "{:?}", engine.queue(10));
     assert_eq!(on_slow(&machine), [("new".to_owned(), OLD as u64)]);
-    assert_eq!((engine.status().removed_first, engine.status().conflicts), (1, 0));
+    assert_eq!((engine.status().exceptions.removed_first, engine.status().exceptions.conflicts), (1, 0));
 
     let (machine, engine) = on_a_full_slow_tier(FullSlow::Hold);
     assert!(!rests_within(50, &machine, &engine));
@@ -183,7 +183,7 @@ fn a_daemon_that_is_stopped_behind_a_removal_that_went_first_has_lost_nothing() 
             let engine = machine.open(if lose == Lose::Nothing { "boot" } else { "another" });
             assert!(rests(&machine, &engine), "call {stop}: {:?}", engine.queue(10));
             assert_eq!(on_slow(&machine), [("new".to_owned(), OLD as u64)], "call {stop}");
-            assert_eq!(engine.status().conflicts, 0, "call {stop}");
+            assert_eq!(engine.status().exceptions.conflicts, 0, "call {stop}");
             if ended {
                 break;
             }
@@ -201,9 +201,12 @@ fn what_is_still_to_get_another_name_is_not_removed_first() {
     let new = engine.lookup(&cx, ROOT, &name("new")).unwrap().ino;
     engine.link(&cx, new, ROOT, &name("best")).unwrap();
     engine.unlink(&cx, ROOT, &name("new")).unwrap();
-    let before = engine.status().removed_first;
+    let before = engine.status().exceptions.removed_first;
     assert!(!rests_within(50, &machine, &engine));
-    assert_eq!((on_slow(&machine), engine.status().removed_first), (vec![("new".to_owned(), OLD as u64)], before));
+    assert_eq!(
+        (on_slow(&machine), engine.status().exceptions.removed_first),
+        (vec![("new".to_owned(), OLD as u64)], before)
+    );
 }
 
 /// Somebody else has taken the room that was set aside for the start, and a file is open in pieces: what the start is to log finds no room. It
@@ -232,7 +235,7 @@ fn a_start_that_nothing_helps_serves_what_there_is_read_only() {
     let engine = machine.open("boot");
     let lacks = engine.lacks().expect("there is no room");
     let status = engine.status();
-    assert!(status.held.iter().any(|why| why.contains(&format!("lacks {lacks} bytes"))), "{status:?}");
+    assert!(status.safety.held.iter().any(|why| why.contains(&format!("lacks {lacks} bytes"))), "{status:?}");
     let shown = view(&engine, &mut Vec::new()).unwrap();
     let size = |name: &str| shown.get(name.as_bytes()).unwrap().shown.body().bytes.len();
     assert_eq!((size("pending"), size("open"), size(&"f".repeat(250))), (PENDING, 5100, 100));

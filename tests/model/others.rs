@@ -103,7 +103,7 @@ fn names_that_others_change_are_seen_where_something_is_written_all_the_time() {
         }
     }
     let size = engine.lookup(&cx, dir, &name("f")).unwrap().size;
-    assert_eq!((size, engine.status().conflicts), (0, 0), "theirs is in its place");
+    assert_eq!((size, engine.status().exceptions.conflicts), (0, 0), "theirs is in its place");
 }
 
 /// A directory that nobody changes stays known in full as long as somebody asks for names in it: no look-up waits for the slow tier, and that
@@ -312,7 +312,7 @@ fn what_others_write_into_a_file_that_is_replaced_is_kept_where_nothing_is_excha
         theirs.write_at(&[3; 50], if longer { 50 } else { 0 }).unwrap();
         drop(theirs);
         drain(&engine);
-        assert_eq!(engine.status().conflicts, 1, "longer: {longer}");
+        assert_eq!(engine.status().exceptions.conflicts, 1, "longer: {longer}");
         let there = machine.on_slow("f").unwrap();
         assert!(there.ends_with(&[3; 50]) && there.len() == if longer { 100 } else { 50 }, "{there:?}");
         let names = machine.slow.root().list().unwrap().into_iter().map(|entry| entry.name);
@@ -353,7 +353,7 @@ fn what_a_conflict_has_put_beside_shows_the_bytes_it_has() {
         }
         write_theirs(&machine);
         drain(&engine);
-        assert_eq!(engine.status().conflicts, 1, "{case}");
+        assert_eq!(engine.status().exceptions.conflicts, 1, "{case}");
         let beside = beside(&engine).pop().unwrap();
         let look = |when: &str, bytes: &[u8]| {
             let size = |file: &str| engine.lookup(&cx, ROOT, &name(file)).unwrap().size;
@@ -377,7 +377,7 @@ fn what_a_conflict_has_put_beside_shows_the_bytes_it_has() {
         look("when the fast tier has let go of it", &bytes);
         assert_eq!(machine.on_slow(&beside).unwrap(), bytes, "{case}");
         let status = engine.status();
-        assert_eq!((status.unsafe_files, status.conflicts), (0, 1), "{case}");
+        assert_eq!((status.safety.files, status.exceptions.conflicts), (0, 1), "{case}");
     }
 }
 
@@ -405,7 +405,7 @@ fn each_version_that_a_conflict_has_put_beside_shows_the_bytes_it_has() {
         assert_eq!(read(&engine, "f"), [3; 50]);
         background(&engine, &machine.clock);
         assert_eq!(beside.iter().map(size).collect::<Vec<_>>(), [70, 90], "later, nfs: {nfs}");
-        assert_eq!((engine.status().unsafe_files, engine.status().conflicts), (0, 2));
+        assert_eq!((engine.status().safety.files, engine.status().exceptions.conflicts), (0, 2));
     }
 }
 
@@ -497,7 +497,7 @@ fn what_was_not_closed_yet_at_a_conflict_goes_beside_with_it() {
             second(&engine, &machine.clock);
         }
         let conflicts = if since == "version" { 2 } else { 1 };
-        assert_eq!(engine.status().conflicts, conflicts, "{since}");
+        assert_eq!(engine.status().exceptions.conflicts, conflicts, "{since}");
         let name_of = beside(&engine).pop().unwrap();
         match closed {
             true => engine.release(&cx, file),
@@ -552,7 +552,7 @@ fn what_we_replace_is_no_conflict_where_nothing_is_exchanged() {
         background(&engine, &machine.clock);
         assert_eq!(machine.on_slow("f").unwrap(), [round; 50]);
     }
-    assert_eq!(engine.status().conflicts, 0);
+    assert_eq!(engine.status().exceptions.conflicts, 0);
 }
 
 /// While somebody reads a file through the mount that is on the slow tier only, an NFS client keeps it as `.nfs…` when it is removed or
@@ -586,7 +586,7 @@ fn a_file_that_is_read_while_it_is_removed_keeps_no_directory() {
     }
     engine.rmdir(&cx, ROOT, &name("d")).unwrap();
     background(&engine, &machine.clock);
-    assert_eq!((engine.status().pending_events, engine.status().conflicts), (0, 0));
+    assert_eq!((engine.status().safety.events, engine.status().exceptions.conflicts), (0, 0));
     assert!(machine.slow.root().stat(b"d").is_err(), "it is gone");
     assert_eq!(engine.read(&cx, &first, &mut bytes, 0).unwrap(), 50, "and can be read on");
     assert_eq!(bytes, [1; 50]);
@@ -646,7 +646,7 @@ fn what_others_have_removed_is_looked_up_again() {
     theirs.rmdir(b"d").unwrap();
     assert_eq!(engine.open(&cx, ino, read).unwrap_err().errno(), Errno::ESTALE);
     assert!(!is_there(&engine, ROOT, "d"), "nor is its directory");
-    assert_eq!(engine.status().conflicts, 0);
+    assert_eq!(engine.status().exceptions.conflicts, 0);
 }
 
 /// With the server away whoever does not own a directory could make nothing in it: the kernel asked for its ACL first, and that was asked of
@@ -704,7 +704,7 @@ fn who_asks_for_the_acl_of_what_others_have_removed_is_told_to_look_again() {
     assert!(!is_there(&engine, dir, "f"), "the look-up that follows at once");
     engine.release(&cx, create(&engine, dir, "f", &[4; 50]).1);
     drain(&engine);
-    assert_eq!(engine.status().conflicts, 0);
+    assert_eq!(engine.status().exceptions.conflicts, 0);
 }
 
 /// A file server is away. In a directory that was listed shortly before, the root for instance, no checkpoint could be made: each new name
@@ -798,7 +798,7 @@ fn what_is_given_another_name_meanwhile_is_not_changed() {
         for _ in 0..20 {
             engine.publish_step().unwrap();
         }
-        assert_eq!(engine.status().pending_events, 0);
+        assert_eq!(engine.status().safety.events, 0);
     };
     let calls = (0..).take_while(|at| exchanged_at(*at, change)).count();
     assert!(calls > 20, "{calls}");

@@ -66,7 +66,7 @@ fn unlink(engine: &Tiers, path: &str) {
 /// Goes on until an error comes, or all is there.
 fn all_down(engine: &Tiers) -> Result<(), String> {
     for _ in 0..1000 {
-        if engine.status().pending_events == 0 {
+        if engine.status().safety.events == 0 {
             return Ok(());
         }
         for done in [engine.seal_step(), engine.drain_step(), engine.publish_step()] {
@@ -84,7 +84,7 @@ fn is_drained(machine: &Machine, engine: &Tiers) {
     all_down(engine).unwrap();
     let (shown, drained) = (looks(engine), machine.slow.image());
     assert!(drained == shown, "{}", drained.diff(&shown, "slow", "view"));
-    assert_eq!((engine.status().unsafe_files, engine.status().conflicts), (0, 0));
+    assert_eq!((engine.status().safety.files, engine.status().exceptions.conflicts), (0, 0));
 }
 
 /// What a program does in all parts: new files, new versions, directories, links, removals, and files that move across.

@@ -96,7 +96,7 @@ fn a_hole_costs_nothing_in_the_head_of_a_file_that_stopped_fitting() {
     let (_, file) = sparse(&engine, "image", SIZE, &DATA);
     let from = 500 << 30;
     cheap(&machine, "split", || engine.write(&cx, &file, &vec![5; 300 << 10], from, false).unwrap());
-    assert_eq!(engine.status().spilled, 1);
+    assert_eq!(engine.status().exceptions.spilled, 1);
     engine.release(&cx, file);
     cheap(&machine, "drain", || drain(&engine));
     let wanted = DATA.map(|at| (at, at + 4096)).into_iter().chain([(from, from + (300 << 10))]);

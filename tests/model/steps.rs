@@ -73,7 +73,7 @@ fn overwrite(engine: &Tiers, file: &str, bytes: &[u8]) {
 fn all_down(engine: &Tiers) {
     engine.sync_fast().unwrap();
     for _ in 0..1000 {
-        if engine.status().pending_events == 0 {
+        if engine.status().safety.events == 0 {
             return;
         }
         engine.drain_step().unwrap();
@@ -192,7 +192,7 @@ pub fn a_segment_does_not_go_before_the_log_says_that_it_is_done_with() {
             assert_eq!(engine.publish_step().unwrap(), Progress::Did);
         }
         machine.crash(engine, Lose::Unsynced);
-        assert_eq!(machine.open("after").status().held, None, "seed {seed}");
+        assert_eq!(machine.open("after").status().safety.held, None, "seed {seed}");
     }
 }
 
@@ -324,7 +324,7 @@ pub fn a_file_that_somebody_else_has_changed_is_not_evicted() {
     machine.slow.root().open(b"data", Access::ReadWrite).unwrap().write_at(&[9; 30], 0).unwrap();
     let ino = engine.lookup(&cx, ROOT, &name("data")).unwrap().ino;
     assert_eq!(engine.evict_now(&cx, ino).unwrap(), Evicted::Changed);
-    assert_eq!(engine.status().objects, 1);
+    assert_eq!(engine.status().cache.objects, 1);
 }
 
 /// P11, where somebody else changes what pending events are to replace while no daemon runs: both are kept, and theirs has the name.
@@ -369,7 +369,7 @@ fn changed_while_no_daemon_ran(file: &str, ours: impl Fn(&Tiers), theirs: impl F
     all_down(&engine);
     assert_eq!(machine.on_slow(file), expected, "theirs has the name");
     let beside = |path: &&Vec<u8>| path.windows(8).any(|part| part == b"conflict");
-    assert_eq!((machine.slow.image().paths().filter(beside).count(), engine.status().conflicts), (kept, 1));
+    assert_eq!((machine.slow.image().paths().filter(beside).count(), engine.status().exceptions.conflicts), (kept, 1));
 }
 
 /// What a program still writes in place to a file that has lost its name is nobody else's change.
@@ -386,14 +386,14 @@ fn what_is_written_to_a_replaced_file_in_place_is_no_foreign_change() {
     put(&engine, "part", &[2; 300]);
     engine.rename(&Cx::internal(), ROOT, &name("part"), ROOT, &name("data"), RenameMode::Replace).unwrap();
     engine.write(&Cx::internal(), &file, &[3; 100], 5000, false).unwrap();
-    assert_eq!(engine.status().in_place_writes, 1);
+    assert_eq!(engine.status().exceptions.in_place_writes, 1);
     engine.sync_fast().unwrap();
     drop(file);
     machine.crash(engine, Lose::Nothing);
 
     let engine = machine.open("boot");
     all_down(&engine);
-    assert_eq!((machine.on_slow("data"), engine.status().conflicts), (Some(vec![2; 300]), 0));
+    assert_eq!((machine.on_slow("data"), engine.status().exceptions.conflicts), (Some(vec![2; 300]), 0));
 }
 
 /// P11, where somebody else changes a file while a program writes it, and somebody looks at it meanwhile.
@@ -413,7 +413,7 @@ fn what_somebody_else_changed_behind_a_writer_is_kept() {
     let theirs = machine.on_slow("model");
     engine.release(&cx, file);
     all_down(&engine);
-    assert_eq!((machine.on_slow("model"), engine.status().conflicts), (theirs, 1));
+    assert_eq!((machine.on_slow("model"), engine.status().exceptions.conflicts), (theirs, 1));
 }
 
 /// A batch of several events shows what is no state of the view; but what has a name before it and behind it has one all the while.
@@ -447,7 +447,7 @@ fn there_all_the_while(changes: impl Fn(&Tiers)) {
     engine.set_options(machine.options.clone().with(|options| options.high = 0.0));
     machine.slow.observe();
     all_down(&engine);
-    assert_eq!(engine.status().batches, 1);
+    assert_eq!(engine.status().exceptions.batches, 1);
     for image in machine.slow.take_observed() {
         let bytes = |name: &str| image.get(name.as_bytes()).map(|entry| entry.shown.body().bytes.to_vec());
         assert!(["last", "best"].iter().any(|name| bytes(name) == Some(vec![1; 300])), "gone for a moment: {image:?}");
@@ -568,7 +568,7 @@ fn what_somebody_takes_out_of_tmp_goes_again_while_the_daemon_runs() {
             all_down(&engine);
             let drained = machine.slow.image();
             assert!(drained == expected, "{call} {nth}: {}", drained.diff(&expected, "slow", "view"));
-            assert_eq!(engine.status().unsafe_files, 0);
+            assert_eq!(engine.status().safety.files, 0);
             if refused.load(Ordering::Relaxed) == 0 {
                 break;
             }
@@ -597,7 +597,7 @@ fn what_somebody_takes_out_of_tmp_again_and_again_arrives_once_that_ends() {
     all_down(&engine);
     let drained = machine.slow.image();
     assert!(drained == expected, "{}", drained.diff(&expected, "slow", "view"));
-    assert_eq!(engine.status().unsafe_files, 0);
+    assert_eq!(engine.status().safety.files, 0);
 }
 
 /// The copies of a checkpoint and of the one that replaces it vanish one after the other, and the first one that is made again gets the
@@ -652,7 +652,7 @@ fn a_version_that_is_gone_with_its_copy_is_stood_in_for() {
     clean_up(&machine, false);
     publish(&engine);
     assert_eq!((machine.on_slow("model"), machine.on_slow("manifest")), (None, None));
-    assert_eq!(engine.status().unsafe_files, 2);
+    assert_eq!(engine.status().safety.files, 2);
 
     engine.flush(&cx, &file).unwrap();
     all_down(&engine);
@@ -694,7 +694,7 @@ fn an_object_that_somebody_takes_out_of_tmp_holds_the_order_until_the_file_is_wr
             }
         }
         if end != "open" {
-            assert_eq!((machine.on_slow("later"), engine.status().unsafe_files), (None, 2));
+            assert_eq!((machine.on_slow("later"), engine.status().safety.files), (None, 2));
         }
         match end {
             "written" => overwrite(&engine, "past", &[3; 300]),
@@ -737,7 +737,7 @@ fn a_copy_that_vanishes_again_before_its_further_link_is_made_arrives() {
         all_down(&engine);
         let on_slow = ["model", "newest"].map(|file| machine.on_slow(file).unwrap());
         assert_eq!(on_slow, [vec![2; 300], vec![2; 300]], "refused rename {nth}");
-        assert_eq!(engine.status().unsafe_files, 0);
+        assert_eq!(engine.status().safety.files, 0);
     }
 }
 
@@ -869,12 +869,12 @@ fn refused_and_restarted(
     let engine = opened.unwrap_or_else(|e| panic!("{case}: no start: {e}"));
     let shown = walk::view(&engine, &mut Vec::new()).unwrap_or_else(|e| panic!("{case}: {e}"));
     assert!(shown == expected, "{case}: {}", shown.diff(&expected, "shown", "before"));
-    if engine.status().held.is_none() {
+    if engine.status().safety.held.is_none() {
         // Nothing was half done: what holds it is known once it is tried.
         work(&engine);
     }
     let status = engine.status();
-    assert!(status.held.is_some() || status.slow_down || status.pending_events == 0, "{case}: {status:?}");
+    assert!(status.safety.held.is_some() || status.safety.slow_down || status.safety.events == 0, "{case}: {status:?}");
     // Once more, with what this start has taken over.
     machine.crash(engine, Lose::Nothing);
     refuse(&machine.slow, call, errno, 0);
@@ -932,7 +932,7 @@ fn a_directory_that_somebody_removes_beneath_what_is_on_its_way_is_made_anew() {
         assert_eq!((root.stat(b"d").unwrap().perm, d.stat(b"sub").unwrap().perm), (perm, 0o711));
         assert_eq!((d.dir(b"sub").unwrap().stat(b"b").unwrap().nlink, d.stat(b"new").unwrap().kind), (2, Kind::Dir));
         assert!(d.dir(b"sub").unwrap().stat(b"a").is_err(), "they have removed it");
-        assert_eq!((machine.on_slow("other"), engine.status().held), (Some(vec![3; 300]), None));
+        assert_eq!((machine.on_slow("other"), engine.status().safety.held), (Some(vec![3; 300]), None));
         machine.clock.advance(Duration::from_secs(100));
         let shown = walk::view(&engine, &mut Vec::new()).unwrap();
         walk::compare(&shown, &machine.slow.image()).unwrap();

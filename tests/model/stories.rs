@@ -123,7 +123,7 @@ pub fn background(engine: &Tiers, clock: &SimClock) {
 
 pub fn drain(engine: &Tiers) {
     engine.sync_fast().unwrap();
-    while engine.status().unsafe_files > 0 {
+    while engine.status().safety.files > 0 {
         engine.drain_step().unwrap();
         engine.publish_step().unwrap();
     }
@@ -147,7 +147,7 @@ fn a_link_of_what_its_batch_makes_replaces_what_was_there() {
     let slow = |name: &[u8]| machine.slow.root().stat(name).unwrap();
     let (a, c) = (slow(b"a"), slow(b"c"));
     assert_eq!((c.kind, c.ino, c.nlink), (Kind::Fifo, a.ino, 2));
-    assert_eq!((kind_of(&engine, ROOT, "c"), engine.status().conflicts), (Some(Kind::Fifo), 0));
+    assert_eq!((kind_of(&engine, ROOT, "c"), engine.status().exceptions.conflicts), (Some(Kind::Fifo), 0));
 }
 
 /// Both versions were synced, and the second was written over the first. After the power cut only the second one's bytes are
@@ -236,7 +236,7 @@ fn after_a_power_cut(wanted: impl Fn(&Tiers)) -> (Machine, Tiers) {
     engine.fsync(&cx, &create(&engine, ROOT, "last", &[9; 10]).1).unwrap();
     machine.crash(engine, Lose::Unsynced);
     let engine = machine.open("after");
-    assert_eq!(engine.status().discarded, 1);
+    assert_eq!(engine.status().exceptions.discarded, 1);
     assert_eq!(kind_of(&engine, ROOT, "away"), None);
     (machine, engine)
 }
@@ -299,7 +299,7 @@ fn a_directory_goes_with_what_a_discarded_file_has_left_in_it() {
         drain(&engine);
         assert_eq!(kind_of(&engine, ROOT, "dir"), replaced.then_some(Kind::Dir));
         let on_slow = machine.slow.root().stat(b"dir").ok().map(|stat| stat.perm & 0o777);
-        assert_eq!((on_slow, engine.status().conflicts), (replaced.then_some(0o700), 0));
+        assert_eq!((on_slow, engine.status().exceptions.conflicts), (replaced.then_some(0o700), 0));
     }
 }
 
@@ -404,7 +404,7 @@ fn what_has_no_directory_any_more_gets_it_anew() {
     let slow = machine.slow.root().dir(b"dir").unwrap();
     assert_eq!((slow.stat(b"synced").unwrap().size, slow.stat(b"open").unwrap().size), (6000, 70));
     assert_eq!(machine.slow.root().stat(b"dir").unwrap().perm, 0o700);
-    assert!(put_aside(&machine).is_empty() && engine.status().conflicts > 0);
+    assert!(put_aside(&machine).is_empty() && engine.status().exceptions.conflicts > 0);
 }
 
 /// Where something else has the directory's name by then, what was on its way there is put aside.
@@ -485,7 +485,7 @@ fn what_waits_since_the_start_is_evicted_while_the_tick_forgets_names() {
         }
     });
     while engine.evict_step().unwrap() == Progress::Did {}
-    assert_eq!((engine.unmet().len(), engine.status().objects), (0, 0));
+    assert_eq!((engine.unmet().len(), engine.status().cache.objects), (0, 0));
 }
 
 /// While a new version of a file with two names was being published, a look-up of the second one found a file on the slow tier that
@@ -604,13 +604,13 @@ fn what_was_seen_before_a_write_in_place_does_not_count() {
     engine.lookup(&cx, ROOT, &name("data")).unwrap();
     machine.slow.after_looks(|| ());
     engine.release(&cx, Arc::into_inner(file).unwrap());
-    assert_eq!((engine.status().in_place_writes, engine.getattr(&cx, ino).unwrap().size), (1, 7000));
+    assert_eq!((engine.status().exceptions.in_place_writes, engine.getattr(&cx, ino).unwrap().size), (1, 7000));
 
     let file = engine.open(&cx, ino, OpenMode { truncate: true, ..WRITE }).unwrap();
     engine.write(&cx, &file, &[3; 100], 0, false).unwrap();
     engine.release(&cx, file);
     drain(&engine);
-    assert_eq!((engine.status().conflicts, machine.on_slow("data")), (0, Some(vec![3; 100])));
+    assert_eq!((engine.status().exceptions.conflicts, machine.on_slow("data")), (0, Some(vec![3; 100])));
 }
 
 /// A file with two names was written in place after the one by which it was known had gone, while a change of its times was on its way. The
@@ -673,11 +673,11 @@ fn is_written_while_published(lose: Lose, unlinked: bool, at: u64, stop: u64) ->
         machine.crash(engine, lose);
         engine = machine.open(if lose == Lose::Nothing { "before" } else { "after" });
     } else {
-        assert_eq!(engine.status().in_place_writes, 1);
+        assert_eq!(engine.status().exceptions.in_place_writes, 1);
         engine.release(&cx, file);
     }
     while engine.publish_step().unwrap() == Progress::Did {}
-    assert_eq!(engine.status().pending_events, 0);
+    assert_eq!(engine.status().safety.events, 0);
     let slow = machine.slow.root().stat(b"other").unwrap().mtime;
     let shown = engine.lookup(&cx, ROOT, &name("other")).unwrap().mtime;
     assert_eq!((slow, shown), (mtime, mtime), "{lose:?}, unlinked {unlinked}, written at {at}, stopped at {stop}");
@@ -710,7 +710,7 @@ fn a_file_on_slow_is_found_wherever_publishing_takes_it_meanwhile() {
         let opened = engine.open(&cx, ino, OpenMode { read: true, ..OpenMode::default() });
         machine.slow.before_calls(|| ());
         engine.release(&cx, opened.unwrap_or_else(|e| panic!("published before call {at}: {e}")));
-        assert_eq!(engine.status().pending_events, 0);
+        assert_eq!(engine.status().safety.events, 0);
     }
 }
 
@@ -730,9 +730,9 @@ pub fn what_a_kill_cut_off_over_a_version_not_copied_yet_is_not_published() {
     background(&engine, &machine.clock);
     assert_eq!((machine.on_slow("model"), machine.on_slow("later")), (None, None));
     let status = engine.status();
-    assert_eq!(status.interrupted, 1);
+    assert_eq!(status.safety.interrupted, 1);
     assert!(
-        status.held.as_ref().is_some_and(|why| why.contains("model") && why.contains("dlio-fs sync")),
+        status.safety.held.as_ref().is_some_and(|why| why.contains("model") && why.contains("dlio-fs sync")),
         "{status:?}"
     );
     let queue = engine.queue(10).pending;
@@ -742,7 +742,7 @@ pub fn what_a_kill_cut_off_over_a_version_not_copied_yet_is_not_published() {
 
     drain(&engine);
     assert_eq!((machine.on_slow("model"), machine.on_slow("later")), (Some(mixed), Some(vec![3; 100])));
-    assert_eq!((engine.status().interrupted, engine.status().held), (0, None));
+    assert_eq!((engine.status().safety.interrupted, engine.status().safety.held), (0, None));
 }
 
 /// Who only appends leaves the version before it whole: that one is copied, and nothing waits but the bytes behind it.
@@ -759,7 +759,7 @@ fn a_version_that_was_only_added_to_before_a_kill_is_published() {
     let engine = machine.open("boot");
     background(&engine, &machine.clock);
     assert_eq!((machine.on_slow("log"), machine.on_slow("later")), (Some(vec![1; 9_000]), Some(vec![3; 100])));
-    assert_eq!((engine.status().interrupted, engine.status().held), (1, None));
+    assert_eq!((engine.status().safety.interrupted, engine.status().safety.held), (1, None));
     let whole = [[1; 9_000].as_slice(), &[2; 5_000]].concat();
     assert_eq!(read(&engine, "log"), whole);
     drain(&engine);
@@ -784,7 +784,7 @@ pub fn a_synced_version_that_a_power_cut_mixed_is_not_published() {
         let engine = machine.open("after");
         background(&engine, &machine.clock);
         assert_eq!(machine.on_slow("model"), None, "seed {seed}");
-        assert_eq!(engine.status().interrupted, 1, "seed {seed}");
+        assert_eq!(engine.status().safety.interrupted, 1, "seed {seed}");
         let shown = read(&engine, "model");
         assert!(shown.len() == 9_000 && shown.iter().all(|byte| [1, 2].contains(byte)), "seed {seed}");
         drain(&engine);
@@ -807,12 +807,12 @@ fn a_version_on_slow_of_a_removed_file_that_is_still_written_is_published() {
     engine.flush(&cx, &other).unwrap();
     engine.write(&cx, &file, &[2; 28_000], 0, false).unwrap();
     engine.flush(&cx, &file).unwrap();
-    assert!(engine.status().spilled > 0, "{:?}", engine.status());
+    assert!(engine.status().exceptions.spilled > 0, "{:?}", engine.status());
     engine.unlink(&cx, ROOT, &name("model")).unwrap();
     engine.write(&cx, &file, &[3; 10], 0, false).unwrap();
     engine.sync_fast().unwrap();
     background(&engine, &machine.clock);
-    assert_eq!(engine.status().pending_events, 0, "{:?}", engine.queue(10));
+    assert_eq!(engine.status().safety.events, 0, "{:?}", engine.queue(10));
 }
 
 /// While a file with two names on the slow tier was replaced under one of them, the link of it that waits in `tmp` was counted: who looked
@@ -824,7 +824,7 @@ fn the_other_name_of_a_file_that_is_replaced_has_one_link_while_that_is_publishe
     root.create(b"newest", 0o644).unwrap();
     root.link(b"newest", &*root, b"kept").unwrap();
     let engine = Arc::new(machine.open("boot"));
-    let known = engine.status().known_inodes;
+    let known = engine.status().cache.known_inodes;
     let before = engine.lookup(&cx, ROOT, &name("newest")).unwrap().ino;
     engine.forget(before, 1);
     let (new, file) = create(&engine, ROOT, "tmp", &[1; 5000]);
@@ -837,7 +837,7 @@ fn the_other_name_of_a_file_that_is_replaced_has_one_link_while_that_is_publishe
         move || {
             let Some(engine) = looking.upgrade().filter(|_| !busy.swap(true, Ordering::Relaxed)) else { return };
             // The view has followed, and the link is still there.
-            if engine.status().pending_events == 0 {
+            if engine.status().safety.events == 0 {
                 let found = engine.lookup(&Cx::internal(), ROOT, &name("kept")).unwrap();
                 assert_eq!((found.ino, found.nlink), (before, 1));
                 engine.forget(found.ino, 1);
@@ -852,7 +852,7 @@ fn the_other_name_of_a_file_that_is_replaced_has_one_link_while_that_is_publishe
     engine.forget(new, 1);
     machine.clock.advance(Duration::from_secs(1000));
     engine.tick().unwrap();
-    assert_eq!(engine.status().known_inodes, known + 1, "the new file has an object");
+    assert_eq!(engine.status().cache.known_inodes, known + 1, "the new file has an object");
 }
 
 /// A version of a file is discarded by a power cut, and the file known anew by the slow tier's number, which is what the log says of its second
@@ -972,7 +972,7 @@ fn a_staged_file_is_written_after_its_name_is_gone() {
     assert!(bytes[..100] == [1; 100] && bytes[100..110] == [2; 10] && bytes[110..] == [1; 4890]);
     engine.release(&cx, file);
     background(&engine, &machine.clock);
-    assert_eq!((engine.status().objects, machine.on_slow("file")), (0, None));
+    assert_eq!((engine.status().cache.objects, machine.on_slow("file")), (0, None));
 }
 
 /// A version on the slow tier is exchanged for the one before, which has its name in `tmp` until the group is through. After a kill in
@@ -1082,7 +1082,7 @@ fn a_fast_tier_that_has_failed_once_does_not_fail_for_ever() {
     let seal = |engine: &Tiers| {
         let error = engine.seal_step().unwrap_err();
         engine.report("seal", Some(&error));
-        (engine.status().fast_fails, engine.status().held.unwrap())
+        (engine.status().safety.fast_fails, engine.status().safety.held.unwrap())
     };
     let (fails, held) = seal(&engine);
     assert!(fails && held.contains("the fast tier fails"), "{held}");
@@ -1092,7 +1092,7 @@ fn a_fast_tier_that_has_failed_once_does_not_fail_for_ever() {
         let (_, held) = seal(&engine);
         assert!(held.contains("lost") && held.contains("write the file under a new name"), "{held}");
     }
-    assert!(!engine.status().fast_fails, "nothing has failed for a minute");
+    assert!(!engine.status().safety.fast_fails, "nothing has failed for a minute");
     // The remedy.
     engine.unlink(&cx, ROOT, &name("lost")).unwrap();
     engine.release(&cx, create(&engine, ROOT, "new", &[2; 50]).1);

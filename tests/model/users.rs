@@ -27,7 +27,7 @@ fn evict_all(engine: &Tiers) {
 fn what_one_user_may_pin_is_bounded() {
     let machine = Machine::new();
     let engine = machine.open("boot");
-    let eighth = engine.status().fast.capacity() / 8;
+    let eighth = engine.status().fast.total / 8;
     let denied = |uid, path: &[u8], bytes| engine.pin_file_for(uid, path, bytes).unwrap_err().errno();
     assert!(engine.pin_file_for(SHE, b"a", eighth / 2).unwrap());
     assert!(!engine.pin_file_for(SHE, b"a", eighth / 2).unwrap(), "it was");

@@ -65,7 +65,7 @@ impl Scene {
     }
 
     fn waits_until(&self) -> Option<String> {
-        self.engine.status().waits_until
+        self.engine.status().safety.waits_until
     }
 }
 
@@ -75,7 +75,7 @@ fn nothing_is_copied_before_the_hours_begin() {
     assert_eq!(scene.clock.second_of_day(), 22 * 3600 + 13 * 60 + 20);
     scene.put("a");
     scene.work();
-    assert!(!scene.has("a") && scene.engine.status().drained_files == 0);
+    assert!(!scene.has("a") && scene.engine.status().pipeline.drained_files == 0);
     assert_eq!(scene.waits_until(), Some("23:00".to_owned()));
     assert_eq!(scene.engine.publish_step().unwrap(), Progress::Wait(Duration::from_secs(46 * 60 + 40)));
     scene.clock.advance(Duration::from_secs(46 * 60 + 40));
@@ -131,13 +131,13 @@ fn room_that_is_wanted_does_not_wait_for_the_hours() {
     let scene = Scene::new("06:00-07:00");
     (0..9).for_each(|n| scene.put(&format!("f{n}")));
     scene.work();
-    assert!(!scene.has("f0"), "{} events", scene.engine.status().pending_events);
-    while scene.engine.status().pending_events < 30 {
-        scene.put(&format!("g{}", scene.engine.status().pending_events));
+    assert!(!scene.has("f0"), "{} events", scene.engine.status().safety.events);
+    while scene.engine.status().safety.events < 30 {
+        scene.put(&format!("g{}", scene.engine.status().safety.events));
     }
     scene.work();
     assert!(scene.has("f0"), "max_pending is near");
-    let left = scene.engine.status().pending_events;
+    let left = scene.engine.status().safety.events;
     assert!((1..30).contains(&left) && scene.waits_until().is_some(), "the rest waits: {left}");
 }
 

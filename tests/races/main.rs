@@ -301,7 +301,7 @@ impl World {
                 did |= self.step(step).unwrap() == Progress::Did;
             }
             let status = self.tiers.status();
-            if !did && status.unsafe_files == 0 && status.pending_events == 0 {
+            if !did && status.safety.files == 0 && status.safety.events == 0 {
                 self.tiers.count_waiter(false);
                 return;
             }
@@ -449,7 +449,7 @@ fn run(race: &Race) {
     }
     world.remember();
     drop(world.slow.take_observed());
-    let batches = world.tiers.status().batches;
+    let batches = world.tiers.status().exceptions.batches;
 
     let world = Arc::new(world);
     // Each open file belongs to the thread that uses its slot first.
@@ -483,7 +483,7 @@ fn judge(race: &Race, world: World, model: &Model, told: &[Vec<Told>], left: Vec
     assert!(!orders.is_empty(), "no order of the operations explains\n{}", story());
 
     let states = world.slow.take_observed();
-    if world.tiers.status().batches == batches {
+    if world.tiers.status().exceptions.batches == batches {
         let fits = |model: &&Model| {
             let mut order = model.order.clone();
             states.iter().all(|state| order.show(state).is_ok())

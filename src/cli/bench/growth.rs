@@ -273,7 +273,7 @@ impl Growth {
         self.add(files, "create and write, pending", self.create(&many)? * 1e6);
         self.add(files, "memory per file, pending", ready.grown(files)?);
         self.add(files, "stat, pending", many.look(&stop)? * 1e6);
-        let events = talk::standing(&self.mount.mountpoint)?.safety.events;
+        let events = talk::status(&self.mount.mountpoint)?.safety.events;
         self.mount.kill()?;
         let ready = self.mounted(&[])?;
         self.add(files, "mount ready, pending, after a kill", ready.after);

@@ -214,7 +214,7 @@ impl Session {
     pub(super) fn watch_until_safe(&self, mount: &Mount) -> Result<(), Failure> {
         const LOOK: Duration = Duration::from_millis(5);
         loop {
-            let safety = talk::standing(&mount.mountpoint)?.safety;
+            let safety = talk::status(&mount.mountpoint)?.safety;
             if safety.safe {
                 return Ok(());
             }

@@ -6,7 +6,8 @@ use std::collections::HashMap;
 
 use serde::Serialize;
 
-use super::look::{Amounts, Done, Figures, Files, Look, Operation, Processes};
+use super::look::{Amounts, Done, Files, Look, Processes};
+use crate::stats::status::{Figures, Operation};
 
 /// Between two looks.
 #[derive(Clone, Debug, Default)]
@@ -62,7 +63,7 @@ impl Change {
         let (before, total_before) = if anew { (&nothing, Amounts::default()) } else { (before, total_before) };
         let (span, amounts) = match now.stats.profile {
             true => (now.timeline.until - before.timeline.until, Some(total.since(&total_before))),
-            false => (now.stats.mounted_for - before.stats.mounted_for, None),
+            false => (now.stats.mounted_for.as_secs_f64() - before.stats.mounted_for.as_secs_f64(), None),
         };
         let copied = now.stats.pipeline.drained_bytes.saturating_sub(before.stats.pipeline.drained_bytes);
         (span > 0.0).then(|| Change {
@@ -99,7 +100,7 @@ fn operations(before: &[Operation], now: &[Operation]) -> Vec<OpChange> {
             calls: now.all.calls.saturating_sub(before.all.calls),
             errors: now.all.errors.saturating_sub(before.all.errors),
             bytes: now.all.bytes.saturating_sub(before.all.bytes),
-            time: (now.all.total - before.all.total).max(0.0),
+            time: now.all.total.saturating_sub(before.all.total).as_secs_f64(),
             p50: latency.below(0.5),
             p99: latency.below(0.99),
             slow_calls: slow(now).saturating_sub(slow(before)),
@@ -118,9 +119,9 @@ struct Latency {
 
 impl Latency {
     fn between(before: &Figures, now: &Figures) -> Latency {
-        let before = |at: usize| before.latency_log2_us.get(at).copied().unwrap_or(0);
-        let buckets = now.latency_log2_us.iter().enumerate().map(|(at, calls)| calls.saturating_sub(before(at)));
-        Latency { buckets: buckets.collect(), max: now.max }
+        let pairs = now.latency_log2_us.iter().zip(before.latency_log2_us);
+        let buckets = pairs.map(|(now, before)| now.saturating_sub(before)).collect();
+        Latency { buckets, max: now.max.as_secs_f64() }
     }
 
     /// An upper bound for at least this share of the calls: up to twice too high, never above the longest call.
@@ -197,23 +198,25 @@ impl Busy {
 
 #[cfg(test)]
 pub(super) mod tests {
+    use std::time::Duration;
+
     use super::*;
     use crate::cli::top::look::{File, Process, Timeline};
 
     /// A look at `until` seconds after which so much was read.
     pub(in crate::cli::top) fn look(until: f64, read: u64, calls: u64) -> Look {
-        let figures = Figures {
+        let mut figures = Figures {
             calls,
             bytes: read,
-            total: until / 10.0,
-            max: 0.003,
-            latency_log2_us: vec![0, 0, 0, calls - calls / 50, 0, 0, 0, 0, 0, 0, 0, 0, calls / 50],
+            total: Duration::from_secs_f64(until / 10.0),
+            max: Duration::from_millis(3),
             ..Figures::default()
         };
+        (figures.latency_log2_us[3], figures.latency_log2_us[12]) = (calls - calls / 50, calls / 50);
         let operation =
             Operation { op: "read".into(), all: figures.clone(), tiers: [("slow".to_owned(), figures)].into() };
         let mut look = Look::default();
-        (look.stats.mounted_for, look.stats.profile) = (until, true);
+        (look.stats.mounted_for, look.stats.profile) = (Duration::from_secs_f64(until), true);
         look.stats.operations = vec![operation];
         look.timeline =
             Timeline { span: until, until, read_slow: vec![read], calls: vec![calls], ..Timeline::default() };
@@ -274,7 +277,7 @@ pub(super) mod tests {
     #[test]
     fn without_a_profile_only_the_drain_is_known() {
         let (mut before, mut now) = (Look::default(), Look::default());
-        (before.stats.mounted_for, now.stats.mounted_for) = (1.0, 3.0);
+        (before.stats.mounted_for, now.stats.mounted_for) = (Duration::from_secs(1), Duration::from_secs(3));
         (before.stats.pipeline.drained_bytes, now.stats.pipeline.drained_bytes) = (100, 700);
         let change = Change::between(&before, &now).expect("time went on");
         assert_eq!((change.span, change.amounts, change.drained), (2.0, None, 600));

@@ -12,12 +12,13 @@ use ratatui::style::{Color, Modifier, Style};
 use ratatui::text::{Line, Span};
 use ratatui::widgets::{Block, Clear, Paragraph, Widget, Wrap};
 
-use super::look::{Look, Space};
+use super::look::{Look, word};
 use super::shown;
 use super::state::{State, silence};
 use super::table::{self, Cell, Column, Kind, View};
 use crate::stats::recording::Checkpoint;
 use crate::stats::render::{count, seconds};
+use crate::stats::status::TierSpace;
 
 /// The flows, as [`super::look::Timeline::flows`] has them.
 const FLOWS: [(&str, Color); 5] = [
@@ -181,7 +182,7 @@ impl Page<'_> {
     fn head(&mut self, state: &State) {
         let stats = &state.look.stats;
         let bold = Style::new().add_modifier(Modifier::BOLD);
-        let up = seconds(Duration::try_from_secs_f64(stats.mounted_for).unwrap_or_default());
+        let up = seconds(stats.mounted_for);
         let pause = if state.paused { "PAUSED  " } else { "" };
         let end = Line::from(vec![
             Span::styled(pause, self.theme.alarm()),
@@ -194,7 +195,7 @@ impl Page<'_> {
             false => self.line(name.into()),
         }
         let safety = &stats.safety;
-        let style = match safety.word() {
+        let style = match word(safety) {
             _ if !state.base_is_there() => return self.line("looking ...".into()),
             "yes" => self.theme.of(Color::Green),
             "no" => self.theme.of(Color::Yellow),
@@ -213,7 +214,7 @@ impl Page<'_> {
         }
     }
 
-    fn tier(&mut self, name: &str, space: &Space, area: Rect) {
+    fn tier(&mut self, name: &str, space: &TierSpace, area: Rect) {
         let share = space.used as f64 / (space.total as f64).max(1.0);
         let told = format!(" {} of {}", shown::size(space.used as f64), shown::size(space.total as f64));
         let room = usize::from(area.width).saturating_sub(name.len() + 1 + told.len());
@@ -513,7 +514,9 @@ mod tests {
     use ratatui::crossterm::event::KeyCode;
 
     use super::*;
-    use crate::cli::top::look::{Done, File, Files, IoPath, Pending, Process, Processes, Queue};
+    use crate::cli::top::look::{Done, File, Files, Pending, Process, Processes, Queue};
+    use crate::stats::counters::BUCKETS;
+    use crate::stats::status::IoPathFigures;
 
     const COLOURS: Theme = Theme { colours: true };
 
@@ -528,7 +531,8 @@ mod tests {
         (look.timeline.read_fast, look.timeline.written_slow) = (each(0), each(0));
         look.timeline.drained = each(5 << 20);
         look.stats.version = "1.2.3".into();
-        look.stats.io_path = IoPath { name: "exact".into(), not_seen: vec!["lseek".into()] };
+        look.stats.io_path =
+            IoPathFigures { name: "exact".into(), not_seen: vec!["lseek".into()], ..IoPathFigures::default() };
         (look.stats.fast.total, look.stats.fast.used, look.stats.slow.total) = (100 << 30, 25 << 30, 4 << 40);
         (look.stats.safety.files, look.stats.safety.bytes) = (2, 18 << 27);
         let done =
@@ -613,7 +617,8 @@ mod tests {
             states.push(state);
         }
         let mut broken = look(61);
-        (broken.stats.mounted_for, broken.timeline.until, broken.stats.safety.eta) = (f64::MAX, 1e300, Some(f64::NAN));
+        (broken.stats.mounted_for, broken.timeline.until, broken.stats.safety.eta) =
+            (Duration::MAX, 1e300, Some(Duration::MAX));
         broken.stats.fast.used = u64::MAX;
         broken.timeline.drained = vec![u64::MAX; 3];
         (broken.timeline.written_fast, broken.timeline.written_slow) = (vec![u64::MAX; 3], vec![u64::MAX; 3]);
@@ -621,7 +626,7 @@ mod tests {
         let done = Done { opens: most, reads: most, bytes_read: most, bytes_written: most, ..Done::default() };
         let file = |ino| File { ino, path: "/twice".into(), done: done.clone(), before: Done::default() };
         broken.files = Some(Files { at: 99.0, files: vec![file(98), file(99)], known: most });
-        broken.stats.operations[0].all.latency_log2_us = vec![most; 40];
+        broken.stats.operations[0].all.latency_log2_us = [most; BUCKETS];
         broken.stats.files.unnamed = 1;
         let nothing = Checkpoint { absorbed: -1.0, drained: Some(f64::INFINITY), ..Checkpoint::default() };
         broken.checkpoints = vec![nothing];

@@ -3,7 +3,7 @@
 use serde_json::json;
 
 use super::change::Change;
-use super::look::Look;
+use super::look::{Look, word};
 use super::shown;
 
 /// After so many lines the columns are named again.
@@ -31,7 +31,7 @@ pub(super) fn plain(time: &str, look: &Look, change: &Change) -> String {
         p99("read"),
         p99("write"),
         shown::size(look.stats.safety.bytes as f64),
-        look.stats.safety.word(),
+        word(&look.stats.safety),
     )
 }
 

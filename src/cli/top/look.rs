@@ -2,19 +2,16 @@
 //!
 //! Only what is shown is read. A text of another version, or one that was cut off, is an error and no panic.
 
-use std::collections::BTreeMap;
-use std::time::Duration;
-
 use serde::{Deserialize, Serialize};
 
 use crate::json;
 use crate::stats::recording::Checkpoint;
-use crate::stats::render;
+use crate::stats::status::{Safety, Status};
 
 /// The state of the mount at one moment.
 #[derive(Clone, Debug, Default)]
 pub(in crate::cli) struct Look {
-    pub(super) stats: Stats,
+    pub(super) stats: Status,
     pub(super) timeline: Timeline,
     /// The requested table.
     pub(super) files: Option<Files>,
@@ -24,83 +21,7 @@ pub(in crate::cli) struct Look {
     pub(super) checkpoints: Vec<Checkpoint>,
 }
 
-/// The part of `stats.json` that is shown. Times are in seconds, sizes in bytes.
-#[derive(Clone, Debug, Default, Deserialize)]
-pub(super) struct Stats {
-    pub(super) safety: Safety,
-    pub(super) version: String,
-    pub(super) mounted_for: f64,
-    pub(super) fast: Space,
-    pub(super) slow: Space,
-    pub(super) pipeline: Pipeline,
-    pub(super) io_path: IoPath,
-    pub(super) operations: Vec<Operation>,
-    pub(super) profile: bool,
-    pub(super) files: Extent,
-}
-
-#[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize)]
-pub(super) struct Safety {
-    pub(super) safe: bool,
-    pub(super) files: u64,
-    pub(super) bytes: u64,
-    pub(super) events: u64,
-    pub(super) oldest: Option<f64>,
-    pub(super) eta: Option<f64>,
-    pub(super) held: Option<String>,
-    #[serde(default)]
-    pub(super) waits_until: Option<String>,
-    pub(super) slow_down: bool,
-    pub(super) fast_fails: bool,
-    pub(super) refusing: bool,
-    pub(super) interrupted: u64,
-    #[serde(default)]
-    pub(super) aside: u64,
-    #[serde(default)]
-    pub(super) aside_bytes: u64,
-}
-
-#[derive(Clone, Debug, Default, Deserialize)]
-pub(super) struct Space {
-    pub(super) total: u64,
-    pub(super) used: u64,
-}
-
-#[derive(Clone, Debug, Default, Deserialize)]
-pub(super) struct Pipeline {
-    pub(super) drained_bytes: u64,
-}
-
-#[derive(Clone, Debug, Default, Deserialize)]
-pub(super) struct IoPath {
-    pub(super) name: String,
-    pub(super) not_seen: Vec<String>,
-}
-
-#[derive(Clone, Debug, Default, Deserialize)]
-pub(super) struct Extent {
-    pub(super) unnamed: u64,
-}
-
-#[derive(Clone, Debug, Default, Deserialize)]
-pub(super) struct Operation {
-    pub(super) op: String,
-    #[serde(flatten)]
-    pub(super) all: Figures,
-    pub(super) tiers: BTreeMap<String, Figures>,
-}
-
-#[derive(Clone, Debug, Default, Deserialize)]
-pub(super) struct Figures {
-    pub(super) calls: u64,
-    pub(super) errors: u64,
-    pub(super) bytes: u64,
-    pub(super) total: f64,
-    pub(super) max: f64,
-    pub(super) latency_log2_us: Vec<u64>,
-}
-
-/// `timeline.json`: an amount per span of so many seconds since the mount was made.
+/// `timeline.json`: an amount for each span of so many seconds since the mount was made.
 #[derive(Clone, Debug, Default, Deserialize)]
 pub(super) struct Timeline {
     pub(super) span: f64,
@@ -305,82 +226,49 @@ impl Done {
     }
 }
 
-impl Safety {
-    /// The first line of `.dlio/stats`.
-    pub(super) fn line(&self) -> String {
-        let span = |seconds: Option<f64>| seconds.and_then(|s| Duration::try_from_secs_f64(s).ok());
-        let safety = render::Safety {
-            safe: self.safe,
-            files: self.files,
-            bytes: self.bytes,
-            events: self.events,
-            oldest: span(self.oldest),
-            eta: span(self.eta),
-            held: self.held.clone(),
-            waits_until: self.waits_until.clone(),
-            slow_down: self.slow_down,
-            fast_fails: self.fast_fails,
-            refusing: self.refusing,
-            interrupted: self.interrupted,
-            aside: self.aside,
-            aside_bytes: self.aside_bytes,
-        };
-        safety.line()
-    }
-
-    /// The same in one word.
-    pub(super) fn word(&self) -> &'static str {
-        match self {
-            Safety { held: Some(_), .. } => "HELD",
-            Safety { slow_down: true, .. } => "DOWN",
-            Safety { fast_fails: true, .. } => "BROKEN",
-            Safety { refusing: true, .. } => "FULL",
-            Safety { safe: true, .. } => "yes",
-            _ => "no",
-        }
+/// Whether everything is safe, in a word.
+pub(super) fn word(safety: &Safety) -> &'static str {
+    match safety {
+        Safety { held: Some(_), .. } => "HELD",
+        Safety { slow_down: true, .. } => "DOWN",
+        Safety { fast_fails: true, .. } => "BROKEN",
+        Safety { refusing: true, .. } => "FULL",
+        Safety { safe: true, .. } => "yes",
+        _ => "no",
     }
 }
 
 #[cfg(test)]
 pub(super) mod tests {
+    use std::time::Duration;
+
     use super::*;
-    use crate::stats::render::Snapshot;
+    use crate::stats::status::{Figures, LongestCall, Operation, SlowCalls};
 
     /// The text of `stats.json` that the daemon would give, whatever it has beside it.
     #[test]
     fn what_the_daemon_writes_is_understood() {
-        let safety = render::Safety {
+        let safety = Safety {
             files: 2,
             bytes: 1 << 30,
             oldest: Some(Duration::from_secs(14)),
             held: Some("why".into()),
-            ..render::Safety::default()
+            ..Safety::default()
         };
-        let snapshot = Snapshot {
-            safety: safety.clone(),
-            version: "1.2.3",
-            mounted_at: Duration::ZERO,
+        let figures = Figures { calls: 9, total: Duration::new(1, 5), p50: Some(Duration::ZERO), ..Figures::default() };
+        let operation =
+            Operation { op: "read".into(), all: figures.clone(), tiers: [("slow".to_owned(), figures)].into() };
+        let status = Status {
+            safety,
+            version: "1.2.3".into(),
+            mounted_at: Some("2026-01-01T00:00:00.000Z".into()),
             mounted_for: Duration::from_millis(90_500),
-            fast: render::TierSpace { total: 10, used: 3, available: 7 },
-            slow: render::TierSpace::default(),
-            pipeline: render::Pipeline { drained_bytes: 99, ..render::Pipeline::default() },
-            log: render::LogFigures::default(),
-            cache: render::Cache::default(),
-            exceptions: render::Exceptions::default(),
-            slow_abilities: render::SlowAbilities::default(),
-            slow_calls: render::SlowCalls::default(),
-            io_path: render::IoPathFigures { name: "exact", opens: [("exact", 3)].into(), not_seen: vec!["lseek"] },
-            operations: Vec::new(),
-            failures: Vec::new(),
-            profile: true,
-            files: crate::stats::catalog::CatalogExtent { unnamed: 7, ..Default::default() },
-            found: render::Detected::default(),
-            daemon: Default::default(),
-            metrics_addr: None,
+            slow_calls: SlowCalls { longest: Some(LongestCall::default()), ..SlowCalls::default() },
+            operations: vec![operation],
+            ..Status::default()
         };
-        let stats: Stats = parse(&snapshot.json()).expect("our own");
-        assert_eq!((stats.mounted_for, stats.fast.used, stats.files.unnamed), (90.5, 3, 7));
-        assert_eq!((stats.safety.line(), stats.safety.word()), (safety.line(), "HELD"));
+        assert_eq!(parse(&status.json()), Ok(status.clone()));
+        assert_eq!(word(&status.safety), "HELD");
         let mut timeline = crate::stats::timeline::Timeline::default();
         let totals = crate::stats::timeline::Amounts { read: [7, 8], drained: 5, ..Default::default() };
         timeline.sample(Duration::from_millis(250), totals);
@@ -394,7 +282,7 @@ pub(super) mod tests {
     #[test]
     fn what_is_cut_off_or_of_another_form_is_an_error() {
         for text in ["", "{", "[]", "null", "{\"span\":0.1}", "{\"safety\":{\"safe\":\"maybe\"}}"] {
-            assert!(parse::<Stats>(text).is_err() && Timeline::parse(text).is_err(), "{text}");
+            assert!(parse::<Status>(text).is_err() && Timeline::parse(text).is_err(), "{text}");
             assert!(parse::<Files>(text).is_err() && parse::<Queue>(text).is_err(), "{text}");
         }
         let no_width = "{\"span\":0.0,\"until\":1,\"read_fast\":[],\"read_slow\":[],\"written_fast\":[],\

@@ -48,7 +48,7 @@ fn look(mountpoint: &Path, view: Option<View>) -> Result<Look> {
             .map_err(|e| misread(mountpoint, "timeline.json", &e))?,
         ..Look::default()
     };
-    let at = look.stats.mounted_for;
+    let at = look.stats.mounted_for.as_secs_f64();
     match view {
         None | Some(View::Operations) => {}
         Some(View::Files) => {

@@ -13,7 +13,6 @@ use super::sources::Control;
 use super::waiting::{LOOK, apart};
 use crate::error::Result as Done;
 use crate::fs::published::WaiterGuard;
-use crate::fs::shown::safety;
 use crate::stats::render::{bytes, count, seconds};
 use crate::tiers::{Lsn, Saved, Saving, Tiers};
 
@@ -130,13 +129,13 @@ impl Deadline {
     /// If not everything will arrive in time, the newest complete checkpoint is saved first, again each time there is a
     /// newer one.
     fn judge(&mut self, control: &Control) {
-        let status = control.tiers.status();
+        let safety = control.tiers.status().safety;
         // With the order held, or the slow tier down, there is nothing to measure.
-        let stuck = status.held.is_some() || status.slow_down;
+        let stuck = safety.held.is_some() || safety.slow_down;
         let arrived = control.tiers.arrived_bytes().saturating_sub(self.before);
         let now = Instant::now();
         let (measured, left) = (now - self.begun, self.until.saturating_duration_since(now));
-        let fit = !stuck && fits(status.unsafe_bytes, arrived, measured, left);
+        let fit = !stuck && fits(safety.bytes, arrived, measured, left);
         control.tiers.set_fits(fit && measured >= MEASURE);
         if fit || self.save.is_some() {
             return;
@@ -154,7 +153,7 @@ impl Deadline {
         let saving = self.save.as_ref().map_or(String::new(), |save| {
             format!("; saving {} first, {} so far", save.path, bytes(save.saving.bytes()))
         });
-        format!("{left} left. {}{saving}\n", safety(&control.tiers.status()).line())
+        format!("{left} left. {}{saving}\n", control.tiers.status().safety.line())
     }
 
     /// The time is up: reports what was saved, and what is left.
@@ -173,10 +172,9 @@ impl Deadline {
         }
         let left = control.tiers.unsafe_paths(LEFT_SHOWN);
         left.iter().for_each(|path| lines.push_str(&format!("left: /{path}\n")));
-        let status = control.tiers.status();
         // Changes made meanwhile were not asked for, and what is left of those asked for may be only renames and the
         // like.
-        match safety(&status).line() {
+        match control.tiers.status().safety.line() {
             line if line.starts_with("NOT SAFE") => line,
             line => format!("NOT SAFE: the deadline came first; now {line}"),
         }

@@ -5,16 +5,17 @@ use std::time::{Duration, Instant};
 use super::asker::Asker;
 use super::sources::Control;
 use crate::error::{Context, Result};
-use crate::fs::shown::{abilities, path_of, safety, tier};
+use crate::fs::shown::path_of;
 use crate::fs::slow_pool::Longest;
-use crate::path;
 use crate::stats::files::{AtHand, FileTable};
 use crate::stats::processes::ProcessFigures;
 use crate::stats::queue::Queue;
 use crate::stats::recording::Meta;
 use crate::stats::staging::Staging;
-use crate::stats::{daemon, processes, render, safe};
+use crate::stats::status::{Cache, Detected, FailureCount, LongestCall, Operation, Safety, SlowCalls, Status};
+use crate::stats::{daemon, processes, safe};
 use crate::tiers::{Cx, Tiers};
+use crate::{json, path};
 
 /// How long the looked-up checkpoints are reused.
 const CHECKPOINTS_HOLD: Duration = Duration::from_millis(500);
@@ -95,23 +96,23 @@ impl Control {
 
     /// The text of `metrics` without anything private.
     pub(in crate::fs) fn metrics_for_all(&self) -> String {
-        self.snapshot().for_others().metrics()
+        self.status().for_others().metrics()
     }
 
     /// Whether everything is safe, and if not, what is not.
-    pub(super) fn safety_for(&self, asker: &Asker) -> render::Safety {
-        let safety = safety(&self.tiers.status());
+    pub(super) fn safety_for(&self, asker: &Asker) -> Safety {
+        let safety = self.tiers.status().safety;
         if asker.is_trusted() { safety } else { safety.for_others() }
     }
 
-    pub(super) fn snapshot_for(&self, asker: &Asker) -> render::Snapshot {
-        let snapshot = self.snapshot();
-        if asker.is_trusted() { snapshot } else { snapshot.for_others() }
+    pub(super) fn status_for(&self, asker: &Asker) -> Status {
+        let status = self.status();
+        if asker.is_trusted() { status } else { status.for_others() }
     }
 
     /// The checkpoints for the statistics are looked up at most twice a second: it looks at each of their files. A
     /// checkpoint that seemed complete may be written again, but the reported total never falls.
-    pub(super) fn found(&self) -> render::Detected {
+    pub(super) fn found(&self) -> Detected {
         let mut known = self.checkpoints.lock();
         if known.asked.is_none_or(|asked| asked.elapsed() >= CHECKPOINTS_HOLD) {
             known.told = self.observer.checkpoints();
@@ -121,62 +122,19 @@ impl Control {
         self.stats.found((&known.told, known.total))
     }
 
-    pub(super) fn snapshot(&self) -> render::Snapshot {
+    /// All of the mount's status.
+    pub(super) fn status(&self) -> Status {
         let status = self.tiers.status();
         let (limits, counts) = (self.slow.limits(), self.slow.counts());
-        render::Snapshot {
-            safety: safety(&status),
-            version: env!("CARGO_PKG_VERSION"),
-            mounted_at: self.stats.since_1970(),
+        let longest = self.slow.longest();
+        Status {
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            mounted_at: json::timestamp(self.stats.since_1970()),
             mounted_for: self.stats.now(),
-            fast: tier(&status.fast),
-            slow: tier(&status.slow),
-            pipeline: render::Pipeline {
-                pending_events: status.pending_events,
-                published_events: status.published_events,
-                drained_files: status.drained_files,
-                drained_bytes: status.drained_bytes,
-                drain_bytes_per_s: status.drain_bytes_per_s,
-                bytes_to_copy: status.to_copy,
-                evictions: status.evictions,
-                copies: status.copies,
-                copies_bytes: status.copies_bytes,
-                staged_files: status.staged_files,
-                staged_bytes: status.staged_bytes,
-            },
-            log: render::LogFigures {
-                lsn: status.log_lsn,
-                durable_lsn: status.durable_lsn,
-                applied_lsn: status.applied_lsn,
-            },
-            cache: render::Cache {
-                objects: status.objects,
-                known_inodes: status.known_inodes,
-                open_files: status.open_files,
-                open_handles: self.open.of_users(),
-            },
-            exceptions: render::Exceptions {
-                batches: status.batches,
-                late_snapshots: status.late_snapshots,
-                in_place_writes: status.in_place_writes,
-                conflicts: status.conflicts,
-                left_out: status.left_out,
-                removed_first: status.removed_first,
-                aside: status.aside,
-                aside_bytes: status.aside_bytes,
-                aside_for: status.aside_for,
-                spilled: status.spilled,
-                discarded: status.discarded,
-                damaged: status.damaged,
-                quarantined: status.quarantined,
-            },
-            slow_abilities: abilities(&status.abilities),
-            slow_calls: render::SlowCalls {
+            cache: Cache { open_handles: self.open.of_users(), ..status.cache },
+            slow_calls: SlowCalls {
                 waiting: counts.waiting,
-                longest: self
-                    .slow
-                    .longest()
-                    .map(|Longest { waited, about }| render::LongestCall { seconds: waited.as_secs(), about }),
+                longest: longest.map(|Longest { waited, about }| LongestCall { seconds: waited.as_secs(), about }),
                 limit: limits.queue,
                 threads: limits.threads,
                 served: counts.served,
@@ -184,13 +142,14 @@ impl Control {
                 refused: counts.refused,
             },
             io_path: self.io.figures(),
-            operations: render::Operation::all(self.stats.operations()),
-            failures: render::FailureCount::all(self.stats.failures()),
+            operations: Operation::all(self.stats.operations()),
+            failures: FailureCount::all(self.stats.failures()),
             profile: self.stats.is_on(),
             files: self.stats.extent(),
             found: self.found(),
             daemon: daemon::usage(),
             metrics_addr: self.metrics_addr.map(|addr| addr.to_string()),
+            ..status
         }
     }
 }

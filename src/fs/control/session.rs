@@ -74,7 +74,7 @@ fn begin(control: &Control, asker: &Asker, command: Command) -> Result<Reply, St
         Command::Unpin(names) => pins::unpin(control, &names),
         Command::Pins => Ok(pins::list(control, asker)),
         Command::SetAside(names, how) => aside::begin(control, &names, how),
-        Command::Status => Ok(Reply::text(control.snapshot_for(asker).json())),
+        Command::Status => Ok(Reply::text(control.status_for(asker).json())),
         Command::Reload => control.live.reload().map(Reply::ok).map_err(|error| error.to_string()),
         Command::StartWindow(name) => windows::start(control, &name),
         Command::StopWindow(name) => windows::stop(control, name.as_deref()),

@@ -9,10 +9,10 @@ use super::reply::{Reply, Running};
 use super::sources::Control;
 use super::waiting::LOOK;
 use crate::fs::published::WaiterGuard;
-use crate::fs::shown::safety;
 use crate::path::Name;
 use crate::stats::render;
-use crate::tiers::{Lsn, Status};
+use crate::stats::status::Status;
+use crate::tiers::Lsn;
 
 /// Waiting for D2: everything up to an LSN applied to the slow tier.
 #[derive(Debug)]
@@ -56,7 +56,7 @@ impl Running for Wait {
 
 /// What the wait does not cover.
 fn but_for(status: &Status) -> String {
-    match safety(status).set_aside() {
+    match status.safety.set_aside() {
         Some(what) => format!(", but for {what}"),
         None => String::new(),
     }

@@ -24,9 +24,9 @@ impl Tiers {
         let mut look = QueueLook::new(self, &st, self.expected_rate(), held);
         let mut queue = Queue {
             events: st.queue.len() as u64,
-            held: status.held,
-            conflicts: status.conflicts,
-            aside: status.aside,
+            held: status.safety.held,
+            conflicts: status.exceptions.conflicts,
+            aside: status.exceptions.aside,
             aside_shown,
             conflicts_shown: self.counters.notes.conflicts.lock().iter().cloned().collect(),
             ..Queue::default()
