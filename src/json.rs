@@ -64,11 +64,6 @@ pub fn path_of(escaped: &str) -> Value {
     Value::Object(text("path", escaped))
 }
 
-/// Serializes a field that is a list of such texts.
-pub fn paths<S: serde::Serializer>(escaped: &[String], to: S) -> Result<S::Ok, S::Error> {
-    to.collect_seq(escaped.iter().map(|path| path_of(path)))
-}
-
 /// A text from a document, escaped for a terminal.
 pub fn escaped<'a, D: serde::Deserializer<'a>>(from: D) -> Result<String, D::Error> {
     let text = String::deserialize(from)?;
@@ -128,6 +123,24 @@ pub mod path {
     pub fn deserialize<'a, D: Deserializer<'a>>(from: D) -> Result<String, D::Error> {
         let Path { path, path_escaped } = Path::deserialize(from)?;
         Ok(if path_escaped { path } else { crate::path::escape(path.as_bytes()) })
+    }
+}
+
+/// A field that is a list of paths, which are held escaped.
+pub mod paths {
+    use serde::{Deserialize, Deserializer, Serializer};
+
+    /// Each as [`path_of`](super::path_of).
+    pub fn serialize<S: Serializer>(escaped: &[String], to: S) -> Result<S::Ok, S::Error> {
+        to.collect_seq(escaped.iter().map(|path| super::path_of(path)))
+    }
+
+    #[derive(Deserialize)]
+    struct Element(#[serde(with = "super::path")] String);
+
+    /// Escapes them again.
+    pub fn deserialize<'a, D: Deserializer<'a>>(from: D) -> Result<Vec<String>, D::Error> {
+        Vec::<Element>::deserialize(from).map(|all| all.into_iter().map(|Element(path)| path).collect())
     }
 }
 

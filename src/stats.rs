@@ -48,7 +48,7 @@ use crate::error::Errno;
 use access::{Cursor, Way};
 use catalog::{Catalog, CatalogExtent};
 use counters::{Call, Op, OpCounters, OpFigures, Tier};
-use files::{AtHand, Busy, Done, FileFigures, FileTable};
+use files::{ActiveFile, ActiveFiles, Activity, FileFigures, FileTable};
 use plans::{Paths, Plans, Spent, Told};
 use processes::{Process, Processes};
 use record::{FileRecord, failed, failure};
@@ -98,7 +98,7 @@ pub struct File {
     /// The path when it was first seen; it may have been renamed or removed since.
     first: Option<Box<str>>,
     /// What was counted before it got this entry.
-    before: Done,
+    before: Activity,
     piece: Mutex<Piece>,
     /// It was asked for since it was last checked.
     used: AtomicBool,
@@ -192,7 +192,7 @@ impl Stats {
         let last = before.as_ref().and_then(FileRecord::last_way);
         // Called before the table is locked: a name comes from the engine, which has its own locks.
         let first = if before.is_none() { name().map(String::into_boxed_str) } else { None };
-        let before = before.as_ref().map(Done::from).unwrap_or_default();
+        let before = before.as_ref().map(Activity::from).unwrap_or_default();
         let piece = Mutex::new(Piece { last, ..Piece::default() });
         let file = match self.files.entry(ino) {
             Entry::Occupied(entry) => return Arc::clone(entry.get()),
@@ -330,17 +330,17 @@ impl Stats {
 
     /// The files whose counters are unpacked: those that are open, and the latest few thousand; in no order, named as
     /// in [`Stats::files`]. The cost does not grow with the number of all files.
-    pub fn files_at_hand(&self, name: impl Fn(u64) -> Option<String>) -> AtHand {
+    pub fn active_files(&self, name: impl Fn(u64) -> Option<String>) -> ActiveFiles {
         self.settle();
         // Copied first: a name comes from the engine, which has its own locks.
-        let at_hand: Vec<_> = self.files.iter().map(|file| (file.ino, file.before.clone())).collect();
+        let active: Vec<_> = self.files.iter().map(|file| (file.ino, file.before.clone())).collect();
         let one = |(ino, before)| {
-            let done = Done::from(&self.catalog.get(ino)?);
+            let sums = Activity::from(&self.catalog.get(ino)?);
             let path = name(ino).or_else(|| self.catalog.path(ino)).unwrap_or_else(|| "?".into());
-            Some(Busy { ino, path, done, before })
+            Some(ActiveFile { ino, path, sums, before })
         };
-        let files = at_hand.into_iter().filter_map(one).collect();
-        AtHand { files, known: self.catalog.extent().files }
+        let files = active.into_iter().filter_map(one).collect();
+        ActiveFiles { files, known: self.catalog.extent().files }
     }
 
     /// Notes what was spent until now on the files of a job that has ended. Scans all files.
@@ -582,15 +582,15 @@ mod tests {
     /// A reader that looks twice at these files knows what was done in between, even to a file that was packed
     /// meanwhile.
     #[test]
-    fn the_files_at_hand_are_few_and_tell_what_they_did_before() {
+    fn the_active_files_are_few_and_tell_what_they_did_before() {
         let stats = Stats::default();
         let many = 4 * AT_HAND as u64;
         access(&stats, 0, Some("/first"), Op::Write, 5);
         let first = |stats: &Stats| {
-            let found = stats.files_at_hand(|_| None);
+            let found = stats.active_files(|_| None);
             assert!(found.files.len() <= 2 * AT_HAND, "{} at hand", found.files.len());
             let first = found.files.into_iter().find(|file| file.ino == 0);
-            first.map(|file| (file.path, file.done.bytes_written, file.before.bytes_written))
+            first.map(|file| (file.path, file.sums.bytes_written, file.before.bytes_written))
         };
         access(&stats, 0, Some("/first"), Op::Write, 1);
         assert_eq!(first(&stats), Some(("/first".into(), 6, 0)));
@@ -598,7 +598,7 @@ mod tests {
         assert_eq!(first(&stats), None);
         access(&stats, 0, None, Op::Write, 30);
         assert_eq!(first(&stats), Some(("/first".into(), 36, 6)));
-        assert_eq!(stats.files_at_hand(|_| None).known as u64, many);
+        assert_eq!(stats.active_files(|_| None).known as u64, many);
     }
 
     #[test]

@@ -7,15 +7,14 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 use indicatif::{ProgressBar, ProgressStyle};
-use serde::Deserialize;
 
 use super::outcome::{Exit, Failure, Outcome, complain, say};
 use super::talk::{self, Control, Said};
 use crate::error::{Context, Error};
-use crate::json;
 use crate::path::escape;
 use crate::report::plan::Plan;
 use crate::stats::plans::Promise;
+use crate::stats::staging::Staging;
 
 /// Copy slow files to the fast tier, so that they are read from there
 ///
@@ -234,30 +233,11 @@ fn show(bar: Option<&ProgressBar>, line: &str) {
     bar.set_message(text.to_owned());
 }
 
-/// The part of `staging.json` that is read.
-#[derive(Deserialize)]
-struct Staging {
-    jobs: Vec<Told>,
-}
-
-#[derive(Deserialize)]
-struct Told {
-    number: u64,
-    failures: Vec<Unstaged>,
-}
-
-#[derive(Deserialize)]
-struct Unstaged {
-    #[serde(flatten, with = "json::path")]
-    path: String,
-    why: String,
-}
-
-/// The files of a job that were not staged, and why. Paths are escaped.
+/// What of a job was not staged, and why. Paths are escaped.
 pub(super) fn failures(mountpoint: &Path, job: u64) -> Result<Vec<(String, String)>, Failure> {
     let text = talk::read(mountpoint, "staging.json")?;
     let staging: Staging = serde_json::from_str(&text)
         .map_err(|e| Error::refused(format!(".dlio/staging.json: {e}"), "use the dlio-fs that made the mount"))?;
-    let failures = staging.jobs.into_iter().filter(|told| told.number == job).flat_map(|told| told.failures);
+    let failures = staging.jobs.into_iter().filter(|one| one.number == job).flat_map(|one| one.failures);
     Ok(failures.map(|failure| (failure.path, failure.why)).collect())
 }

@@ -55,7 +55,7 @@ const TTL: Duration = Duration::from_secs(60);
 /// How many paths `.dlio/files` lists.
 const FILES_SHOWN: usize = 1_000;
 /// How many files `.dlio/files.json` lists: all that are in memory, unless thousands more are open.
-const AT_HAND_SHOWN: usize = 10_000;
+const ACTIVE_SHOWN: usize = 10_000;
 
 /// How many files here a user other than the mount's owner may have open.
 const TEXTS_MAX: usize = 64;
@@ -155,7 +155,7 @@ impl Control {
             Node::Metrics => self.status_for(&asker).metrics(),
             Node::Files => self.files_for(&asker).text(FILES_SHOWN),
             Node::FilesTsv => self.files_for(&asker).table(),
-            Node::FilesJson => self.files_at_hand_for(&asker).json(AT_HAND_SHOWN),
+            Node::FilesJson => self.active_files_for(&asker).json(ACTIVE_SHOWN),
             Node::Processes => processes::table(&self.processes_for(&asker)),
             Node::ProcessesJson => processes::json(&self.processes_for(&asker)),
             Node::Queue => self.queue_for(&asker).text(),

@@ -4,7 +4,7 @@ use std::cmp::Reverse;
 use std::fmt::{Result, Write};
 use std::time::Duration;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::access::{Pattern, SIZE_NAMES, SIZES};
 use super::catalog::CatalogExtent;
@@ -33,33 +33,35 @@ pub struct FileTable {
 /// The line of the rest with the counters of other users' files.
 pub const OF_OTHERS: &str = "(files of others)";
 
-/// The files that are open or were used last: a few thousand, however many there are in all.
-#[derive(Clone, Debug, Serialize)]
-pub struct AtHand {
-    pub files: Vec<Busy>,
+/// The files that are open or were used last: a few thousand, however many there are in all. The content of
+/// `.dlio/files.json`; the JSON keys are the field names.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
+pub struct ActiveFiles {
+    pub files: Vec<ActiveFile>,
     /// The number of files that have their own record.
     pub known: usize,
 }
 
-/// One of them. Paths are escaped; the JSON keys are the field names.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Busy {
+/// One of them. Paths are escaped.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
+pub struct ActiveFile {
     /// Its number in the mount, which a rename does not change.
     pub ino: u64,
     #[serde(flatten, with = "json::path")]
     pub path: String,
     #[serde(flatten)]
-    pub done: Done,
+    pub sums: Activity,
     /// The part of that from before the file's counters were last unpacked: a reader that sees the file only the second
     /// time it looks knows what is new.
-    #[serde(skip_serializing_if = "Done::is_nothing")]
-    pub before: Done,
+    #[serde(default, skip_serializing_if = "Activity::is_nothing")]
+    pub before: Activity,
 }
 
-/// The sums of a record that a live view shows. Time is spent in calls, in seconds.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+/// What a file saw, or a process did, as a live view shows it. Time is spent in calls, in seconds.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(default)]
 #[allow(missing_docs, reason = "the names say it")]
-pub struct Done {
+pub struct Activity {
     pub opens: u64,
     pub reads: u64,
     pub writes: u64,
@@ -73,9 +75,9 @@ pub struct Done {
     pub time: Duration,
 }
 
-impl From<&FileRecord> for Done {
+impl From<&FileRecord> for Activity {
     fn from(record: &FileRecord) -> Self {
-        Done {
+        Activity {
             opens: record.opens(),
             reads: record.get(Field::Calls(Op::Read)),
             writes: record.get(Field::Calls(Op::Write)),
@@ -90,16 +92,54 @@ impl From<&FileRecord> for Done {
     }
 }
 
-impl Done {
+impl Activity {
     fn is_nothing(&self) -> bool {
-        *self == Done::default()
+        *self == Activity::default()
+    }
+
+    /// The difference to `before`, the same earlier.
+    pub fn since(&self, before: &Activity) -> Activity {
+        Activity { time: self.time.saturating_sub(before.time), ..self.each(before, u64::saturating_sub) }
+    }
+
+    pub fn add(&mut self, other: &Activity) {
+        *self = Activity { time: self.time.saturating_add(other.time), ..self.each(other, u64::saturating_add) };
+    }
+
+    fn each(&self, other: &Activity, join: fn(u64, u64) -> u64) -> Activity {
+        Activity {
+            opens: join(self.opens, other.opens),
+            reads: join(self.reads, other.reads),
+            writes: join(self.writes, other.writes),
+            others: join(self.others, other.others),
+            errors: join(self.errors, other.errors),
+            bytes_read: join(self.bytes_read, other.bytes_read),
+            bytes_written: join(self.bytes_written, other.bytes_written),
+            slow_bytes_read: join(self.slow_bytes_read, other.slow_bytes_read),
+            slow_bytes_written: join(self.slow_bytes_written, other.slow_bytes_written),
+            time: self.time,
+        }
+    }
+
+    pub fn calls(&self) -> u64 {
+        [self.reads, self.writes, self.others].into_iter().fold(self.opens, u64::saturating_add)
+    }
+
+    pub fn bytes(&self) -> u64 {
+        self.bytes_read.saturating_add(self.bytes_written)
+    }
+
+    /// Of the bytes that moved, those that the slow tier served; `None` if none moved.
+    pub fn slow_share(&self) -> Option<f64> {
+        let slow = self.slow_bytes_read as f64 + self.slow_bytes_written as f64;
+        (self.bytes() > 0).then(|| slow / self.bytes() as f64)
     }
 }
 
-impl AtHand {
+impl ActiveFiles {
     /// The text of `.dlio/files.json`: the `limit` files in whose calls the most time was spent. Ends with a newline.
     pub fn json(mut self, limit: usize) -> String {
-        self.files.sort_by_key(|file| (Reverse(file.done.time), file.ino));
+        self.files.sort_by_key(|file| (Reverse(file.sums.time), file.ino));
         self.files.truncate(limit);
         json::line(&self)
     }
@@ -350,16 +390,17 @@ mod tests {
     #[test]
     fn the_busiest_are_told_with_what_they_did_before() {
         let figures = files(0);
-        let busy = |ino: u64, file: &FileFigures, before| Busy {
+        let busy = |ino: u64, file: &FileFigures, before| ActiveFile {
             ino,
             path: file.path.clone(),
-            done: (&file.record).into(),
+            sums: (&file.record).into(),
             before,
         };
         let (idle, busiest) = (&figures.files[0], &figures.files[1]);
-        let before = Done { bytes_read: 48, ..Done::default() };
-        let all = vec![busy(7, idle, Done::default()), busy(9, busiest, before), busy(8, idle, Done::default())];
-        let text = AtHand { files: all, known: 5 }.json(2);
+        let before = Activity { bytes_read: 48, ..Activity::default() };
+        let all =
+            vec![busy(7, idle, Activity::default()), busy(9, busiest, before), busy(8, idle, Activity::default())];
+        let text = ActiveFiles { files: all, known: 5 }.json(2);
         let value: serde_json::Value = serde_json::from_str(&text).expect("valid JSON");
         let file = &value["files"][0];
         assert_eq!((&file["ino"], &file["path"]), (&9.into(), &"/ckpt/epoch 1".into()), "most time first");

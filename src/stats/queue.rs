@@ -3,7 +3,7 @@
 use std::fmt::Write;
 use std::time::Duration;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use strum::IntoStaticStr;
 
 use super::render::{bytes, count, one_line, seconds};
@@ -11,7 +11,7 @@ use crate::json;
 
 /// The pending events in the order in which they will be published. Durations are in seconds, sizes in bytes; the JSON
 /// keys are the field names.
-#[derive(Clone, Debug, Default, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 pub struct Queue {
     /// The number of pending events; `pending` may list fewer.
     pub events: u64,
@@ -25,16 +25,16 @@ pub struct Queue {
     pub conflicts_shown: Vec<String>,
     /// Changes that an operator has set aside: they are not on their way. `aside_shown` has the first ones, by name.
     pub aside: u64,
-    #[serde(serialize_with = "json::paths")]
+    #[serde(with = "json::paths")]
     pub aside_shown: Vec<String>,
 }
 
 /// One event.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 pub struct PendingEvent {
     pub lsn: u64,
     /// `content`, `make`, `link`, `rename`, `exchange`, `remove` or `attributes`.
-    pub change: &'static str,
+    pub change: String,
     /// From the mount's root, escaped.
     #[serde(flatten, with = "json::path")]
     pub path: String,
@@ -58,7 +58,7 @@ pub struct PendingEvent {
 }
 
 /// How far an event has come.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, IntoStaticStr)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize, IntoStaticStr)]
 #[serde(rename_all = "lowercase")]
 #[strum(serialize_all = "lowercase")]
 pub enum EventState {
@@ -69,6 +69,7 @@ pub enum EventState {
     /// Its bytes are being made durable on fast.
     Sealing,
     /// Waits for its turn.
+    #[default]
     Waiting,
     /// Its bytes are on their way.
     Copying,
@@ -167,29 +168,24 @@ mod tests {
     fn the_text_is_a_table_that_tells_what_is_left_out() {
         let content = PendingEvent {
             lsn: 7,
-            change: "content",
+            change: "content".into(),
             path: "/run/ckpt-1".into(),
-            to: None,
             size: Some(1 << 30),
             state: EventState::Held,
-            done: None,
             reason: Some("copy to the slow tier\nrun/ckpt-1: EDQUOT".into()),
             age: Duration::from_secs(14),
             tries: 3,
-            eta: None,
+            ..PendingEvent::default()
         };
         let rename = PendingEvent {
             lsn: 9,
-            change: "rename",
+            change: "rename".into(),
             path: "/run/a".into(),
             to: Some("/run/b".into()),
-            size: None,
             state: EventState::Settling,
-            done: None,
-            reason: None,
             age: Duration::from_secs(1),
-            tries: 0,
             eta: Some(Duration::from_secs(11)),
+            ..PendingEvent::default()
         };
         let queue = Queue {
             events: 5,

@@ -3,7 +3,7 @@
 use std::fmt::Write;
 use std::time::Duration;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use strum::IntoStaticStr;
 
 use super::render::{bytes, count, one_line, seconds};
@@ -14,7 +14,7 @@ const FAILURES_SHOWN: usize = 20;
 
 /// The jobs of a mount, oldest first, and the copies of slow files on the fast tier. Durations are in seconds, sizes in
 /// bytes; the JSON keys are the field names.
-#[derive(Clone, Debug, Default, Serialize)]
+#[derive(Clone, Debug, Default, Deserialize, Serialize)]
 pub struct Staging {
     pub paused: bool,
     /// Copies of slow files on the fast tier, as far as they were found since the start.
@@ -30,7 +30,7 @@ pub struct Staging {
 }
 
 /// One job. Counts are files.
-#[derive(Clone, Debug, Default, Serialize)]
+#[derive(Clone, Debug, Default, Deserialize, Serialize)]
 pub struct JobStatus {
     pub number: u64,
     /// The user who began it, unless that was root or the mount's owner.
@@ -56,14 +56,14 @@ pub struct JobStatus {
 }
 
 /// A file that is not staged. `path`: from the mount's root, escaped.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct StagingFailure {
     #[serde(flatten, with = "json::path")]
     pub path: String,
     pub why: String,
 }
 
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, IntoStaticStr)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize, IntoStaticStr)]
 #[serde(rename_all = "lowercase")]
 #[strum(serialize_all = "lowercase")]
 pub enum JobState {

@@ -6,7 +6,8 @@ use std::collections::HashMap;
 
 use serde::Serialize;
 
-use super::look::{Amounts, Done, Files, Look, Processes};
+use super::look::{Amounts, Dated, Look, Processes};
+use crate::stats::files::{ActiveFiles, Activity};
 use crate::stats::status::{Figures, Operation};
 
 /// Between two looks.
@@ -50,8 +51,8 @@ pub(super) struct Busy {
     pub(super) cgroup: String,
     /// The seconds in which `new` came; `None` at the first look.
     pub(super) span: Option<f64>,
-    pub(super) new: Done,
-    pub(super) all: Done,
+    pub(super) new: Activity,
+    pub(super) all: Activity,
 }
 
 impl Change {
@@ -140,13 +141,13 @@ impl Latency {
 }
 
 /// Merges files with one path: a file gets a new number after the kernel has forgotten it.
-fn files(before: Option<&Files>, now: &Files, anew: bool) -> Vec<Busy> {
-    let known: HashMap<u64, &Done> =
-        before.into_iter().flat_map(|before| before.files.iter().map(|file| (file.ino, &file.done))).collect();
+fn files(before: Option<&Dated<ActiveFiles>>, now: &Dated<ActiveFiles>, anew: bool) -> Vec<Busy> {
+    let known: HashMap<u64, &Activity> =
+        before.into_iter().flat_map(|before| before.table.files.iter().map(|file| (file.ino, &file.sums))).collect();
     let span = span(before.map(|before| before.at), now.at, anew);
     let (mut all, mut places): (Vec<Busy>, HashMap<&str, usize>) = (Vec::new(), HashMap::new());
-    for file in &now.files {
-        let new = file.done.since(known.get(&file.ino).copied().unwrap_or(&file.before));
+    for file in &now.table.files {
+        let new = file.sums.since(known.get(&file.ino).copied().unwrap_or(&file.before));
         let place = *places.entry(&file.path).or_insert(all.len());
         if place == all.len() {
             all.push(Busy { name: file.path.clone(), span, ..Busy::default() });
@@ -154,29 +155,29 @@ fn files(before: Option<&Files>, now: &Files, anew: bool) -> Vec<Busy> {
         if span.is_some() {
             all[place].new.add(&new);
         }
-        all[place].all.add(&file.done);
+        all[place].all.add(&file.sums);
     }
     all
 }
 
-fn processes(before: Option<&Processes>, now: &Processes, anew: bool) -> Vec<Busy> {
-    let known: HashMap<u64, &Done> = before
+fn processes(before: Option<&Dated<Processes>>, now: &Dated<Processes>, anew: bool) -> Vec<Busy> {
+    let known: HashMap<u64, &Activity> = before
         .into_iter()
-        .flat_map(|before| before.processes.iter().map(|process| (process.number, &process.done)))
+        .flat_map(|before| before.table.processes.iter().map(|process| (process.number, &process.sums)))
         .collect();
     let span = span(before.map(|before| before.at), now.at, anew);
-    let nothing = Done::default();
+    let nothing = Activity::default();
     let one = |process: &super::look::Process| Busy {
         name: if process.pid.is_some() { process.command.clone() } else { "(not known)".to_owned() },
         pid: process.pid,
         cgroup: process.cgroup.clone(),
         span,
         new: span
-            .map(|_| process.done.since(known.get(&process.number).copied().unwrap_or(&nothing)))
+            .map(|_| process.sums.since(known.get(&process.number).copied().unwrap_or(&nothing)))
             .unwrap_or_default(),
-        all: process.done.clone(),
+        all: process.sums.clone(),
     };
-    now.processes.iter().map(one).collect()
+    now.table.processes.iter().map(one).collect()
 }
 
 /// Seconds between the looks at a table.
@@ -192,7 +193,7 @@ impl Busy {
 
     /// The share of the time spent in calls: more than 1 if calls overlap.
     pub(super) fn busy(&self) -> Option<f64> {
-        self.span.map(|span| self.new.time / span)
+        self.span.map(|span| self.new.time.as_secs_f64() / span)
     }
 }
 
@@ -201,7 +202,8 @@ pub(super) mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::cli::top::look::{File, Process, Timeline};
+    use crate::cli::top::look::{Process, Timeline};
+    use crate::stats::files::ActiveFile;
 
     /// A look at `until` seconds after which so much was read.
     pub(in crate::cli::top) fn look(until: f64, read: u64, calls: u64) -> Look {
@@ -223,13 +225,17 @@ pub(super) mod tests {
         look
     }
 
-    fn done(bytes: u64) -> Done {
-        Done { opens: 1, bytes_read: bytes, time: bytes as f64 / 1000.0, ..Done::default() }
+    fn sums(bytes: u64) -> Activity {
+        Activity { opens: 1, bytes_read: bytes, time: Duration::from_millis(bytes), ..Activity::default() }
     }
 
-    fn file(ino: u64, path: &str, bytes: u64, before: u64) -> File {
-        let before = if before > 0 { done(before) } else { Done::default() };
-        File { ino, path: path.into(), done: done(bytes), before }
+    fn file(ino: u64, path: &str, bytes: u64, before: u64) -> ActiveFile {
+        let before = if before > 0 { sums(before) } else { Activity::default() };
+        ActiveFile { ino, path: path.into(), sums: sums(bytes), before }
+    }
+
+    fn files(at: f64, files: Vec<ActiveFile>) -> Option<Dated<ActiveFiles>> {
+        Some(Dated { at, table: ActiveFiles { files, known: 9 } })
     }
 
     fn told(busy: &[Busy]) -> Vec<(&str, u64, Option<f64>)> {
@@ -263,9 +269,9 @@ pub(super) mod tests {
     #[test]
     fn counters_that_went_back_are_those_of_a_new_daemon() {
         let mut now = look(4.0, 800, 20);
-        now.files = Some(Files { at: 4.0, files: vec![file(1, "/f", 400, 0)], known: 1 });
+        now.files = files(4.0, vec![file(1, "/f", 400, 0)]);
         let mut before = look(500.0, 90_000, 9_000);
-        before.files = Some(Files { at: 500.0, files: vec![file(1, "/g", 90_000, 0)], known: 1 });
+        before.files = files(500.0, vec![file(1, "/g", 90_000, 0)]);
         let change = Change::between(&before, &now).expect("its clock went on");
         assert_eq!((change.span, change.amounts.map(|amounts| amounts.read_slow)), (4.0, Some(800)));
         assert_eq!((change.operations[0].calls, told(&change.files)), (20, vec![("/f", 400, Some(100.0))]));
@@ -285,9 +291,9 @@ pub(super) mod tests {
 
     #[test]
     fn a_file_that_is_met_anew_has_done_what_it_did_since() {
-        let with = |until: f64, files: Vec<File>| {
+        let with = |until: f64, all: Vec<ActiveFile>| {
             let mut look = look(until, 0, 0);
-            look.files = Some(Files { at: until, files, known: 9 });
+            look.files = files(until, all);
             look
         };
         let before = with(10.0, vec![file(1, "/a", 100, 0), file(4, "/d", 70, 0)]);
@@ -310,11 +316,11 @@ pub(super) mod tests {
                 number,
                 pid,
                 command: "python3".into(),
-                done: done(bytes),
+                sums: sums(bytes),
                 ..Process::default()
             };
             let processes = vec![process(0, None), process(bytes, Some(7))];
-            look.processes = Some(Processes { at: until, processes });
+            look.processes = Some(Dated { at: until, table: Processes { processes } });
             look
         };
         let change = Change::between(&with(1.0, 100), &with(3.0, 500)).expect("time went on");

@@ -514,8 +514,10 @@ mod tests {
     use ratatui::crossterm::event::KeyCode;
 
     use super::*;
-    use crate::cli::top::look::{Done, File, Files, Pending, Process, Processes, Queue};
+    use crate::cli::top::look::{Dated, Process, Processes};
     use crate::stats::counters::BUCKETS;
+    use crate::stats::files::{ActiveFile, ActiveFiles, Activity};
+    use crate::stats::queue::{PendingEvent, Queue};
     use crate::stats::status::IoPathFigures;
 
     const COLOURS: Theme = Theme { colours: true };
@@ -535,23 +537,32 @@ mod tests {
             IoPathFigures { name: "exact".into(), not_seen: vec!["lseek".into()], ..IoPathFigures::default() };
         (look.stats.fast.total, look.stats.fast.used, look.stats.slow.total) = (100 << 30, 25 << 30, 4 << 40);
         (look.stats.safety.files, look.stats.safety.bytes) = (2, 18 << 27);
-        let done =
-            Done { opens: 1, reads: until, bytes_read: until << 20, time: until as f64 / 4.0, ..Done::default() };
+        let sums = Activity {
+            opens: 1,
+            reads: until,
+            bytes_read: until << 20,
+            time: Duration::from_secs(until) / 4,
+            ..Activity::default()
+        };
         let files = (0..50).map(|ino| {
             let path = format!("/data/a/directory/with/a/long/name/{ino}");
-            File {
+            ActiveFile {
                 ino,
                 path,
-                done: Done { bytes_read: done.bytes_read + ino, ..done.clone() },
-                before: Done::default(),
+                sums: Activity { bytes_read: sums.bytes_read + ino, ..sums.clone() },
+                ..ActiveFile::default()
             }
         });
-        look.files = Some(Files { at: until as f64, files: files.collect(), known: 1_300_000 });
-        let process = Process { number: 1, pid: Some(4711), command: "python3".into(), done, ..Process::default() };
-        look.processes = Some(Processes { at: until as f64, processes: vec![process] });
-        let pending =
-            Pending { lsn: 7, path: "/run/ckpt-1".into(), reason: Some("EDQUOT".into()), ..Pending::default() };
-        look.queue = Some(Queue { events: 3, bytes_to_copy: 9, pending: vec![pending] });
+        look.files = Some(Dated { at: until as f64, table: ActiveFiles { files: files.collect(), known: 1_300_000 } });
+        let process = Process { number: 1, pid: Some(4711), command: "python3".into(), sums, ..Process::default() };
+        look.processes = Some(Dated { at: until as f64, table: Processes { processes: vec![process] } });
+        let pending = PendingEvent {
+            lsn: 7,
+            path: "/run/ckpt-1".into(),
+            reason: Some("EDQUOT".into()),
+            ..PendingEvent::default()
+        };
+        look.queue = Some(Queue { events: 3, bytes_to_copy: 9, pending: vec![pending], ..Queue::default() });
         look
     }
 
@@ -623,9 +634,10 @@ mod tests {
         broken.timeline.drained = vec![u64::MAX; 3];
         (broken.timeline.written_fast, broken.timeline.written_slow) = (vec![u64::MAX; 3], vec![u64::MAX; 3]);
         let most = u64::MAX;
-        let done = Done { opens: most, reads: most, bytes_read: most, bytes_written: most, ..Done::default() };
-        let file = |ino| File { ino, path: "/twice".into(), done: done.clone(), before: Done::default() };
-        broken.files = Some(Files { at: 99.0, files: vec![file(98), file(99)], known: most });
+        let sums = Activity { opens: most, reads: most, bytes_read: most, bytes_written: most, ..Activity::default() };
+        let file = |ino| ActiveFile { ino, path: "/twice".into(), sums: sums.clone(), ..ActiveFile::default() };
+        broken.files =
+            Some(Dated { at: 99.0, table: ActiveFiles { files: vec![file(98), file(99)], known: usize::MAX } });
         broken.stats.operations[0].all.latency_log2_us = [most; BUCKETS];
         broken.stats.files.unnamed = 1;
         let nothing = Checkpoint { absorbed: -1.0, drained: Some(f64::INFINITY), ..Checkpoint::default() };

@@ -5,6 +5,8 @@
 use serde::{Deserialize, Serialize};
 
 use crate::json;
+use crate::stats::files::{ActiveFiles, Activity};
+use crate::stats::queue::Queue;
 use crate::stats::recording::Checkpoint;
 use crate::stats::status::{Safety, Status};
 
@@ -14,8 +16,8 @@ pub(in crate::cli) struct Look {
     pub(super) stats: Status,
     pub(super) timeline: Timeline,
     /// The requested table.
-    pub(super) files: Option<Files>,
-    pub(super) processes: Option<Processes>,
+    pub(super) files: Option<Dated<ActiveFiles>>,
+    pub(super) processes: Option<Dated<Processes>>,
     pub(super) queue: Option<Queue>,
     /// Oldest first; empty if the daemon does not report them.
     pub(super) checkpoints: Vec<Checkpoint>,
@@ -46,47 +48,15 @@ pub(super) struct Amounts {
 }
 
 /// `files.json`, with its moment.
-#[derive(Clone, Debug, Default, Deserialize)]
-pub(super) struct Files {
-    #[serde(skip)]
+#[derive(Clone, Debug, Default)]
+pub(super) struct Dated<T> {
     pub(super) at: f64,
-    pub(super) files: Vec<File>,
-    pub(super) known: u64,
+    pub(super) table: T,
 }
 
-#[derive(Clone, Debug, Default, Deserialize)]
-pub(super) struct File {
-    pub(super) ino: u64,
-    #[serde(flatten, with = "json::path")]
-    pub(super) path: String,
-    #[serde(flatten)]
-    pub(super) done: Done,
-    #[serde(default)]
-    pub(super) before: Done,
-}
-
-/// The calls on a file, or of a process.
-#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
-pub(super) struct Done {
-    pub(super) opens: u64,
-    pub(super) reads: u64,
-    pub(super) writes: u64,
-    #[serde(default)]
-    pub(super) others: u64,
-    pub(super) bytes_read: u64,
-    pub(super) bytes_written: u64,
-    #[serde(default)]
-    pub(super) slow_bytes_read: u64,
-    #[serde(default)]
-    pub(super) slow_bytes_written: u64,
-    pub(super) time: f64,
-}
-
-/// `processes.json`, with its moment.
+/// `processes.json`.
 #[derive(Clone, Debug, Default, Deserialize)]
 pub(super) struct Processes {
-    #[serde(skip)]
-    pub(super) at: f64,
     pub(super) processes: Vec<Process>,
 }
 
@@ -99,32 +69,7 @@ pub(super) struct Process {
     #[serde(deserialize_with = "json::escaped")]
     pub(super) cgroup: String,
     #[serde(flatten)]
-    pub(super) done: Done,
-}
-
-/// `queue.json`.
-#[derive(Clone, Debug, Default, Deserialize)]
-pub(super) struct Queue {
-    pub(super) events: u64,
-    pub(super) bytes_to_copy: u64,
-    pub(super) pending: Vec<Pending>,
-}
-
-#[derive(Clone, Debug, Default, Deserialize)]
-pub(super) struct Pending {
-    pub(super) lsn: u64,
-    pub(super) change: String,
-    #[serde(flatten, with = "json::path")]
-    pub(super) path: String,
-    #[serde(flatten, with = "json::to")]
-    pub(super) to: Option<String>,
-    pub(super) size: Option<u64>,
-    pub(super) state: String,
-    pub(super) done: Option<u64>,
-    pub(super) reason: Option<String>,
-    pub(super) age: f64,
-    pub(super) tries: u32,
-    pub(super) eta: Option<f64>,
+    pub(super) sums: Activity,
 }
 
 /// `checkpoints.json`.
@@ -183,49 +128,6 @@ impl Amounts {
     }
 }
 
-impl Done {
-    pub(super) fn since(&self, before: &Done) -> Done {
-        Done {
-            opens: self.opens.saturating_sub(before.opens),
-            reads: self.reads.saturating_sub(before.reads),
-            writes: self.writes.saturating_sub(before.writes),
-            others: self.others.saturating_sub(before.others),
-            bytes_read: self.bytes_read.saturating_sub(before.bytes_read),
-            bytes_written: self.bytes_written.saturating_sub(before.bytes_written),
-            slow_bytes_read: self.slow_bytes_read.saturating_sub(before.slow_bytes_read),
-            slow_bytes_written: self.slow_bytes_written.saturating_sub(before.slow_bytes_written),
-            time: (self.time - before.time).max(0.0),
-        }
-    }
-
-    pub(super) fn add(&mut self, other: &Done) {
-        let sum = u64::saturating_add;
-        self.opens = sum(self.opens, other.opens);
-        self.reads = sum(self.reads, other.reads);
-        self.writes = sum(self.writes, other.writes);
-        self.others = sum(self.others, other.others);
-        self.bytes_read = sum(self.bytes_read, other.bytes_read);
-        self.bytes_written = sum(self.bytes_written, other.bytes_written);
-        self.slow_bytes_read = sum(self.slow_bytes_read, other.slow_bytes_read);
-        self.slow_bytes_written = sum(self.slow_bytes_written, other.slow_bytes_written);
-        self.time += other.time;
-    }
-
-    pub(super) fn calls(&self) -> u64 {
-        [self.reads, self.writes, self.others].into_iter().fold(self.opens, u64::saturating_add)
-    }
-
-    pub(super) fn bytes(&self) -> u64 {
-        self.bytes_read.saturating_add(self.bytes_written)
-    }
-
-    /// The share of the moved bytes that the slow tier served; `None` if none moved.
-    pub(super) fn slow_share(&self) -> Option<f64> {
-        let slow = self.slow_bytes_read as f64 + self.slow_bytes_written as f64;
-        (self.bytes() > 0).then(|| slow / self.bytes() as f64)
-    }
-}
-
 /// Whether everything is safe, in a word.
 pub(super) fn word(safety: &Safety) -> &'static str {
     match safety {
@@ -243,6 +145,8 @@ pub(super) mod tests {
     use std::time::Duration;
 
     use super::*;
+    use crate::stats::files::ActiveFile;
+    use crate::stats::queue::{EventState, PendingEvent};
     use crate::stats::status::{Figures, LongestCall, Operation, SlowCalls};
 
     /// The text of `stats.json` that the daemon would give, whatever it has beside it.
@@ -275,15 +179,27 @@ pub(super) mod tests {
         let timeline = Timeline::parse(&timeline.json(Duration::ZERO)).expect("our own");
         let total = timeline.total();
         assert_eq!((total.read_fast, total.read_slow, total.drained, timeline.until), (7, 8, 5, 0.25));
-        let queue: Queue = parse(&crate::stats::queue::Queue::default().json()).expect("our own");
-        assert_eq!(queue.events, 0);
+        let pending = PendingEvent {
+            path: "/a%20b".into(),
+            to: Some("/%FF".into()),
+            state: EventState::Copying,
+            age: Duration::from_millis(1),
+            ..PendingEvent::default()
+        };
+        let queue =
+            Queue { pending: vec![pending], aside_shown: vec!["/c%20".into(), "/%FF".into()], ..Queue::default() };
+        assert_eq!(parse(&queue.json()), Ok(queue));
+        let before = Activity { time: Duration::from_micros(3), ..Activity::default() };
+        let file = ActiveFile { path: "/a%20b".into(), before, ..ActiveFile::default() };
+        let files = ActiveFiles { files: vec![file], known: 7 };
+        assert_eq!(parse(&files.clone().json(9)), Ok(files));
     }
 
     #[test]
     fn what_is_cut_off_or_of_another_form_is_an_error() {
         for text in ["", "{", "[]", "null", "{\"span\":0.1}", "{\"safety\":{\"safe\":\"maybe\"}}"] {
             assert!(parse::<Status>(text).is_err() && Timeline::parse(text).is_err(), "{text}");
-            assert!(parse::<Files>(text).is_err() && parse::<Queue>(text).is_err(), "{text}");
+            assert!(parse::<ActiveFiles>(text).is_err() && parse::<Queue>(text).is_err(), "{text}");
         }
         let no_width = "{\"span\":0.0,\"until\":1,\"read_fast\":[],\"read_slow\":[],\"written_fast\":[],\
                         \"written_slow\":[],\"drained\":[],\"calls\":[]}";

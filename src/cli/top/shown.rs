@@ -39,7 +39,7 @@ pub(super) fn percent(share: f64) -> String {
 }
 
 /// The value, or a dash.
-pub(super) fn or_dash(value: Option<f64>, shown: impl Fn(f64) -> String) -> String {
+pub(super) fn or_dash<T>(value: Option<T>, shown: impl Fn(T) -> String) -> String {
     value.map_or_else(|| "-".to_owned(), shown)
 }
 

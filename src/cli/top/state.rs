@@ -206,7 +206,7 @@ pub(super) fn silence(seconds: f64) -> String {
 mod tests {
     use super::*;
     use crate::cli::top::change::tests::look;
-    use crate::cli::top::look::{Files, Processes};
+    use crate::cli::top::look::Dated;
 
     fn state() -> State {
         State::new("/mnt".into(), 1.0)
@@ -293,8 +293,8 @@ mod tests {
         state.take(look(1.0, 0, 0));
         state.take(look(2.0, 100, 0));
         let mut early = look(2.2, 900, 0);
-        early.files = Some(Files { at: 2.2, ..Files::default() });
-        early.processes = Some(Processes { at: 2.2, ..Processes::default() });
+        early.files = Some(Dated { at: 2.2, ..Dated::default() });
+        early.processes = Some(Dated { at: 2.2, ..Dated::default() });
         state.take(early);
         let read = |state: &State| state.change.as_ref().and_then(|c| Some((c.span, c.amounts?.read_slow)));
         assert_eq!(read(&state), Some((1.0, 100)));

@@ -1,11 +1,13 @@
 //! The tables: their columns, cells and order. Pure.
 
 use std::cmp::Ordering;
+use std::time::Duration;
 
 use super::change::{Busy, Change, OpChange};
-use super::look::{Look, Pending, Queue};
+use super::look::Look;
 use super::shown;
-use crate::stats::render::one_line;
+use crate::stats::queue::{PendingEvent, Queue};
+use crate::stats::render::{one_line, seconds};
 
 /// Which table is shown.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -233,15 +235,16 @@ fn operation(op: &OpChange, change: &Change) -> Row {
     Row { cells, more: String::new(), idle: op.calls == 0 }
 }
 
-fn pending(pending: &Pending) -> Row {
+fn pending(pending: &PendingEvent) -> Row {
+    let state: &str = pending.state.into();
     let state = match (pending.done, pending.size) {
-        (Some(done), Some(size @ 1..)) => {
-            format!("{} {}", pending.state, shown::percent(done as f64 / size as f64))
-        }
-        _ => pending.state.clone(),
+        (Some(done), Some(size @ 1..)) => format!("{state} {}", shown::percent(done as f64 / size as f64)),
+        _ => state.to_owned(),
     };
-    let span =
-        |seconds: f64| crate::stats::render::seconds(std::time::Duration::from_secs_f64(seconds.clamp(0.0, 1e9)));
+    let span = |span: Option<Duration>| Cell {
+        text: shown::or_dash(span, seconds),
+        value: span.map(|span| span.as_secs_f64()),
+    };
     let path = match &pending.to {
         Some(to) => format!("{} -> {to}", pending.path),
         None => pending.path.clone(),
@@ -254,9 +257,9 @@ fn pending(pending: &Pending) -> Row {
         number(Some(pending.lsn as f64), |lsn| format!("{lsn:.0}")),
         text(state),
         number(pending.size.map(|size| size as f64), shown::size),
-        number(Some(pending.age), span),
+        span(Some(pending.age)),
         number(Some(f64::from(pending.tries)), |tries| format!("{tries:.0}")),
-        number(pending.eta, span),
+        span(pending.eta),
         text(&pending.change),
         text(path),
     ];
@@ -266,10 +269,9 @@ fn pending(pending: &Pending) -> Row {
 /// The title of a view, after its name.
 pub(super) fn extent(view: View, look: &Look, shown: usize) -> String {
     match view {
-        View::Files => look
-            .files
-            .as_ref()
-            .map_or_else(String::new, |files| format!("{} in use of {} known", files.files.len(), files.known)),
+        View::Files => look.files.as_ref().map_or_else(String::new, |files| {
+            format!("{} in use of {} known", files.table.files.len(), files.table.known)
+        }),
         View::Processes | View::Operations => String::new(),
         View::Queue => look.queue.as_ref().map_or_else(String::new, |Queue { events, bytes_to_copy, .. }| {
             let more = if *events > shown as u64 { format!(", {shown} shown") } else { String::new() };
@@ -295,11 +297,18 @@ pub(super) fn fitting(columns: &[Column], width: u16) -> Vec<usize> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cli::top::look::{Done, Files};
+    use crate::cli::top::look::Dated;
+    use crate::stats::files::{ActiveFiles, Activity};
+    use crate::stats::queue::EventState;
 
     fn busy(name: &str, new: u64, all: u64) -> Busy {
-        let done = |bytes: u64| Done { reads: bytes / 10, bytes_read: bytes, time: bytes as f64, ..Done::default() };
-        Busy { name: name.into(), span: Some(2.0), new: done(new), all: done(all), ..Busy::default() }
+        let sums = |bytes: u64| Activity {
+            reads: bytes / 10,
+            bytes_read: bytes,
+            time: Duration::from_secs(bytes),
+            ..Activity::default()
+        };
+        Busy { name: name.into(), span: Some(2.0), new: sums(new), all: sums(all), ..Busy::default() }
     }
 
     fn names(rows: &[Row]) -> Vec<&str> {
@@ -333,18 +342,17 @@ mod tests {
     #[test]
     fn every_row_has_a_cell_for_each_column() {
         let mut look = Look::default();
-        let held = Pending {
+        let held = PendingEvent {
             size: Some(8),
             done: Some(2),
-            state: "copying".into(),
+            state: EventState::Copying,
             path: "/a".into(),
             to: Some("/b".into()),
             reason: Some("no\nroom".into()),
-            age: -1.0,
-            ..Pending::default()
+            ..PendingEvent::default()
         };
-        look.queue = Some(Queue { events: 9, bytes_to_copy: 8, pending: vec![held] });
-        look.files = Some(Files { at: 0.0, files: Vec::new(), known: 7 });
+        look.queue = Some(Queue { events: 9, bytes_to_copy: 8, pending: vec![held], ..Queue::default() });
+        look.files = Some(Dated { at: 0.0, table: ActiveFiles { files: Vec::new(), known: 7 } });
         let op = OpChange { op: "read".into(), calls: 4, bytes: 8192, ..OpChange::default() };
         let one = || vec![busy("a", 1, 1)];
         let change = Change { span: 1.0, files: one(), processes: one(), operations: vec![op], ..Change::default() };

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::mpsc::{self, RecvTimeoutError, Sender};
 use std::time::{Duration, Instant};
 
-use super::look::{self, Checkpoints, Files, Look, Processes, Queue, Timeline};
+use super::look::{self, Checkpoints, Dated, Look, Timeline};
 use super::table::View;
 use crate::cli::talk;
 use crate::error::{Errno, Error, Result};
@@ -52,16 +52,13 @@ fn look(mountpoint: &Path, view: Option<View>) -> Result<Look> {
     match view {
         None | Some(View::Operations) => {}
         Some(View::Files) => {
-            let files: Option<Files> = table(mountpoint, "files.json", look::parse)?;
-            look.files = files.map(|files| Files { at, ..files });
+            look.files = table(mountpoint, "files.json", look::parse)?.map(|table| Dated { at, table });
         }
         Some(View::Processes) => {
-            let processes: Option<Processes> = table(mountpoint, "processes.json", look::parse)?;
-            look.processes = processes.map(|processes| Processes { at, ..processes });
+            look.processes = table(mountpoint, "processes.json", look::parse)?.map(|table| Dated { at, table });
         }
         Some(View::Queue) => {
-            let queue: Option<Queue> = table(mountpoint, "queue.json", look::parse)?;
-            look.queue = queue;
+            look.queue = table(mountpoint, "queue.json", look::parse)?;
         }
     }
     if view.is_some() {

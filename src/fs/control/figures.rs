@@ -7,7 +7,7 @@ use super::sources::Control;
 use crate::error::{Context, Result};
 use crate::fs::shown::path_of;
 use crate::fs::slow_pool::Longest;
-use crate::stats::files::{AtHand, FileTable};
+use crate::stats::files::{ActiveFiles, FileTable};
 use crate::stats::processes::ProcessFigures;
 use crate::stats::queue::Queue;
 use crate::stats::recording::Meta;
@@ -47,10 +47,10 @@ impl Control {
         }
     }
 
-    pub(super) fn files_at_hand_for(&self, asker: &Asker) -> AtHand {
-        let mut at_hand = self.stats.files_at_hand(|ino| path_of(&self.tiers, ino));
-        at_hand.files.retain(|file| self.is_theirs(asker, file.ino));
-        at_hand
+    pub(super) fn active_files_for(&self, asker: &Asker) -> ActiveFiles {
+        let mut active = self.stats.active_files(|ino| path_of(&self.tiers, ino));
+        active.files.retain(|file| self.is_theirs(asker, file.ino));
+        active
     }
 
     pub(super) fn processes_for(&self, asker: &Asker) -> Vec<ProcessFigures> {

@@ -102,7 +102,7 @@ impl<'a> QueueLook<'a> {
         let (change, path, to) = self.named(&event.change);
         PendingEvent {
             lsn: event.lsn,
-            change,
+            change: change.to_owned(),
             path,
             to,
             size: if let Change::Content { content, .. } = &event.change { Some(content.size) } else { None },
