@@ -27,9 +27,9 @@ use crate::error::{Errno, Result};
 
 /// Whether a load should end. Clones share the flag.
 #[derive(Clone, Debug, Default)]
-pub struct Stop(Arc<AtomicBool>);
+pub struct StopFlag(Arc<AtomicBool>);
 
-impl Stop {
+impl StopFlag {
     /// From now on each load ends at its next piece or file.
     pub fn set(&self) {
         self.0.store(true, Ordering::Relaxed);

@@ -59,7 +59,7 @@ pub use options::FsOptions;
 use published::Published;
 pub use published::silent_after;
 use reply::{Answer, Synced};
-use seen::{Seen, Subject, What, is_root_s_getattr};
+use seen::{ObservedCall, OpAt, Subject, is_root_s_getattr};
 use slow_pool::{Caller, GivenUp, Limits, SlowPool};
 
 /// How many calls wait for the slow tier at once. More would not make a disk faster.
@@ -164,7 +164,7 @@ impl DlioFs {
     /// The one place that every call passes. Tries `run` with what is at hand; calls that need the slow tier, and all
     /// calls in `.dlio`, continue on another thread with a copy of `payload` (a name, bytes to write: borrowed from the
     /// receive buffer).
-    fn observe<R, B, F>(&self, req: &Request, what: impl Into<What>, on: Subject, payload: &B, reply: R, run: F)
+    fn observe<R, B, F>(&self, req: &Request, what: impl Into<OpAt>, on: Subject, payload: &B, reply: R, run: F)
     where
         R: Answer,
         B: ToOwned + ?Sized,
@@ -180,7 +180,7 @@ impl DlioFs {
     fn observe_known<R, B, F>(
         &self,
         req: &Request,
-        what: impl Into<What>,
+        what: impl Into<OpAt>,
         on: Subject,
         payload: &B,
         reply: R,
@@ -192,7 +192,7 @@ impl DlioFs {
         B::Owned: Send + 'static,
         F: Fn(&Core, &Cx, &B) -> Result<R::Value> + Send + 'static,
     {
-        let seen = Seen { what: what.into(), on, since: Instant::now(), tier: Tier::Fast, thread: req.pid() };
+        let seen = ObservedCall { what: what.into(), on, since: Instant::now(), tier: Tier::Fast, thread: req.pid() };
         if !seen.on.is_virtual() {
             match run(&self.core, &Cx::fast_only(req.uid(), req.gid()), payload) {
                 Err(Error::NeedSlow) if is_root_s_getattr(&seen) && self.slow.hangs() => {
@@ -204,13 +204,13 @@ impl DlioFs {
             }
         }
         let known = known(&self.core, payload);
-        self.go_on_elsewhere(req, (Seen { tier: Tier::Slow, ..seen }, known), payload.to_owned(), reply, run);
+        self.go_on_elsewhere(req, (ObservedCall { tier: Tier::Slow, ..seen }, known), payload.to_owned(), reply, run);
     }
 
     fn go_on_elsewhere<R, B, O, F>(
         &self,
         req: &Request,
-        (seen, known): (Seen, Option<Result<R::Value>>),
+        (seen, known): (ObservedCall, Option<Result<R::Value>>),
         payload: O,
         reply: R,
         run: F,
@@ -223,7 +223,7 @@ impl DlioFs {
         let (uid, gid, thread) = (req.uid(), req.gid(), seen.thread);
         let end = {
             let (core, failures) = (Arc::clone(&self.core), Arc::clone(&self.failures));
-            move |seen: &Seen, reply: R, result| finish(&core, &failures, seen, reply, result)
+            move |seen: &ObservedCall, reply: R, result| finish(&core, &failures, seen, reply, result)
         };
         let core = Arc::clone(&self.core);
         let is_known = known.is_some();
@@ -273,7 +273,7 @@ impl DlioFs {
     }
 
     /// `DlioFs::observe` for a call on an open file. EBADF if the kernel names a handle that we do not know.
-    fn observe_open<R, B, F>(&self, req: &Request, what: impl Into<What>, fh: FileHandle, payload: &B, reply: R, run: F)
+    fn observe_open<R, B, F>(&self, req: &Request, what: impl Into<OpAt>, fh: FileHandle, payload: &B, reply: R, run: F)
     where
         R: Answer,
         B: ToOwned + ?Sized,
@@ -296,19 +296,25 @@ impl DlioFs {
 }
 
 /// Describes a call for people.
-fn about(core: &Core, seen: &Seen) -> String {
+fn about(core: &Core, seen: &ObservedCall) -> String {
     let path = seen.on.ino().and_then(|ino| core.path_of(ino)).unwrap_or_default();
     let who = who::shown(seen.thread).unwrap_or_else(|| "a process that is invisible from here".to_owned());
     format!("{} of {path} by {who}", seen.what.op.name())
 }
 
 /// The engine has done its part: concludes the call now, or once the slow tier has the data that the call waits for.
-fn finish<R: Answer>(core: &Arc<Core>, failures: &Arc<Failures>, seen: &Seen, reply: R, result: Result<R::Value>) {
+fn finish<R: Answer>(
+    core: &Arc<Core>,
+    failures: &Arc<Failures>,
+    seen: &ObservedCall,
+    reply: R,
+    result: Result<R::Value>,
+) {
     let Some(lsn) = result.as_ref().ok().and_then(R::awaits) else {
         return conclude(core, failures, seen, reply, result);
     };
     let (published, core) = (Arc::clone(&core.published), Arc::clone(core));
-    let (failures, seen) = (Arc::clone(failures), Seen { tier: Tier::Slow, ..seen.clone() });
+    let (failures, seen) = (Arc::clone(failures), ObservedCall { tier: Tier::Slow, ..seen.clone() });
     published.wait_for(lsn, move |waited| {
         let arrived = waited.and_then(|()| seen.on.ino().map_or(Ok(()), |ino| core.tiers.is_out_of_the_order(ino)));
         conclude(&core, &failures, &seen, reply, arrived.and(result));
@@ -316,7 +322,7 @@ fn finish<R: Answer>(core: &Arc<Core>, failures: &Arc<Failures>, seen: &Seen, re
 }
 
 /// Counts, logs, answers; in this order, so that a caller that has the answer finds its call counted.
-fn conclude<R: Answer>(core: &Core, failures: &Failures, seen: &Seen, reply: R, result: Result<R::Value>) {
+fn conclude<R: Answer>(core: &Core, failures: &Failures, seen: &ObservedCall, reply: R, result: Result<R::Value>) {
     let took = seen.since.elapsed();
     // Reads in `.dlio` report how the file system is used; they do not count as use themselves.
     if !seen.on.is_virtual() {
@@ -495,7 +501,7 @@ impl Filesystem for DlioFs {
         reply: ReplyData,
     ) {
         let run = move |core: &Core, cx: &Cx, open: &Open, (): &()| core.read(cx, open, offset, size);
-        self.observe_open(req, What { op: Op::Read, offset }, fh, &(), reply, run);
+        self.observe_open(req, OpAt { op: Op::Read, offset }, fh, &(), reply, run);
     }
 
     fn write(
@@ -514,7 +520,7 @@ impl Filesystem for DlioFs {
         let table = lock_owner.map(|owner| owner.0);
         let run =
             move |core: &Core, cx: &Cx, open: &Open, data: &[u8]| core.write(&cx.by(table), open, data, offset, kill);
-        self.observe_open(req, What { op: Op::Write, offset }, fh, data, reply, run);
+        self.observe_open(req, OpAt { op: Op::Write, offset }, fh, data, reply, run);
     }
 
     fn flush(&self, req: &Request, _ino: INodeNo, fh: FileHandle, lock_owner: LockOwner, reply: ReplyEmpty) {

@@ -71,7 +71,7 @@ pub use process::{open_files, processes};
 pub use recorder::latest_recording;
 pub use spawn::{Started, describe, start as start_in_background};
 pub use table::{MountEntry, also_at, holder_of, mounted_at, mounts, mounts_of};
-pub use trust::{Tier, check as check_trust};
+pub use trust::{TrustedTier, check as check_trust};
 
 use beneath::Tree;
 use recorder::{Directory, Recorder};
@@ -114,7 +114,7 @@ const READ_ONLY_FULL: &str =
     "the mount is read-only: its fast tier was full when it was mounted; make room there and mount again";
 
 /// What ends step 10.
-enum End {
+enum ServingEnd {
     Signal(&'static str),
     Session(io::Result<()>),
 }
@@ -132,8 +132,8 @@ pub fn serve(request: Request) -> Result<Left> {
     let runtime = background::runtime()?;
     raise_file_size_limit(&runtime)?;
     let (tree, replace, writable) = slow_tree(&request)?; // 3
-    trust::check(Tier::Fast, fast, fast)?;
-    trust::check(Tier::Slow { writable }, &tree.by_descriptor(), tree.path())?;
+    trust::check(TrustedTier::Fast, fast, fast)?;
+    trust::check(TrustedTier::Slow { writable }, &tree.by_descriptor(), tree.path())?;
     let config = request.settings.config();
     let trace = Directory::of(&config, mountpoint)?;
     let whose = owner::of(config.owner.as_deref())?;
@@ -152,7 +152,7 @@ pub fn serve(request: Request) -> Result<Left> {
     renew_on_hangup(&runtime, &ended, &live, request.in_background)?;
     let mut flags = request.flags;
     flags.set(MountFlags::MOUNT_ATTR_RDONLY, flags.contains(MountFlags::MOUNT_ATTR_RDONLY) || !takes_changes);
-    let attached = attach::attach(mountpoint, attach::Wanted { source: tree.path(), flags }, replace)?; // 8
+    let attached = attach::attach(mountpoint, attach::MountSpec { source: tree.path(), flags }, replace)?; // 8
     // If there was a dead mount, a failure leaves a dead mount again rather than a bare directory.
     let guard = DetachOnFailure((!replace).then_some(mountpoint));
     let stats = Arc::new(registry(&request.settings.config()));
@@ -332,9 +332,9 @@ fn forget_attrs(kernel: Notifier) -> Box<dyn Fn(Ino) + Send + Sync> {
 }
 
 /// Answers the kernel on threads of its own until the mount is gone.
-fn answer(session: Session<DlioFs>, ended: SyncSender<End>) -> Result<()> {
+fn answer(session: Session<DlioFs>, ended: SyncSender<ServingEnd>) -> Result<()> {
     let run = move || {
-        let end = End::Session(without_abort(session.run()));
+        let end = ServingEnd::Session(without_abort(session.run()));
         // The daemon is leaving: nobody listens any more.
         drop(ended.send(end));
     };
@@ -347,7 +347,7 @@ fn without_abort(ran: io::Result<()>) -> io::Result<()> {
     ran.or_else(|e| if e.raw_os_error() == Some(Errno::ECONNABORTED as i32) { Ok(()) } else { Err(e) })
 }
 
-fn catch_signals(runtime: &Runtime, ended: &SyncSender<End>) -> Result<()> {
+fn catch_signals(runtime: &Runtime, ended: &SyncSender<ServingEnd>) -> Result<()> {
     let asked =
         [(SignalKind::terminate(), "SIGTERM"), (SignalKind::interrupt(), "SIGINT"), (SignalKind::quit(), "SIGQUIT")];
     let _inside = runtime.enter();
@@ -364,7 +364,7 @@ fn catch_signals(runtime: &Runtime, ended: &SyncSender<End>) -> Result<()> {
         runtime.spawn(async move {
             // If the channel is full, there are other reasons to leave already.
             while arrivals.recv().await.is_some() {
-                drop(ended.try_send(End::Signal(name)));
+                drop(ended.try_send(ServingEnd::Signal(name)));
             }
         });
     }
@@ -373,7 +373,12 @@ fn catch_signals(runtime: &Runtime, ended: &SyncSender<End>) -> Result<()> {
 
 /// SIGHUP reopens the log file and reads the configuration again, as with any daemon; but when the terminal of a daemon
 /// in the foreground is closed, it asks to leave.
-fn renew_on_hangup(runtime: &Runtime, ended: &SyncSender<End>, live: &Arc<Live>, in_background: bool) -> Result<()> {
+fn renew_on_hangup(
+    runtime: &Runtime,
+    ended: &SyncSender<ServingEnd>,
+    live: &Arc<Live>,
+    in_background: bool,
+) -> Result<()> {
     let _inside = runtime.enter();
     let mut arrivals = signal(SignalKind::hangup()).at("catch", "SIGHUP")?;
     let on_terminal = io::stdin().is_terminal() || io::stderr().is_terminal();
@@ -381,7 +386,7 @@ fn renew_on_hangup(runtime: &Runtime, ended: &SyncSender<End>, live: &Arc<Live>,
     runtime.spawn(async move {
         while arrivals.recv().await.is_some() {
             if on_terminal {
-                drop(ended.try_send(End::Signal("SIGHUP")));
+                drop(ended.try_send(ServingEnd::Signal("SIGHUP")));
                 continue;
             }
             let live = Arc::clone(&live);
@@ -419,24 +424,29 @@ fn table_entry(mountpoint: &Path) -> Option<MountEntry> {
 }
 
 /// `entry` is the mount's entry in the kernel's list.
-fn wait_for_the_end(end: &Receiver<End>, tiers: &Tiers, request: &Request, entry: Option<&MountEntry>) -> Result<()> {
+fn wait_for_the_end(
+    end: &Receiver<ServingEnd>,
+    tiers: &Tiers,
+    request: &Request,
+    entry: Option<&MountEntry>,
+) -> Result<()> {
     let mountpoint = request.places.mountpoint.as_path();
     let name = match end.recv() {
-        Ok(End::Signal(name)) => name,
+        Ok(ServingEnd::Signal(name)) => name,
         // Somebody has aborted the connection: the session ends in the same way, but the mount stays, and is dead.
-        Ok(End::Session(Ok(()))) if entry.is_some() && table_entry(mountpoint).as_ref() == entry => {
+        Ok(ServingEnd::Session(Ok(()))) if entry.is_some() && table_entry(mountpoint).as_ref() == entry => {
             warn!(
                 mountpoint = %mountpoint.display(),
                 "the connection was cut off; the mount is still there and answers ENOTCONN until it is mounted again"
             );
             return Ok(());
         }
-        Ok(End::Session(Ok(()))) => {
+        Ok(ServingEnd::Session(Ok(()))) => {
             info!("unmounted");
             return Ok(());
         }
         // The mount stays as it is, answering ENOTCONN once we have gone (P3).
-        Ok(End::Session(Err(e))) => return Err(Error::io("serve", mountpoint.display().to_string(), e)),
+        Ok(ServingEnd::Session(Err(e))) => return Err(Error::io("serve", mountpoint.display().to_string(), e)),
         Err(_) => unreachable!("the signal tasks hold a sender for as long as the runtime lives"),
     };
     info!(signal = name, "leaving");
@@ -468,7 +478,7 @@ fn wait_for_the_end(end: &Receiver<End>, tiers: &Tiers, request: &Request, entry
 
 /// Keeps serving until everything written before is on the slow tier, or somebody asks again. `true`: the mount has
 /// ended meanwhile.
-fn drained(end: &Receiver<End>, tiers: &Tiers) -> Result<bool> {
+fn drained(end: &Receiver<ServingEnd>, tiers: &Tiers) -> Result<bool> {
     tiers.count_waiter(true);
     let (upto, mut applied) = (tiers.last_lsn(), 0);
     while tiers.applied_lsn() < upto {
@@ -480,9 +490,9 @@ fn drained(end: &Receiver<End>, tiers: &Tiers) -> Result<bool> {
         }
         match end.recv_timeout(Duration::from_secs(1)) {
             Err(RecvTimeoutError::Timeout) => {}
-            Ok(End::Session(Ok(()))) => return Ok(true),
-            Ok(End::Session(Err(e))) => return Err(Error::io("serve", "the mount", e)),
-            Ok(End::Signal(name)) => {
+            Ok(ServingEnd::Session(Ok(()))) => return Ok(true),
+            Ok(ServingEnd::Session(Err(e))) => return Err(Error::io("serve", "the mount", e)),
+            Ok(ServingEnd::Signal(name)) => {
                 warn!(signal = name, left, "leaving before everything is on the slow tier");
                 return Ok(false);
             }
@@ -494,8 +504,8 @@ fn drained(end: &Receiver<End>, tiers: &Tiers) -> Result<bool> {
 }
 
 /// Whether the session ended. A second request to leave means hurry: leaving now loses nothing (P3).
-fn wait_for_session(end: &Receiver<End>) -> bool {
-    matches!(end.recv_timeout(LEAVE_WAIT), Ok(End::Session(_)))
+fn wait_for_session(end: &Receiver<ServingEnd>) -> bool {
+    matches!(end.recv_timeout(LEAVE_WAIT), Ok(ServingEnd::Session(_)))
 }
 
 /// A mount that started without room has taken no changes.

@@ -28,7 +28,7 @@ pub mod text;
 pub mod totals;
 mod traced;
 
-pub use asked::Asked;
+pub use asked::DocumentOptions;
 pub use formats::Format;
 pub use outlet::Outlet;
 

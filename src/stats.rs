@@ -3,7 +3,7 @@
 //! It knows neither the file system nor the tiers: both push plain numbers into it, and it renders a plain
 //! [`status::Status`] that its caller fills. Every table has a limit, and what exceeds it is counted.
 //!
-//! A file's counters are in its [`File`], which open handles hold, so that a read or write touches no table. The latest
+//! A file's counters are in its [`FileCounters`], which open handles hold, so that a read or write touches no table. The latest
 //! few thousand files without an open handle keep their own; those of the others are merged, packed, into the
 //! [`Catalog`]. Locks, in the order in which they are taken, each for a few instructions: the table of files, a
 //! handle's cursor, a file's piece, a part of the catalog.
@@ -49,7 +49,7 @@ use access::{Cursor, Way};
 use catalog::{Catalog, CatalogExtent};
 use counters::{Call, Op, OpCounters, OpFigures, Tier};
 use files::{ActiveFile, ActiveFiles, Activity, FileFigures, FileTable};
-use plans::{Paths, Plans, Spent, Told};
+use plans::{PathHashes, Plans, RunningPlan, Spent};
 use processes::{Process, Processes};
 use record::{FileRecord, failed, failure};
 use timeline::{Amounts, Timeline};
@@ -71,11 +71,11 @@ pub struct Stats {
     ops: [[OpCounters; Tier::ALL.len()]; Op::ALL.len()],
     /// By [`failure`].
     failures: DashMap<u64, u64>,
-    files: DashMap<u64, Arc<File>>,
+    files: DashMap<u64, Arc<FileCounters>>,
     /// The keys of `files`, the longest in memory first.
     queue: Mutex<VecDeque<u64>>,
     /// Stands in for every file while nothing is counted.
-    nobody: Arc<File>,
+    nobody: Arc<FileCounters>,
     catalog: Catalog,
     pub processes: Processes,
     windows: Windows,
@@ -93,19 +93,19 @@ pub struct Stats {
 
 /// The counters of one file since it was last merged into the catalog.
 #[derive(Debug, Default)]
-pub struct File {
+pub struct FileCounters {
     ino: u64,
     /// The path when it was first seen; it may have been renamed or removed since.
     first: Option<Box<str>>,
     /// What was counted before it got this entry.
     before: Activity,
-    piece: Mutex<Piece>,
+    piece: Mutex<UnmergedCounters>,
     /// It was asked for since it was last checked.
     used: AtomicBool,
 }
 
 #[derive(Debug, Default)]
-struct Piece {
+struct UnmergedCounters {
     record: FileRecord,
     /// The direction of the last call, even if that was merged since.
     last: Option<Way>,
@@ -125,7 +125,7 @@ pub struct By {
 pub struct Handle {
     /// From 1 on; 0 if nothing is counted.
     number: u64,
-    file: Arc<File>,
+    file: Arc<FileCounters>,
     process: Arc<Process>,
     cursor: Mutex<Cursor>,
 }
@@ -180,7 +180,7 @@ impl Stats {
     }
 
     /// The counters of an inode. `name` is called once, when the file is new.
-    pub fn file(&self, ino: u64, name: impl FnOnce() -> Option<String>) -> Arc<File> {
+    pub fn file(&self, ino: u64, name: impl FnOnce() -> Option<String>) -> Arc<FileCounters> {
         if !self.on {
             return Arc::clone(&self.nobody);
         }
@@ -193,12 +193,12 @@ impl Stats {
         // Called before the table is locked: a name comes from the engine, which has its own locks.
         let first = if before.is_none() { name().map(String::into_boxed_str) } else { None };
         let before = before.as_ref().map(Activity::from).unwrap_or_default();
-        let piece = Mutex::new(Piece { last, ..Piece::default() });
+        let piece = Mutex::new(UnmergedCounters { last, ..UnmergedCounters::default() });
         let file = match self.files.entry(ino) {
             Entry::Occupied(entry) => return Arc::clone(entry.get()),
             Entry::Vacant(entry) => {
                 let used = AtomicBool::new(false);
-                Arc::clone(&entry.insert(Arc::new(File { ino, first, before, piece, used })))
+                Arc::clone(&entry.insert(Arc::new(FileCounters { ino, first, before, piece, used })))
             }
         };
         self.make_room(ino);
@@ -231,7 +231,7 @@ impl Stats {
     }
 
     /// Moves a file's counters since the last merge to the catalog.
-    fn merge(&self, file: &File) {
+    fn merge(&self, file: &FileCounters) {
         let mut piece = file.piece.lock();
         if !piece.record.is_empty() {
             self.catalog.add(file.ino, file.first.as_deref(), &piece.record);
@@ -241,7 +241,7 @@ impl Stats {
     }
 
     /// A handle on a file just opened by a process; `mode`: the permission bits, if the open created the file.
-    pub fn open(&self, file: Arc<File>, process: Arc<Process>, mode: Option<u32>) -> Handle {
+    pub fn open(&self, file: Arc<FileCounters>, process: Arc<Process>, mode: Option<u32>) -> Handle {
         if !self.on {
             return Handle { number: 0, file, process, cursor: Mutex::default() };
         }
@@ -256,7 +256,7 @@ impl Stats {
     }
 
     /// Counts one call, for its operation and for a file.
-    pub fn record(&self, call: &Call, file: &File, by: By) {
+    pub fn record(&self, call: &Call, file: &FileCounters, by: By) {
         if !self.on {
             return;
         }
@@ -352,7 +352,7 @@ impl Stats {
     }
 
     /// The results of all plans. Scans all files, if there is a plan.
-    pub fn plans(&self, name: impl Fn(u64) -> Option<String>) -> Vec<Told> {
+    pub fn plans(&self, name: impl Fn(u64) -> Option<String>) -> Vec<RunningPlan> {
         if self.plans.is_empty() {
             return Vec::new();
         }
@@ -361,11 +361,12 @@ impl Stats {
 
     fn spent(
         &self,
-        plans: impl Iterator<Item = (u64, Paths)>,
+        plans: impl Iterator<Item = (u64, PathHashes)>,
         name: impl Fn(u64) -> Option<String>,
     ) -> Vec<(u64, Spent)> {
         self.settle();
-        let mut sums: Vec<(u64, Paths, Spent)> = plans.map(|(job, paths)| (job, paths, Spent::default())).collect();
+        let mut sums: Vec<(u64, PathHashes, Spent)> =
+            plans.map(|(job, paths)| (job, paths, Spent::default())).collect();
         self.catalog.for_each(|ino, first, record| {
             let Some(path) = name(ino).or_else(|| first.map(str::to_owned)) else { return };
             sums.iter_mut().filter(|(_, paths, _)| paths.has(&path)).for_each(|(_, _, spent)| spent.add(&record));
@@ -418,8 +419,8 @@ impl Stats {
         self.timeline.lock().clone()
     }
 
-    fn figures(&self) -> windows::Figures {
-        windows::Figures { operations: self.operations(), processes: self.processes.figures() }
+    fn figures(&self) -> windows::MountFigures {
+        windows::MountFigures { operations: self.operations(), processes: self.processes.figures() }
     }
 
     /// Opens a window. The error says why not.

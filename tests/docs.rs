@@ -11,7 +11,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use dlio_fs::cli::man_pages;
-use dlio_fs::config::{Change, KEYS};
+use dlio_fs::config::{KEYS, ReloadEffect};
 
 /// Beside all pages of `docs`.
 const PAGES: [&str; 6] =
@@ -345,7 +345,7 @@ fn every_key_is_documented_with_its_default_and_every_documented_one_is_there() 
     for ((key, change), (_, cells)) in KEYS.iter().zip(&rows) {
         let default = example.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(" = "));
         assert_eq!(cells[0].trim_matches('`'), default.unwrap_or("–"), "the default of {key}");
-        assert_eq!(cells[1], if *change == Change::AtOnce { "yes" } else { "remount" }, "{key}");
+        assert_eq!(cells[1], if *change == ReloadEffect::AtOnce { "yes" } else { "remount" }, "{key}");
     }
     for page in pages() {
         assert_eq!(unknown_keys(&read(&page)), [""; 0], "keys that {page} sets");

@@ -8,7 +8,7 @@ use nix::fcntl::{PosixFadviseAdvice, posix_fadvise};
 use nix::unistd::syncfs;
 use procfs::{Current as _, Meminfo};
 
-use super::Stop;
+use super::StopFlag;
 use crate::error::{Context, Result};
 
 const DROP: &str = "/proc/sys/vm/drop_caches";
@@ -84,7 +84,7 @@ fn forget(dir: &Path) -> Result<()> {
 
 /// Touches memory once: a virtual machine may get it slowly the first time, and the page cache that a benchmark fills
 /// is memory, too. `bytes`: how much; the default is 4 GiB; the limit is a quarter of what is available.
-pub fn touch_memory(bytes: Option<u64>, stop: &Stop) -> Result<()> {
+pub fn touch_memory(bytes: Option<u64>, stop: &StopFlag) -> Result<()> {
     let meminfo = Meminfo::current().map_err(io::Error::other).at("read", "/proc/meminfo")?;
     let limits = ["/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"];
     let limits = limits.iter().filter_map(|file| fs::read_to_string(file).ok()?.trim().parse().ok());
@@ -116,7 +116,7 @@ mod tests {
 
     #[test]
     fn a_stop_is_obeyed() {
-        let stop = Stop::default();
+        let stop = StopFlag::default();
         touch_memory(Some(CHUNK as u64), &stop).expect("touched");
         stop.set();
         touch_memory(Some(0), &stop).expect("there is nothing to stop");

@@ -6,7 +6,7 @@ use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use super::Stop;
+use super::StopFlag;
 use super::data::{Data, sync_dir};
 use crate::error::{Context, Result};
 
@@ -15,7 +15,7 @@ pub const PIECE: usize = 8 << 20;
 
 /// The checkpoints that a training job saves.
 #[derive(Clone, Copy, Debug)]
-pub struct Load {
+pub struct CheckpointLoad {
     pub count: usize,
     /// Bytes of one checkpoint.
     pub size: u64,
@@ -24,14 +24,14 @@ pub struct Load {
     pub fsync: bool,
 }
 
-impl Load {
+impl CheckpointLoad {
     pub fn bytes(&self) -> u64 {
         (self.count as u64).saturating_mul(self.size)
     }
 
     /// Writes all of them to a directory; returns the seconds in which the application waited. `tell` gets each event
     /// when it happens.
-    pub fn write(&self, dir: &Path, data: &mut Data, stop: &Stop, tell: impl Fn(String)) -> Result<f64> {
+    pub fn write(&self, dir: &Path, data: &mut Data, stop: &StopFlag, tell: impl Fn(String)) -> Result<f64> {
         let mut blocked = 0.0;
         for number in 1..=self.count {
             if number > 1 {
@@ -46,7 +46,7 @@ impl Load {
         Ok(blocked)
     }
 
-    fn write_one(&self, dir: &Path, number: usize, data: &mut Data, stop: &Stop) -> Result<()> {
+    fn write_one(&self, dir: &Path, number: usize, data: &mut Data, stop: &StopFlag) -> Result<()> {
         let (path, temporary) = (name(dir, number), dir.join(format!("ckpt-{number}.tempstate")));
         let mut file = File::create(&temporary).at("create", temporary.display())?;
         data.write(&mut file, &temporary, self.size, PIECE, stop)?;
@@ -72,7 +72,7 @@ fn name(dir: &Path, number: usize) -> PathBuf {
 }
 
 /// Stands in for computing: it does nothing for a while.
-fn pause(time: Duration, stop: &Stop) -> Result<()> {
+fn pause(time: Duration, stop: &StopFlag) -> Result<()> {
     const LOOK: Duration = Duration::from_millis(50);
     let until = Instant::now() + time;
     while let Some(left) = until.checked_duration_since(Instant::now()).filter(|left| !left.is_zero()) {
@@ -90,10 +90,10 @@ mod tests {
     #[test]
     fn all_are_there_under_their_names_and_told() {
         let dir = tempfile::tempdir().expect("a directory");
-        let load = Load { count: 3, size: 100_000, interval: Duration::from_millis(20), fsync: true };
+        let load = CheckpointLoad { count: 3, size: 100_000, interval: Duration::from_millis(20), fsync: true };
         let (told, begun) = (RefCell::new(Vec::new()), Instant::now());
         let blocked = load
-            .write(dir.path(), &mut Data::new(PIECE), &Stop::default(), |what| told.borrow_mut().push(what))
+            .write(dir.path(), &mut Data::new(PIECE), &StopFlag::default(), |what| told.borrow_mut().push(what))
             .expect("written");
         load.sync_files(dir.path()).expect("synced");
         let mut names: Vec<_> =

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use rand::rngs::SmallRng;
 use rand::{Rng, RngExt, SeedableRng};
 
-use super::Stop;
+use super::StopFlag;
 use crate::error::{Context, Result};
 
 /// The size of the pool that pieces are taken from, at random places.
@@ -39,7 +39,7 @@ impl Data {
     }
 
     /// Writes `size` bytes, piece by piece.
-    pub fn write(&mut self, file: &mut File, path: &Path, size: u64, piece: usize, stop: &Stop) -> Result<()> {
+    pub fn write(&mut self, file: &mut File, path: &Path, size: u64, piece: usize, stop: &StopFlag) -> Result<()> {
         let mut left = size;
         while left > 0 {
             stop.check()?;
@@ -96,7 +96,7 @@ mod tests {
     fn a_file_is_as_long_as_asked_and_a_stop_is_obeyed() {
         let dir = tempfile::tempdir().expect("a directory");
         let path = dir.path().join("file");
-        let (mut file, mut data, stop) = (File::create(&path).expect("made"), Data::new(4096), Stop::default());
+        let (mut file, mut data, stop) = (File::create(&path).expect("made"), Data::new(4096), StopFlag::default());
         data.write(&mut file, &path, 10_000, 4096, &stop).expect("written");
         assert_eq!(file.metadata().expect("stat").len(), 10_000);
         stop.set();

@@ -4,7 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-use super::Stop;
+use super::StopFlag;
 use super::data::{Data, numbered};
 use crate::error::{Context, Result};
 
@@ -17,7 +17,7 @@ const PER_LISTED: usize = 1000;
 
 /// Creates, stats, renames and removes `entries` files; returns each operation and its seconds per file. Leaves only
 /// the directories.
-pub fn metadata(dir: &Path, entries: usize, data: &mut Data, stop: &Stop) -> Result<Vec<(&'static str, f64)>> {
+pub fn metadata(dir: &Path, entries: usize, data: &mut Data, stop: &StopFlag) -> Result<Vec<(&'static str, f64)>> {
     let (before, after) = (paths(dir, entries, "a")?, paths(dir, entries, "b")?);
     let create = |path: &PathBuf| fs::write(path, data.piece(CREATED)).at("create", path.display());
     let stat = |path: &PathBuf| path.symlink_metadata().map(drop).at("stat", path.display());
@@ -41,7 +41,7 @@ fn paths(dir: &Path, count: usize, name: &str) -> Result<Vec<PathBuf>> {
 }
 
 /// Seconds per item.
-fn each<T>(all: &[T], mut one: impl FnMut(&T) -> Result<()>, stop: &Stop) -> Result<f64> {
+fn each<T>(all: &[T], mut one: impl FnMut(&T) -> Result<()>, stop: &StopFlag) -> Result<f64> {
     let begun = Instant::now();
     for item in all {
         stop.check()?;
@@ -51,7 +51,7 @@ fn each<T>(all: &[T], mut one: impl FnMut(&T) -> Result<()>, stop: &Stop) -> Res
 }
 
 /// Makes the directories to list: a tree of `files` empty files, and one directory with as many.
-pub fn plant(dir: &Path, files: usize, stop: &Stop) -> Result<()> {
+pub fn plant(dir: &Path, files: usize, stop: &StopFlag) -> Result<()> {
     let (tree, flat) = (tree(dir), flat(dir));
     for number in 0..files {
         stop.check()?;
@@ -84,7 +84,7 @@ pub fn flat(dir: &Path) -> PathBuf {
 /// Walks a tree and stats each file, as find(1) does with `-size`: it reads all names of a directory first and then
 /// stats one file after another, when the kernel no longer requests attributes along with the listing. Returns seconds
 /// per file.
-pub fn walk(dir: &Path, stop: &Stop) -> Result<f64> {
+pub fn walk(dir: &Path, stop: &StopFlag) -> Result<f64> {
     let (begun, mut files, mut left) = (Instant::now(), 0u64, vec![dir.to_path_buf()]);
     while let Some(dir) = left.pop() {
         let entries =
@@ -102,7 +102,7 @@ pub fn walk(dir: &Path, stop: &Stop) -> Result<f64> {
 }
 
 /// Lists one directory, as `ls -U` does; returns seconds per entry.
-pub fn list(dir: &Path, stop: &Stop) -> Result<f64> {
+pub fn list(dir: &Path, stop: &StopFlag) -> Result<f64> {
     let (begun, mut entries) = (Instant::now(), 0u64);
     for entry in fs::read_dir(dir).at("list", dir.display())? {
         stop.check()?;
@@ -119,7 +119,7 @@ mod tests {
     #[test]
     fn metadata_leaves_no_file_and_times_are_for_each() {
         let dir = tempfile::tempdir().expect("a directory");
-        let (mut data, stop) = (Data::new(CREATED), Stop::default());
+        let (mut data, stop) = (Data::new(CREATED), StopFlag::default());
         let begun = Instant::now();
         let figures = metadata(dir.path(), 1_200, &mut data, &stop).expect("done");
         let whole = begun.elapsed().as_secs_f64();
@@ -133,7 +133,7 @@ mod tests {
     #[test]
     fn what_is_planted_is_found() {
         let dir = tempfile::tempdir().expect("a directory");
-        let stop = Stop::default();
+        let stop = StopFlag::default();
         plant(dir.path(), 2_500, &stop).expect("made");
         let count = |dir: &Path| fs::read_dir(dir).expect("listed").count();
         assert_eq!((count(&tree(dir.path())), count(&flat(dir.path()))), (3, 2_500));

@@ -8,7 +8,7 @@ use std::time::Instant;
 
 use procfs::process::Process;
 
-use super::Stop;
+use super::StopFlag;
 use super::caches::write_back;
 use super::data::numbered;
 use crate::error::{Context, Error, Result};
@@ -41,17 +41,17 @@ impl Many {
     }
 
     /// Creates, writes and closes each; returns seconds per file.
-    pub fn create(&self, stop: &Stop) -> Result<f64> {
+    pub fn create(&self, stop: &StopFlag) -> Result<f64> {
         self.each(|path| fs::write(path, LINE).at("create", path.display()), stop)
     }
 
     /// Stats each by its path; returns seconds per file.
-    pub fn look(&self, stop: &Stop) -> Result<f64> {
+    pub fn look(&self, stop: &StopFlag) -> Result<f64> {
         self.each(|path| path.symlink_metadata().map(drop).at("stat", path.display()), stop)
     }
 
     /// Opens, reads and closes each; returns seconds per file. Errors: the content is wrong.
-    pub fn read(&self, stop: &Stop) -> Result<f64> {
+    pub fn read(&self, stop: &StopFlag) -> Result<f64> {
         let read = |path: &Path| match fs::read(path).at("read", path.display())? {
             content if content == LINE => Ok(()),
             _ => Err(Error::refused(format!("{} is not what was written", path.display()), "report this")),
@@ -59,7 +59,7 @@ impl Many {
         self.each(read, stop)
     }
 
-    fn each(&self, one: impl Fn(&Path) -> Result<()>, stop: &Stop) -> Result<f64> {
+    fn each(&self, one: impl Fn(&Path) -> Result<()>, stop: &StopFlag) -> Result<f64> {
         let begun = Instant::now();
         for number in 0..self.count {
             stop.check()?;
@@ -80,7 +80,7 @@ pub fn footprint(dir: &Path) -> Result<u64> {
 }
 
 /// Removes a directory with everything below it; does nothing if it does not exist.
-pub fn remove(dir: &Path, stop: &Stop) -> Result<()> {
+pub fn remove(dir: &Path, stop: &StopFlag) -> Result<()> {
     if !dir.exists() {
         return Ok(());
     }
@@ -110,7 +110,7 @@ mod tests {
     #[test]
     fn files_are_made_looked_at_read_and_removed() {
         let dir = tempfile::tempdir().expect("a directory");
-        let (many, stop) = (Many::new(dir.path().join("many"), 2_005), Stop::default());
+        let (many, stop) = (Many::new(dir.path().join("many"), 2_005), StopFlag::default());
         many.make_dirs().expect("made");
         let begun = Instant::now();
         let all = [many.create(&stop), many.look(&stop), many.read(&stop)].map(|each| each.expect("done"));
@@ -128,7 +128,7 @@ mod tests {
     #[test]
     fn a_stop_is_obeyed() {
         let dir = tempfile::tempdir().expect("a directory");
-        let (many, stop) = (Many::new(dir.path().join("many"), 1), Stop::default());
+        let (many, stop) = (Many::new(dir.path().join("many"), 1), StopFlag::default());
         many.make_dirs().expect("made");
         stop.set();
         assert!(many.create(&stop).is_err() && remove(many.top(), &stop).is_err());

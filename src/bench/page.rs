@@ -298,11 +298,11 @@ fn over_time(place: &str, courses: &[&Course]) -> Option<Picture> {
 }
 
 /// A beginning, an end and a name.
-type Span = (f64, f64, String);
+type NamedSpan = (f64, f64, String);
 
 /// Pairs marks into spans; returns these and the other moments.
-fn spans(marks: &[(f64, String)]) -> (Vec<Span>, Vec<(f64, String)>) {
-    let (mut spans, mut moments): (Vec<Span>, Vec<_>) = (Vec::new(), Vec::new());
+fn spans(marks: &[(f64, String)]) -> (Vec<NamedSpan>, Vec<(f64, String)>) {
+    let (mut spans, mut moments): (Vec<NamedSpan>, Vec<_>) = (Vec::new(), Vec::new());
     for (moment, text) in marks {
         match (text.strip_suffix(" begins"), text.strip_suffix(" ends")) {
             (Some(name), _) => spans.push((*moment, *moment, name.to_owned())),
@@ -327,7 +327,7 @@ fn columns(rates: &[f64]) -> Vec<f64> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::results::Table;
+    use super::super::results::ResultTable;
     use super::super::text::tests::made;
     use super::*;
 
@@ -359,7 +359,7 @@ mod tests {
         let mut results = made(3);
         assert_eq!(titles(&results), ["application blocked", "read"]);
         assert_eq!(groups(&results)[1].cases[1], ("read, 4 threads".to_owned(), "4 threads".to_owned()));
-        let mut table = Table::default();
+        let mut table = ResultTable::default();
         let cases = [("stat, first", 2.0), ("stat, again", 1.0), ("rename", 3.0), ("unlink", 2.0), ("walk", 900.0)];
         cases.iter().for_each(|(case, figure)| table.add("fast", case, Unit::Microseconds, *figure));
         results.rows = table.rows(&["fast".to_owned()]);

@@ -13,7 +13,7 @@ use zune_jpeg::zune_core::bytestream::ZCursor;
 use zune_jpeg::zune_core::colorspace::ColorSpace;
 use zune_jpeg::zune_core::options::DecoderOptions;
 
-use super::Stop;
+use super::StopFlag;
 use crate::error::{Context, Error, Result};
 
 /// How many pictures are drawn. Further files have the pixels of one of these, and their own comment.
@@ -36,7 +36,7 @@ pub struct Pictures {
 }
 
 impl Pictures {
-    pub fn draw(count: usize, size: usize, stop: &Stop) -> Result<Pictures> {
+    pub fn draw(count: usize, size: usize, stop: &StopFlag) -> Result<Pictures> {
         let mut random = SmallRng::seed_from_u64(7);
         // The cost per pixel is measured first; headers and tables cost the same for any size.
         let mut cost = |side| encode(&gradients(side, side, &mut random)).map(|bytes| bytes.len() as f64);
@@ -69,7 +69,7 @@ impl Pictures {
     }
 
     /// Writes `count` files below a directory; returns their paths relative to it.
-    pub fn write(&self, dir: &Path, count: usize, stop: &Stop) -> Result<Vec<PathBuf>> {
+    pub fn write(&self, dir: &Path, count: usize, stop: &StopFlag) -> Result<Vec<PathBuf>> {
         let paths: Vec<_> =
             (0..count).map(|number| PathBuf::from(format!("{:04}/{number:06}.jpg", number / PER_DIR))).collect();
         for (number, path) in paths.iter().enumerate() {
@@ -90,13 +90,13 @@ impl Pictures {
 }
 
 /// The red, green and blue bytes of each pixel, row by row.
-struct Picture {
+struct Bitmap {
     width: u16,
     height: u16,
     bytes: Vec<u8>,
 }
 
-fn encode(picture: &Picture) -> Result<Vec<u8>> {
+fn encode(picture: &Bitmap) -> Result<Vec<u8>> {
     let mut bytes = Vec::new();
     let mut encoder = Encoder::new(&mut bytes, QUALITY);
     encoder.set_sampling_factor(SamplingFactor::F_1_1);
@@ -106,7 +106,7 @@ fn encode(picture: &Picture) -> Result<Vec<u8>> {
 }
 
 /// Slowly changing colours, like skies and walls, with noise over them.
-fn gradients(width: u16, height: u16, random: &mut SmallRng) -> Picture {
+fn gradients(width: u16, height: u16, random: &mut SmallRng) -> Bitmap {
     let corner = [0, 1, 2].map(|_| random.random_range(40..200));
     let slope = [0, 1, 2].map(|_| (random.random_range(-40..40), random.random_range(-40..40)));
     let mut bytes = Vec::with_capacity(3 * usize::from(width) * usize::from(height));
@@ -119,7 +119,7 @@ fn gradients(width: u16, height: u16, random: &mut SmallRng) -> Picture {
             }));
         }
     }
-    Picture { width, height, bytes }
+    Bitmap { width, height, bytes }
 }
 
 /// Decodes a picture and resizes it to 224 x 224, as a training job does.
@@ -145,7 +145,7 @@ mod tests {
     #[test]
     fn pictures_have_the_wanted_sizes_and_can_be_decoded() {
         for size in [12 << 10, 40 << 10] {
-            let pictures = Pictures::draw(32, size, &Stop::default()).expect("drawn");
+            let pictures = Pictures::draw(32, size, &StopFlag::default()).expect("drawn");
             let mut sizes: Vec<_> = pictures.drawn.iter().map(Vec::len).collect();
             sizes.sort_unstable();
             let middle = sizes[sizes.len() / 2] as f64 / size as f64;
@@ -157,11 +157,11 @@ mod tests {
 
     #[test]
     fn files_differ_and_are_the_same_in_each_run() {
-        let [one, again] = [(), ()].map(|()| Pictures::draw(2, 8 << 10, &Stop::default()).expect("drawn"));
+        let [one, again] = [(), ()].map(|()| Pictures::draw(2, 8 << 10, &StopFlag::default()).expect("drawn"));
         assert_ne!(one.file(0), one.file(2));
         assert_eq!(one.file(5), again.file(5));
         let dir = tempfile::tempdir().expect("a directory");
-        let paths = one.write(dir.path(), 300, &Stop::default()).expect("written");
+        let paths = one.write(dir.path(), 300, &StopFlag::default()).expect("written");
         let bytes: u64 = paths.iter().map(|path| dir.path().join(path).metadata().expect("stat").len()).sum();
         assert_eq!((paths.len(), bytes), (300, one.bytes(300)));
         assert!(decode(b"no picture", Path::new("x")).is_err());

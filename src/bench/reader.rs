@@ -13,7 +13,7 @@ use rand::SeedableRng;
 use rand::rngs::SmallRng;
 use rand::seq::SliceRandom;
 
-use super::{Stop, pictures};
+use super::{StopFlag, pictures};
 use crate::error::{Context, Result};
 
 /// The buffer size of a reader.
@@ -77,7 +77,7 @@ pub fn read_file(path: &Path, buffer: &mut Vec<u8>) -> Result<usize> {
 }
 
 /// The progress of a pass.
-struct State {
+struct PassState {
     next: usize,
     /// Files before this index may be taken.
     limit: usize,
@@ -88,7 +88,7 @@ struct State {
 }
 
 /// One pass over files in this order. Files that do not fill a last batch are left out, as in training.
-pub fn pass(order: &[PathBuf], load: Load, stop: &Stop) -> Result<Pass> {
+pub fn pass(order: &[PathBuf], load: Load, stop: &StopFlag) -> Result<Pass> {
     let (batch, steps) = match load.pace {
         Pace::Free => (order.len().max(1), 0),
         Pace::Steps { batch, .. } => (batch, order.len() / batch),
@@ -96,7 +96,7 @@ pub fn pass(order: &[PathBuf], load: Load, stop: &Stop) -> Result<Pass> {
     let order = if steps > 0 { &order[..steps * batch] } else { order };
     let limit = if steps > 0 { 0 } else { order.len() };
     let ready = vec![0; order.len().div_ceil(batch)];
-    let shared = (Mutex::new(State { next: 0, limit, ready, bytes: 0, failed: false }), Condvar::new());
+    let shared = (Mutex::new(PassState { next: 0, limit, ready, bytes: 0, failed: false }), Condvar::new());
     let begun = Instant::now();
     std::thread::scope(|scope| {
         let threads = (0..load.threads).map(|_| scope.spawn(|| prepare(order, load.decode, batch, &shared, stop)));
@@ -110,10 +110,10 @@ pub fn pass(order: &[PathBuf], load: Load, stop: &Stop) -> Result<Pass> {
     Ok(Pass { seconds: begun.elapsed().as_secs_f64(), bytes, steps })
 }
 
-type Shared = (Mutex<State>, Condvar);
+type PassShared = (Mutex<PassState>, Condvar);
 
 /// A thread that reads until no files are left.
-fn prepare(order: &[PathBuf], decode: bool, batch: usize, shared: &Shared, stop: &Stop) -> Result<()> {
+fn prepare(order: &[PathBuf], decode: bool, batch: usize, shared: &PassShared, stop: &StopFlag) -> Result<()> {
     let (state, changed) = shared;
     let mut buffer = vec![0; BUFFER];
     let mut one = |path: &Path| {
@@ -156,7 +156,7 @@ fn prepare(order: &[PathBuf], decode: bool, batch: usize, shared: &Shared, stop:
 }
 
 /// Waits for a batch and computes its step; returns false once a reader has failed.
-fn take(step: usize, batch: usize, compute: Duration, ahead: usize, (state, changed): &Shared) -> bool {
+fn take(step: usize, batch: usize, compute: Duration, ahead: usize, (state, changed): &PassShared) -> bool {
     {
         let mut state = state.lock();
         state.limit = state.limit.max((step + 1) * batch);
@@ -200,7 +200,7 @@ mod tests {
     #[test]
     fn a_pass_reads_each_file_once_whoever_reads() {
         let dir = tempfile::tempdir().expect("a directory");
-        let (paths, stop) = (files(dir.path(), 100), Stop::default());
+        let (paths, stop) = (files(dir.path(), 100), StopFlag::default());
         let all = (0..100).sum::<u64>();
         for threads in [1, 3, 16] {
             assert_eq!(pass(&paths, load(threads, Pace::Free), &stop).expect("read").bytes, all);
@@ -216,7 +216,7 @@ mod tests {
     fn without_prefetch_nothing_is_read_while_a_step_computes() {
         let (batch, steps) = (4, 3);
         let shared = (
-            Mutex::new(State { next: 0, limit: 0, ready: vec![batch; steps], bytes: 0, failed: false }),
+            Mutex::new(PassState { next: 0, limit: 0, ready: vec![batch; steps], bytes: 0, failed: false }),
             Condvar::new(),
         );
         for (step, ahead, limit) in [(0, 0, 4), (1, 0, 8), (1, 1, 12), (2, 2, 20)] {
@@ -241,7 +241,7 @@ mod tests {
     #[test]
     fn a_file_that_is_missing_ends_the_pass_and_is_named() {
         let dir = tempfile::tempdir().expect("a directory");
-        let (paths, stop) = (files(dir.path(), 40), Stop::default());
+        let (paths, stop) = (files(dir.path(), 40), StopFlag::default());
         fs::remove_file(&paths[20]).expect("removed");
         for pace in [Pace::Free, Pace::Steps { batch: 4, compute: Duration::ZERO, ahead: 1 }] {
             let error = pass(&paths, load(3, pace), &stop).expect_err("one is missing").to_string();

@@ -18,7 +18,7 @@ pub struct Results {
     pub bench: String,
     pub version: String,
     pub machine: Machine,
-    pub tiers: Tiers,
+    pub tiers: MeasuredTiers,
     /// As shown, in order.
     pub settings: Vec<(String, String)>,
     /// What was cold at the start of each measurement: `dropped`, `file data only` or `hot`.
@@ -37,13 +37,13 @@ pub struct Machine {
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Tiers {
-    pub fast: Tier,
-    pub slow: Tier,
+pub struct MeasuredTiers {
+    pub fast: TierInfo,
+    pub slow: TierInfo,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Tier {
+pub struct TierInfo {
     /// As the user gave it.
     pub path: String,
     pub file_system: String,
@@ -118,11 +118,11 @@ pub struct Course {
 
 /// Collects figures as they come, run by run.
 #[derive(Debug, Default)]
-pub struct Table {
+pub struct ResultTable {
     rows: Vec<Row>,
 }
 
-impl Table {
+impl ResultTable {
     /// Adds one run's figure. Cases and places keep the order in which they came.
     pub fn add(&mut self, place: &str, case: &str, unit: Unit, figure: f64) {
         match self.rows.iter_mut().find(|row| row.place == place && row.case == case) {
@@ -187,7 +187,7 @@ impl Results {
 
     /// How it was measured, as label and value.
     pub fn facts(&self) -> Vec<(String, String)> {
-        let tier = |tier: &Tier| {
+        let tier = |tier: &TierInfo| {
             let device = tier.device.as_deref().unwrap_or("no block device");
             format!("{} ({}, {device})", tier.path, tier.file_system)
         };
@@ -230,7 +230,7 @@ mod tests {
 
     #[test]
     fn rows_come_case_by_case_with_paired_ratios() {
-        let mut table = Table::default();
+        let mut table = ResultTable::default();
         for (run, by) in [1.0, 2.0, 4.0].into_iter().enumerate() {
             // Another place is first in each run.
             let mut places = [("slow", 20.0), ("fast", 10.0)];

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
-use super::Stop;
+use super::StopFlag;
 use super::data::Data;
 use super::reader::{BUFFER, join, read_file};
 use crate::error::{Context, Result};
@@ -15,7 +15,7 @@ use crate::error::{Context, Result};
 const PAGE: usize = 4096;
 
 /// Writes a new file in pieces; returns seconds. With `fsync`, until it is durable.
-pub fn write(path: &Path, size: u64, piece: usize, fsync: bool, data: &mut Data, stop: &Stop) -> Result<f64> {
+pub fn write(path: &Path, size: u64, piece: usize, fsync: bool, data: &mut Data, stop: &StopFlag) -> Result<f64> {
     let begun = Instant::now();
     let mut file = File::create(path).at("create", path.display())?;
     data.write(&mut file, path, size, piece, stop)?;
@@ -27,7 +27,7 @@ pub fn write(path: &Path, size: u64, piece: usize, fsync: bool, data: &mut Data,
 }
 
 /// Reads a file in pieces; returns bytes per second.
-pub fn read(path: &Path, piece: usize, stop: &Stop) -> Result<f64> {
+pub fn read(path: &Path, piece: usize, stop: &StopFlag) -> Result<f64> {
     let mut room = vec![0; piece + PAGE];
     let from = room.as_ptr().align_offset(PAGE);
     let buffer = &mut room[from..from + piece];
@@ -46,7 +46,7 @@ pub fn read(path: &Path, piece: usize, stop: &Stop) -> Result<f64> {
 }
 
 /// Opens, stats, reads and closes each file, with `threads` threads; returns seconds for all.
-pub fn read_small(paths: &[PathBuf], threads: usize, stop: &Stop) -> Result<f64> {
+pub fn read_small(paths: &[PathBuf], threads: usize, stop: &StopFlag) -> Result<f64> {
     let next = AtomicUsize::new(0);
     let one = || {
         let mut buffer = vec![0; BUFFER];
@@ -62,7 +62,7 @@ pub fn read_small(paths: &[PathBuf], threads: usize, stop: &Stop) -> Result<f64>
 }
 
 /// Writes `count` files of one size into an existing directory; returns their paths.
-pub fn write_small(dir: &Path, count: usize, size: usize, data: &mut Data, stop: &Stop) -> Result<Vec<PathBuf>> {
+pub fn write_small(dir: &Path, count: usize, size: usize, data: &mut Data, stop: &StopFlag) -> Result<Vec<PathBuf>> {
     let paths: Vec<_> = (0..count).map(|number| super::data::numbered(dir, number)).collect();
     for path in &paths {
         stop.check()?;
@@ -78,7 +78,7 @@ mod tests {
     #[test]
     fn what_is_written_is_read() {
         let dir = tempfile::tempdir().expect("a directory");
-        let (path, mut data, stop) = (dir.path().join("large"), Data::new(1 << 20), Stop::default());
+        let (path, mut data, stop) = (dir.path().join("large"), Data::new(1 << 20), StopFlag::default());
         assert!(write(&path, 3_000_000, 1 << 20, true, &mut data, &stop).expect("written") > 0.0);
         assert_eq!(path.metadata().expect("stat").len(), 3_000_000);
         assert!(read(&path, 65_536, &stop).expect("read") > 0.0);

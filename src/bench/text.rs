@@ -179,13 +179,13 @@ pub fn spark(rates: &[f64], most: f64, columns: usize) -> String {
 
 #[cfg(test)]
 pub(super) mod tests {
-    use super::super::results::{FORMAT, Machine, Table, Tier, Tiers, Unit};
+    use super::super::results::{FORMAT, Machine, MeasuredTiers, ResultTable, TierInfo, Unit};
     use super::*;
 
     /// Results with strange names, several cases, and a course of a device.
     pub(in crate::bench) fn made(runs: usize) -> Results {
         let places = ["slow", "fast", "mount exact", "<b>&|x"].map(str::to_owned);
-        let mut table = Table::default();
+        let mut table = ResultTable::default();
         for run in 0..runs {
             for (place, by) in places.iter().zip([30.0, 1.0, 1.05, 2.0]) {
                 let by = by * (1.0 + run as f64 * 0.01);
@@ -194,7 +194,7 @@ pub(super) mod tests {
                 table.add(place, "read, 4 threads", Unit::Files, 2_000.0 / by);
             }
         }
-        let tier = |name: &str| Tier { path: format!("/{name}"), file_system: "ext4".into(), device: None };
+        let tier = |name: &str| TierInfo { path: format!("/{name}"), file_system: "ext4".into(), device: None };
         let course = Course {
             tier: "slow".into(),
             device: "loop0".into(),
@@ -209,7 +209,7 @@ pub(super) mod tests {
             bench: "checkpoint".into(),
             version: "0.1.0".into(),
             machine: Machine { kernel: "6.18".into(), cpus: 2, memory: 1 << 30, cpu: "some".into() },
-            tiers: Tiers { fast: tier("fast"), slow: tier("slow") },
+            tiers: MeasuredTiers { fast: tier("fast"), slow: tier("slow") },
             settings: vec![("size".into(), "600 MB".into()), ("checkpoints".into(), "5".into())],
             caches: "dropped".into(),
             rows: table.rows(&places),
@@ -245,7 +245,7 @@ pub(super) mod tests {
     #[test]
     fn sizes_of_one_load_are_compared_with_the_first() {
         let places = ["1000 files", "10000 files"].map(str::to_owned);
-        let mut table = Table::default();
+        let mut table = ResultTable::default();
         places.iter().zip([300.0, 360.0]).for_each(|(place, figure)| table.add(place, "memory", Unit::Size, figure));
         let rows = table.rows(&places);
         let rows: Vec<_> = rows.iter().collect();

@@ -31,11 +31,11 @@ Examples:
   dlio-fs bench files --fast /optane --slow /hdd --io exact,cached,passthrough --json")]
 pub(super) struct BenchArgs {
     #[command(subcommand)]
-    what: What,
+    what: Benchmark,
 }
 
 #[derive(Debug, Subcommand)]
-enum What {
+enum Benchmark {
     Tiers(tiers::TiersArgs),
     Ingest(ingest::IngestArgs),
     Checkpoint(checkpoint::CheckpointArgs),
@@ -46,11 +46,11 @@ enum What {
 
 pub(super) fn run(args: &BenchArgs) -> Outcome {
     match &args.what {
-        What::Tiers(args) => tiers::run(args),
-        What::Ingest(args) => ingest::run(args),
-        What::Checkpoint(args) => checkpoint::run(args),
-        What::Files(args) => files::run(args),
-        What::Growth(args) => growth::run(args),
-        What::Trace(args) => trace::run(args),
+        Benchmark::Tiers(args) => tiers::run(args),
+        Benchmark::Ingest(args) => ingest::run(args),
+        Benchmark::Checkpoint(args) => checkpoint::run(args),
+        Benchmark::Files(args) => files::run(args),
+        Benchmark::Growth(args) => growth::run(args),
+        Benchmark::Trace(args) => trace::run(args),
     }
 }

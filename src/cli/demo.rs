@@ -12,11 +12,11 @@ use std::time::{Duration, Instant};
 
 use bytesize::ByteSize;
 use clap::Args;
-use frameworks::{Epoch, Expected};
+use frameworks::{Expected, TrainingState};
 
-use super::drain::{self, Place};
+use super::drain::{self, DrainScope};
 use super::outcome::{Exit, Failure, Outcome, say};
-use super::progress::Progress;
+use super::progress::ProgressDisplay;
 use super::sandbox::{self, Mount, Sandbox};
 use super::{talk, umount};
 use crate::error::{Context, Error};
@@ -59,8 +59,8 @@ fn show(sandbox: &Sandbox, parent: &Path) -> Result<(), Failure> {
 
     say("2. They are copied to the slow tier and published in the order of writing.")?;
     let begun = Instant::now();
-    let progress = Progress::watch(&mount.mountpoint);
-    drain::wait(&Place::whole(mount.mountpoint.clone()), None)?;
+    let progress = ProgressDisplay::watch(&mount.mountpoint);
+    drain::wait(&DrainScope::whole(mount.mountpoint.clone()), None)?;
     drop(progress);
     say(format_args!("   done in {:.1} s\n", begun.elapsed().as_secs_f64()))?;
 
@@ -85,7 +85,7 @@ fn train(sandbox: &Sandbox, mountpoint: &Path) -> Result<Expected, Failure> {
     let (mut expected, mut bytes, mut took) = (Expected::new(), 0, Duration::ZERO);
     for number in 1..=frameworks::EPOCHS {
         sandbox.stop().check()?;
-        let epoch = Epoch::new(number);
+        let epoch = TrainingState::new(number);
         let begun = Instant::now();
         epoch.save_as_tensorflow(mountpoint)?;
         epoch.save_as_keras(mountpoint)?;

@@ -10,7 +10,7 @@ mod visibility;
 use std::path::PathBuf;
 
 use clap::Args;
-use finding::{Finding, Verdict};
+use finding::{DoctorFinding, Verdict};
 
 use super::outcome::{Exit, Outcome, say, say_json};
 
@@ -67,7 +67,7 @@ pub(super) fn run(args: &DoctorArgs) -> Outcome {
     Ok(if failed == 0 { Exit::Done } else { Exit::Failure })
 }
 
-fn print(finding: &Finding) -> Result<(), super::outcome::Failure> {
+fn print(finding: &DoctorFinding) -> Result<(), super::outcome::Failure> {
     let verdict = match finding.verdict {
         Verdict::Ok => "ok  ",
         Verdict::Warn => "warn",

@@ -7,7 +7,7 @@ use clap::Args;
 use serde_json::json;
 
 use super::outcome::{Exit, Failure, Outcome, complain, say, say_json};
-use super::progress::Progress;
+use super::progress::ProgressDisplay;
 use super::talk::{self, Control, Said};
 
 /// Copy everything, or everything below PATH, to the slow tier, showing progress
@@ -54,9 +54,9 @@ pub(super) fn run(args: &DrainArgs) -> Outcome {
     if let Some(time) = args.deadline {
         return drain_until(&talk::the_mount(args.path.as_deref())?, time, args.json);
     }
-    let place = Place::of(args.path.as_deref())?;
+    let place = DrainScope::of(args.path.as_deref())?;
     if args.wait {
-        let progress = Progress::watch(&place.mountpoint);
+        let progress = ProgressDisplay::watch(&place.mountpoint);
         wait(&place, None)?;
         drop(progress);
         return if args.json { place.tell_as_json() } else { Ok(()) }.map(|()| Exit::Done);
@@ -102,27 +102,27 @@ fn drain_until(mountpoint: &Path, time: Duration, as_json: bool) -> Outcome {
 }
 
 pub(super) fn run_sync(args: &SyncArgs) -> Outcome {
-    wait(&Place::of(args.path.as_deref())?, None).map(|_| Exit::Done)
+    wait(&DrainScope::of(args.path.as_deref())?, None).map(|_| Exit::Done)
 }
 
 /// A mount, or a part of one.
 #[derive(Debug)]
-pub(super) struct Place {
+pub(super) struct DrainScope {
     mountpoint: PathBuf,
     /// Empty for the whole mount.
     below: PathBuf,
 }
 
-impl Place {
-    fn of(path: Option<&Path>) -> Result<Place, Failure> {
+impl DrainScope {
+    fn of(path: Option<&Path>) -> Result<DrainScope, Failure> {
         match path {
-            Some(path) => talk::mount_of(path).map(|(mountpoint, below)| Place { mountpoint, below }),
-            None => Ok(Place::whole(talk::the_mount(None)?)),
+            Some(path) => talk::mount_of(path).map(|(mountpoint, below)| DrainScope { mountpoint, below }),
+            None => Ok(DrainScope::whole(talk::the_mount(None)?)),
         }
     }
 
-    pub(super) fn whole(mountpoint: PathBuf) -> Place {
-        Place { mountpoint, below: PathBuf::new() }
+    pub(super) fn whole(mountpoint: PathBuf) -> DrainScope {
+        DrainScope { mountpoint, below: PathBuf::new() }
     }
 
     /// How safe the mount is, from `.dlio/stats.json`.
@@ -166,13 +166,13 @@ fn watch(mountpoint: &Path, limit: Option<Duration>, mut tell: impl FnMut(&str))
 }
 
 /// Waits until everything in `place` has arrived, for about `limit` at most.
-pub(super) fn wait(place: &Place, limit: Option<Duration>) -> Result<Waited, Failure> {
+pub(super) fn wait(place: &DrainScope, limit: Option<Duration>) -> Result<Waited, Failure> {
     wait_telling(place, limit, |_| ())
 }
 
 /// Like [`wait`], and reports about once a second what it waits for.
 pub(super) fn wait_telling(
-    place: &Place,
+    place: &DrainScope,
     limit: Option<Duration>,
     mut tell: impl FnMut(&str),
 ) -> Result<Waited, Failure> {

@@ -64,7 +64,7 @@ pub(super) fn run(args: &EvictArgs) -> Outcome {
 }
 
 /// The result for one place.
-struct Evicted {
+struct EvictReport {
     exit: Exit,
     /// The files that stay: `dirty` or `kept`, with path and reason.
     findings: Vec<(String, String)>,
@@ -83,12 +83,12 @@ fn part_of_a_mount(path: &Path) -> Result<(PathBuf, PathBuf), Failure> {
 }
 
 /// `tell` gets each file that stays, as it is found.
-fn evict(mountpoint: &Path, below: &Path, tell: impl Fn(&str)) -> Result<Evicted, Failure> {
+fn evict(mountpoint: &Path, below: &Path, tell: impl Fn(&str)) -> Result<EvictReport, Failure> {
     let mut control = Control::ask(mountpoint, &format!("evict {}", talk::escaped(below)))?;
     let (mut exit, mut findings) = (Exit::Done, Vec::new());
     loop {
         match control.listen()? {
-            Said::Done(summary) => return Ok(Evicted { exit, findings, summary }),
+            Said::Done(summary) => return Ok(EvictReport { exit, findings, summary }),
             Said::Error(why) => return Err(Failure::new(Exit::Failure, why)),
             Said::Waiting(line) => {
                 let Some((which, what)) = line.split_once(": ") else { continue };

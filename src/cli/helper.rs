@@ -9,7 +9,7 @@ use std::process::ExitCode;
 
 use clap::{ArgAction, Parser};
 
-use super::options::Options;
+use super::options::MountOptions;
 use super::outcome::{Exit, Failure, Outcome, complain, one_line, usage_line};
 use super::remount::remount;
 use super::{mount, umount};
@@ -103,7 +103,7 @@ fn finish(outcome: Outcome) -> ExitCode {
 }
 
 fn mount_it(helper: MountHelper) -> Outcome {
-    let options = Options::sort(&helper.options, helper.sloppy).map_err(Failure::usage)?;
+    let options = MountOptions::sort(&helper.options, helper.sloppy).map_err(Failure::usage)?;
     if options.remount {
         return if helper.fake { Ok(Exit::Done) } else { remount(&helper.mountpoint, &options.vfs) };
     }

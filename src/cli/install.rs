@@ -131,16 +131,16 @@ fn place_below(root: &Path, prefix: &Path, program: &clap::Command) -> Outcome {
 
 /// What to place at a path.
 #[derive(Debug)]
-enum Content {
+enum Payload {
     File { bytes: Vec<u8>, mode: u32 },
     Link(PathBuf),
 }
 
-impl Content {
+impl Payload {
     fn hash(&self) -> u64 {
         match self {
-            Content::File { bytes, .. } => xxh3_64(bytes),
-            Content::Link(target) => hash_of_link(target),
+            Payload::File { bytes, .. } => xxh3_64(bytes),
+            Payload::Link(target) => hash_of_link(target),
         }
     }
 }
@@ -164,7 +164,7 @@ fn found(path: &Path) -> Result<Option<u64>, Error> {
 
 fn install(prefix: &Path, list: &Path, program: &clap::Command) -> Outcome {
     let wanted = contents(prefix, &helpers_dir(prefix), &program_in(prefix), program)?;
-    let before = List::read(list)?;
+    let before = Manifest::read(list)?;
     let foreign = before.not_ours(wanted.keys())?;
     if !foreign.is_empty() {
         let what = format!("not placed by dlio-fs, or changed since: {}", foreign.join(", "));
@@ -201,7 +201,7 @@ fn install(prefix: &Path, list: &Path, program: &clap::Command) -> Outcome {
 }
 
 fn uninstall(list: &Path) -> Outcome {
-    let listed = List::read(list)?;
+    let listed = Manifest::read(list)?;
     if listed.entries.is_empty() {
         let what = format!("nothing was installed with this prefix: there is no {}", list.display());
         return Err(Error::refused(what, "name the --prefix that it was installed with").into());
@@ -227,21 +227,21 @@ fn contents(
     helpers: &Path,
     target: &Path,
     command_line: &clap::Command,
-) -> Result<BTreeMap<PathBuf, Content>, Failure> {
-    let text = |bytes: Vec<u8>| Content::File { bytes, mode: 0o644 };
+) -> Result<BTreeMap<PathBuf, Payload>, Failure> {
+    let text = |bytes: Vec<u8>| Payload::File { bytes, mode: 0o644 };
     let program = program_in(prefix);
     let ourselves = std::env::current_exe().at("find", "this program")?;
     let bytes = fs::read(&ourselves).at("read", ourselves.display())?;
     let unit = unit_for(&program)?;
     let mut all = BTreeMap::from([
-        (program, Content::File { bytes, mode: 0o755 }),
+        (program, Payload::File { bytes, mode: 0o755 }),
         (prefix.join("lib/systemd/system/dlio-fs@.service"), text(unit.into_bytes())),
     ]);
     for (name, page) in DOCS {
         all.insert(prefix.join("share/doc/dlio-fs").join(name), text(page.as_bytes().to_vec()));
     }
     for name in ["mount.fuse.dlio", "umount.fuse.dlio"] {
-        all.insert(helpers.join(name), Content::Link(target.to_path_buf()));
+        all.insert(helpers.join(name), Payload::Link(target.to_path_buf()));
     }
     for (shell, path) in [
         (Shell::Bash, "share/bash-completion/completions/dlio-fs"),
@@ -274,18 +274,18 @@ fn unit_for(program: &Path) -> Result<String, Failure> {
 }
 
 /// Writes a temporary file and renames it: a running program keeps its file.
-fn place(path: &Path, content: &Content) -> Result<(), Error> {
+fn place(path: &Path, content: &Payload) -> Result<(), Error> {
     let dir = path.parent().unwrap_or(Path::new("/"));
     DirBuilder::new().recursive(true).mode(0o755).create(dir).map_err(|e| denied("mkdir", dir, e))?;
     match content {
-        Content::File { bytes, mode } => {
+        Payload::File { bytes, mode } => {
             let mut file = NamedTempFile::new_in(dir).map_err(|e| denied("write to", dir, e))?;
             file.write_all(bytes).at("write", path.display())?;
             file.as_file().set_permissions(Permissions::from_mode(*mode)).at("chmod", path.display())?;
             file.as_file().sync_all().at("fsync", path.display())?;
             file.persist(path).map_err(|e| denied("write", path, e.error)).map(drop)
         }
-        Content::Link(target) => {
+        Payload::Link(target) => {
             let beside = path.with_extension("new");
             let fresh = absent_is_fine(fs::remove_file(&beside)).and_then(|()| symlink(target, &beside));
             fresh.and_then(|()| fs::rename(&beside, path)).map_err(|e| denied("link", path, e))
@@ -312,20 +312,20 @@ fn absent_is_fine(removed: io::Result<()>) -> io::Result<()> {
 
 /// The placed files: paths and valid hashes. During an installation a path may have more than one.
 #[derive(Debug, Default)]
-struct List {
+struct Manifest {
     entries: BTreeMap<PathBuf, Vec<u64>>,
     /// Directories that `install` made.
     dirs: BTreeSet<PathBuf>,
 }
 
-impl List {
+impl Manifest {
     /// Lines of `HASH PATH` and `dir PATH`, the paths escaped. Empty if there is no such file.
-    fn read(file: &Path) -> Result<List, Error> {
+    fn read(file: &Path) -> Result<Manifest, Error> {
         let text = match fs::read_to_string(file) {
-            Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(List::default()),
+            Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(Manifest::default()),
             text => text.at("read", file.display())?,
         };
-        let mut list = List::default();
+        let mut list = Manifest::default();
         for line in text.lines() {
             let words = line.split_once(' ').and_then(|(kind, path)| Some((kind, crate::path::unescape(path)?)));
             let path = |bytes: &[u8]| PathBuf::from(OsStr::from_bytes(bytes));
@@ -351,7 +351,7 @@ impl List {
         for dir in &self.dirs {
             text.push_str(&format!("dir {}\n", crate::path::escape(dir.as_os_str().as_bytes())));
         }
-        place(file, &Content::File { bytes: text.into_bytes(), mode: 0o644 })
+        place(file, &Payload::File { bytes: text.into_bytes(), mode: 0o644 })
     }
 
     fn add(&mut self, path: &Path, hash: u64) {

@@ -7,10 +7,10 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 
-use super::options::Options;
+use super::options::MountOptions;
 use super::outcome::{Exit, Failure, Outcome, complain};
 use super::remount::remount;
-use crate::config::{Config, Listen, Settings, Sources};
+use crate::config::{Config, Listen, SettingSources, Settings};
 use crate::error::{Context, Error};
 use crate::mount::{self, Daemon, LogTo, MountFlags, Places, Request, Started};
 
@@ -82,7 +82,7 @@ pub(super) struct MountArgs {
 }
 
 pub(super) fn run(args: &MountArgs) -> Outcome {
-    let options = Options::sort(&args.options, false).map_err(Failure::usage)?;
+    let options = MountOptions::sort(&args.options, false).map_err(Failure::usage)?;
     if options.remount {
         let Some(mountpoint) = &args.mountpoint else {
             let error = Error::refused("-o remount without a mount point", "name the mount to change");
@@ -109,8 +109,8 @@ pub(super) fn run(args: &MountArgs) -> Outcome {
 
 impl MountArgs {
     /// A request of mount(8), which calls `slow` the device.
-    pub(super) fn for_helper(mountpoint: PathBuf, slow: PathBuf, options: Options) -> MountArgs {
-        let Options { settings, flags, config, .. } = options;
+    pub(super) fn for_helper(mountpoint: PathBuf, slow: PathBuf, options: MountOptions) -> MountArgs {
+        let MountOptions { settings, flags, config, .. } = options;
         // The daemon gets these as they are, so commas in values are escaped again.
         let settings = settings.iter().map(|setting| setting.replace(',', "\\,"));
         MountArgs {
@@ -124,7 +124,7 @@ impl MountArgs {
 
     /// All checks before anything is made.
     pub(super) fn check(&self) -> Outcome {
-        let options = Options::sort(&self.options, false).map_err(Failure::usage)?;
+        let options = MountOptions::sort(&self.options, false).map_err(Failure::usage)?;
         let flags = self.flags(&options);
         let settings = self.settings(options).map_err(Failure::usage)?;
         check_places(&settings.config(), flags).map_err(Failure::usage)?;
@@ -132,13 +132,13 @@ impl MountArgs {
         Ok(Exit::Done)
     }
 
-    fn flags(&self, options: &Options) -> MountFlags {
+    fn flags(&self, options: &MountOptions) -> MountFlags {
         let read_only = mount::flag("ro").filter(|_| self.read_only).unwrap_or(MountFlags::empty());
         options.flags() | read_only
     }
 
     /// Defaults, then the file, then the environment, then `-o`, then the flags.
-    fn settings(&self, options: Options) -> crate::error::Result<Settings> {
+    fn settings(&self, options: MountOptions) -> crate::error::Result<Settings> {
         let unreadable = |file: &Path, e: &dyn Display| {
             let remedy = "name a readable text file; config.example.toml (share/doc/dlio-fs) has every key";
             Error::refused(format!("--config {}: {e}", file.display()), remedy)
@@ -160,7 +160,7 @@ impl MountArgs {
         let names = named("owner", &self.owner).into_iter().chain(named("job", &self.job));
         let patterns = toml::Value::from(self.stage.clone());
         let stage = (!self.stage.is_empty()).then(|| format!("stage={patterns}"));
-        let sources = Sources {
+        let sources = SettingSources {
             file: file.clone(),
             job: std::env::var("SLURM_JOB_ID").ok().filter(|job| !job.is_empty()),
             log: std::env::var(mount::FILTER_VAR).ok().filter(|log| !log.is_empty()),

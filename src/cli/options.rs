@@ -20,7 +20,7 @@ const FOR_OTHERS_PREFIXES: [&str; 7] = ["x-", "X-", "comment=", "user=", "uhelpe
 
 /// All `-o` arguments, by kind.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(super) struct Options {
+pub(super) struct MountOptions {
     /// `key=value` for the configuration.
     pub(super) settings: Vec<String>,
     pub(super) flags: Vec<&'static str>,
@@ -31,11 +31,11 @@ pub(super) struct Options {
     pub(super) config: Option<PathBuf>,
 }
 
-impl Options {
+impl MountOptions {
     /// Sorts comma-separated lists; `\,` is a comma inside a value, and so is one in square brackets. With `sloppy`, as
     /// in mount(8), unknown words are left out.
-    pub(super) fn sort(lists: &[String], sloppy: bool) -> Result<Options, Error> {
-        let mut options = Options::default();
+    pub(super) fn sort(lists: &[String], sloppy: bool) -> Result<MountOptions, Error> {
+        let mut options = MountOptions::default();
         for word in lists.iter().flat_map(|list| split(list)).filter(|word| !word.is_empty()) {
             options.add(word, sloppy)?;
         }
@@ -102,8 +102,8 @@ fn split(list: &str) -> Vec<String> {
 mod tests {
     use super::*;
 
-    fn sorted(list: &str) -> Options {
-        Options::sort(&[list.to_owned()], false).expect("fine")
+    fn sorted(list: &str) -> MountOptions {
+        MountOptions::sort(&[list.to_owned()], false).expect("fine")
     }
 
     #[test]
@@ -127,9 +127,9 @@ mod tests {
 
     #[test]
     fn what_cannot_be_kept_is_refused_and_what_nobody_knows_is_passed_on() {
-        let refused = Options::sort(&["fast=/x,sync".to_owned()], false).expect_err("not supported").to_string();
+        let refused = MountOptions::sort(&["fast=/x,sync".to_owned()], false).expect_err("not supported").to_string();
         assert!(refused.contains("-o sync"), "{refused}");
         assert_eq!(sorted("fats=/x").settings, ["fats=/x"], "the configuration names the nearest key");
-        assert_eq!(Options::sort(&["fats=/x,whim".to_owned()], true).expect("sloppy").settings, [""; 0]);
+        assert_eq!(MountOptions::sort(&["fats=/x,whim".to_owned()], true).expect("sloppy").settings, [""; 0]);
     }
 }

@@ -10,7 +10,7 @@ use super::outcome::{Exit, Failure, Outcome, complain, say};
 use super::{report, talk};
 use crate::error::Error;
 use crate::path::unescape;
-use crate::report::plan::{File, Plan};
+use crate::report::plan::{PlannedFile, StagePlan};
 
 /// Choose files to stage, and predict the saving per epoch, from a recording
 ///
@@ -51,7 +51,7 @@ pub(super) fn run(args: &PlanArgs) -> Outcome {
         _ => None,
     };
     let mut recording = report::read(&args.sources, args.window.as_deref())?;
-    let plan = Plan::of(&mut recording, size);
+    let plan = StagePlan::of(&mut recording, size);
     match (args.json, args.list) {
         (true, _) => say(plan.json().trim_end())?,
         (_, true) => list(&plan.files)?,
@@ -72,7 +72,7 @@ fn room(mountpoint: &Path) -> Result<u64, Failure> {
 }
 
 /// Raw paths, one per line. A name with a newline in it cannot be printed that way.
-fn list(files: &[File]) -> Result<(), Failure> {
+fn list(files: &[PlannedFile]) -> Result<(), Failure> {
     let (mut lines, mut left_out) = (Vec::new(), 0);
     for path in files.iter().filter_map(|file| unescape(&file.path)) {
         if path.contains(&b'\n') {

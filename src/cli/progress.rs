@@ -25,23 +25,23 @@ const TICK: Duration = Duration::from_secs(1);
 
 /// Shows the progress of a mount's drain, from its own thread, until dropped. Keeps no file open in between.
 #[derive(Debug)]
-pub(super) struct Progress {
+pub(super) struct ProgressDisplay {
     /// Dropped to end the thread.
     stop: Option<Sender<()>>,
     thread: Option<JoinHandle<()>>,
 }
 
-impl Progress {
-    pub(super) fn watch(mountpoint: &Path) -> Progress {
-        Progress::telling(mountpoint, OffScreen::Lines)
+impl ProgressDisplay {
+    pub(super) fn watch(mountpoint: &Path) -> ProgressDisplay {
+        ProgressDisplay::telling(mountpoint, OffScreen::Lines)
     }
 
     /// The same for umount(8), which prints nothing if all is well.
-    pub(super) fn watch_on_terminals(mountpoint: &Path) -> Progress {
-        Progress::telling(mountpoint, OffScreen::Trouble)
+    pub(super) fn watch_on_terminals(mountpoint: &Path) -> ProgressDisplay {
+        ProgressDisplay::telling(mountpoint, OffScreen::Trouble)
     }
 
-    fn telling(mountpoint: &Path, off_screen: OffScreen) -> Progress {
+    fn telling(mountpoint: &Path, off_screen: OffScreen) -> ProgressDisplay {
         let (stop, stopped) = mpsc::channel::<()>();
         let mountpoint = mountpoint.to_path_buf();
         let thread = std::thread::spawn(move || {
@@ -56,11 +56,11 @@ impl Progress {
                 }
             }
         });
-        Progress { stop: Some(stop), thread: Some(thread) }
+        ProgressDisplay { stop: Some(stop), thread: Some(thread) }
     }
 }
 
-impl Drop for Progress {
+impl Drop for ProgressDisplay {
     fn drop(&mut self) {
         self.stop = None;
         // Wait for the thread: it must not touch a mount that is about to be unmounted. Its result is of no interest.

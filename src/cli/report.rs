@@ -10,13 +10,13 @@ use std::path::{Path, PathBuf};
 use bytesize::ByteSize;
 use clap::Args;
 
-use outlet::Files;
+use outlet::FileOutlet;
 
 use super::outcome::{Exit, Failure, Outcome};
 use super::talk::{self, Control};
 use crate::error::{Context, Error};
 use crate::mount;
-use crate::report::asked::{Asked, Merge, Weigh};
+use crate::report::asked::{DocumentOptions, Merge, Weigh};
 use crate::report::formats::Format;
 use crate::stats::recording::{Recording, Source};
 
@@ -139,8 +139,8 @@ fn write(args: &ReportArgs, format: Format, recording: &mut Recording) -> Result
         return Err(Failure::new(Exit::Failure, format!("cannot write to {}: it is an input", read.display())));
     }
     let merge = args.merge.clone().map(|path| Box::new(move || opened(&path)) as Merge);
-    let asked = Asked { weigh: args.weigh, split: args.split.as_u64(), merge };
-    let mut out = Files::new(args.output.as_deref(), format.is_tables());
+    let asked = DocumentOptions { weigh: args.weigh, split: args.split.as_u64(), merge };
+    let mut out = FileOutlet::new(args.output.as_deref(), format.is_tables());
     let written = format.write(recording, &asked, &mut out).and_then(|()| out.end());
     match (written, &args.output, &args.merge) {
         (Err(e), _, Some(merge)) if e.kind() == io::ErrorKind::InvalidData => {

@@ -17,7 +17,7 @@ use tokio::runtime::Runtime;
 use tokio::signal::unix::{SignalKind, signal};
 
 use super::outcome::{Exit, Failure, complain};
-use crate::bench::Stop;
+use crate::bench::StopFlag;
 use crate::error::{Context, Error, Result};
 use crate::mount::{self, Daemon, Detach, Started};
 
@@ -32,12 +32,12 @@ const POLL: Duration = Duration::from_millis(10);
 /// Everything that was made and must be removed. Clones share it.
 #[derive(Clone, Default)]
 pub(super) struct Sandbox {
-    held: Arc<Mutex<Held>>,
-    stop: Stop,
+    held: Arc<Mutex<SandboxParts>>,
+    stop: StopFlag,
 }
 
 #[derive(Default)]
-struct Held {
+struct SandboxParts {
     dirs: Vec<TempDir>,
     mounts: Vec<Mount>,
 }
@@ -52,7 +52,7 @@ pub(super) struct Mount {
 }
 
 /// Why it is cleaned up.
-enum End<T> {
+enum CleanupReason<T> {
     Done(Result<T, Failure>),
     Interrupted,
 }
@@ -63,25 +63,25 @@ pub(super) fn run<T: Send + 'static>(
 ) -> Result<Option<T>, Failure> {
     let (ended, end) = mpsc::channel();
     let on_signal = ended.clone();
-    let _signals = watch_signals(move |_| on_signal.send(End::Interrupted).is_ok())?;
+    let _signals = watch_signals(move |_| on_signal.send(CleanupReason::Interrupted).is_ok())?;
     let sandbox = Sandbox::default();
     let inside = sandbox.clone();
     // On its own thread, which is abandoned after Ctrl-C if it does not stop by itself.
-    std::thread::spawn(move || ended.send(End::Done(work(&inside))).is_ok());
+    std::thread::spawn(move || ended.send(CleanupReason::Done(work(&inside))).is_ok());
     match end.recv() {
-        Ok(End::Done(Ok(result))) => {
+        Ok(CleanupReason::Done(Ok(result))) => {
             sandbox.clear()?;
             Ok(Some(result))
         }
-        Ok(End::Done(Err(failure))) => {
+        Ok(CleanupReason::Done(Err(failure))) => {
             for line in sandbox.last_log_lines(5) {
                 complain(format_args!("the daemon said: {line}"));
             }
             sandbox.clear()?;
             Err(failure)
         }
-        Ok(End::Interrupted) | Err(_) => {
-            complain("interrupted; cleaning up");
+        Ok(CleanupReason::Interrupted) | Err(_) => {
+            complain("interrupted; clearing away");
             sandbox.stop.set();
             wait_for_work(&end);
             sandbox.clear()?;
@@ -91,7 +91,7 @@ pub(super) fn run<T: Send + 'static>(
 }
 
 /// A second signal ends the wait.
-fn wait_for_work<T>(end: &Receiver<End<T>>) {
+fn wait_for_work<T>(end: &Receiver<CleanupReason<T>>) {
     drop(end.recv_timeout(STOP_WAIT));
 }
 
@@ -110,7 +110,7 @@ pub(super) fn watch_signals(tell: impl Fn(SignalKind) -> bool + Clone + Send + S
 
 impl Sandbox {
     /// Set when the work must stop.
-    pub(super) fn stop(&self) -> &Stop {
+    pub(super) fn stop(&self) -> &StopFlag {
         &self.stop
     }
 
@@ -159,7 +159,7 @@ impl Sandbox {
 
     /// Removes mounts, daemons and directories that still exist.
     fn clear(&self) -> Result<()> {
-        let Held { dirs, mounts } = std::mem::take(&mut *self.held.lock());
+        let SandboxParts { dirs, mounts } = std::mem::take(&mut *self.held.lock());
         let mut errors: Vec<_> = mounts.iter().filter_map(|mount| mount.unmount().err()).collect();
         if let Some(error) = errors.pop() {
             // Never delete files below a mount.

@@ -12,7 +12,7 @@ use super::outcome::{Exit, Failure, Outcome, complain, say};
 use super::talk::{self, Control, Said};
 use crate::error::{Context, Error};
 use crate::path::escape;
-use crate::report::plan::Plan;
+use crate::report::plan::StagePlan;
 use crate::stats::plans::Promise;
 use crate::stats::staging::Staging;
 
@@ -147,7 +147,7 @@ fn planned(path: &Path) -> Result<Vec<String>, Failure> {
         }
         false => fs::read(path),
     };
-    let plan = Plan::read(&bytes.at("read", path.display())?);
+    let plan = StagePlan::read(&bytes.at("read", path.display())?);
     let plan = plan.map_err(|why| Failure::new(Exit::Usage, format!("{}: {why}", path.display())))?;
     if plan.files.is_empty() {
         return Err(Failure::new(Exit::Usage, "the plan names no file: nothing to stage"));

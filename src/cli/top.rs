@@ -18,7 +18,7 @@ use std::path::{Path, PathBuf};
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::{Duration, Instant, SystemTime};
 
-use change::Change;
+use change::Delta;
 use clap::Args;
 use draw::Theme;
 use look::Look;
@@ -104,7 +104,7 @@ fn print(args: &TopArgs, mountpoint: &Path) -> Outcome {
             }
         };
         (answered, told) = (Instant::now(), false);
-        let change = before.as_ref().map(|before| Change::between(before, &look));
+        let change = before.as_ref().map(|before| Delta::between(before, &look));
         if let Some(Some(change)) = &change {
             if !tell(args, mountpoint, &look, change, printed)? {
                 return Ok(Exit::Done);
@@ -120,7 +120,7 @@ fn print(args: &TopArgs, mountpoint: &Path) -> Outcome {
 }
 
 /// Whether the reader is still there.
-fn tell(args: &TopArgs, mountpoint: &Path, look: &Look, change: &Change, printed: u64) -> Result<bool, Failure> {
+fn tell(args: &TopArgs, mountpoint: &Path, look: &Look, change: &Delta, printed: u64) -> Result<bool, Failure> {
     let now = humantime::format_rfc3339_seconds(SystemTime::now()).to_string();
     let mut text = String::new();
     if args.json {

@@ -7,11 +7,11 @@ use clap::Args;
 use nix::errno::Errno;
 use serde_json::json;
 
-use super::drain::{self, Place, Waited};
+use super::drain::{self, DrainScope, Waited};
 use super::duration::parse_duration;
 use super::holders::Holder;
 use super::outcome::{Exit, Failure, Outcome, complain, say, say_json};
-use super::progress::Progress;
+use super::progress::ProgressDisplay;
 use super::{holders, talk};
 use crate::config::Config;
 use crate::error::{Context, Error};
@@ -159,28 +159,28 @@ fn end_mount(mountpoint: &Path, how: How) -> Result<End, Failure> {
     match how {
         // Changes may be pending, but wait for a mount that can write.
         How::Drained(_) | How::Quietly if Daemon::of(mountpoint).is_some_and(|daemon| !daemon.slow_is_writable()) => {}
-        How::Drained(limit) => drain(mountpoint, limit, Progress::watch)?,
-        How::Quietly => drain(mountpoint, None, Progress::watch_on_terminals)?,
+        How::Drained(limit) => drain(mountpoint, limit, ProgressDisplay::watch)?,
+        How::Quietly => drain(mountpoint, None, ProgressDisplay::watch_on_terminals)?,
         _ => {}
     }
     leave_as(
         mountpoint,
-        if matches!(how, How::Drained(None) | How::Quietly) { Copies::WaitedFor } else { Copies::Ended },
+        if matches!(how, How::Drained(None) | How::Quietly) { MountCopies::WaitedFor } else { MountCopies::Ended },
     )
 }
 
 /// What to do about copies of the mount in other mount namespaces, which keep the daemon running.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Copies {
+enum MountCopies {
     /// Wait: their users may still need them.
     WaitedFor,
     /// End them: the time to leave is up.
     Ended,
 }
 
-fn drain(mountpoint: &Path, limit: Option<Duration>, watch: fn(&Path) -> Progress) -> Result<(), Failure> {
+fn drain(mountpoint: &Path, limit: Option<Duration>, watch: fn(&Path) -> ProgressDisplay) -> Result<(), Failure> {
     let progress = watch(mountpoint);
-    let waited = drain::wait_telling(&Place::whole(mountpoint.to_path_buf()), limit, mount::still_leaving)?;
+    let waited = drain::wait_telling(&DrainScope::whole(mountpoint.to_path_buf()), limit, mount::still_leaving)?;
     drop(progress);
     if waited == Waited::TimedOut {
         complain("the time is up; unmounting with what has arrived");
@@ -208,10 +208,10 @@ fn leave_by(mountpoint: &Path, take_away: impl Fn(&Path) -> Result<(), Errno>) -
 
 /// Unmounts now, waits for the daemon to exit, and lists what stays on the fast tier.
 pub(super) fn leave(mountpoint: &Path) -> Outcome {
-    leave_as(mountpoint, Copies::WaitedFor).and_then(|end| tell(mountpoint, end))
+    leave_as(mountpoint, MountCopies::WaitedFor).and_then(|end| tell(mountpoint, end))
 }
 
-fn leave_as(mountpoint: &Path, copies: Copies) -> Result<End, Failure> {
+fn leave_as(mountpoint: &Path, copies: MountCopies) -> Result<End, Failure> {
     let daemon = Daemon::of(mountpoint);
     let safety = talk::status(mountpoint)?.safety;
     let device = mount::mounted_at(&mount::mounts()?, mountpoint).map(|mount| mount.device.clone());
@@ -280,7 +280,7 @@ fn failed(mountpoint: &Path, errno: Errno) -> Failure {
 ///
 /// Copies are ended by sending the daemon SIGTERM. This needs only the right to signal it, also reaches copies that are
 /// invisible from here, and lets the daemon make everything durable first, unlike aborting the connection.
-fn wait_for_end(daemon: &Daemon, device: &str, copies: Copies) -> Result<Left, Failure> {
+fn wait_for_end(daemon: &Daemon, device: &str, copies: MountCopies) -> Result<Left, Failure> {
     let begun = Instant::now();
     let mut told = false;
     while begun.elapsed() < END_WAIT {
@@ -295,10 +295,10 @@ fn wait_for_end(daemon: &Daemon, device: &str, copies: Copies) -> Result<Left, F
         }
         if !told && begun.elapsed() >= COPY_WAIT {
             told = true;
-            let what = if copies == Copies::Ended { "taken away from" } else { "waiting for" };
+            let what = if copies == MountCopies::Ended { "taken away from" } else { "waiting for" };
             holders::of_copies(device).iter().for_each(|holder| complain(format_args!("{what} {}", copy(holder))));
             // A daemon that is already leaving ignores it.
-            if copies == Copies::Ended {
+            if copies == MountCopies::Ended {
                 daemon.ask_to_leave().map_err(|errno| unended(daemon, errno))?;
             }
         }

@@ -11,11 +11,11 @@ const DAY: u32 = 24 * HOUR;
 
 /// Spans of each day. No span means always.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Hours(Vec<Span>);
+pub struct Hours(Vec<DaySpan>);
 
 /// From one time of day to another, which may be on the next day.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Span {
+struct DaySpan {
     from: TimeOfDay,
     to: TimeOfDay,
 }
@@ -44,7 +44,7 @@ impl Hours {
     }
 }
 
-impl Span {
+impl DaySpan {
     fn has(self, second: u32) -> bool {
         let (from, to) = (self.from.0, self.to.0);
         if from < to { (from..to).contains(&second) } else { second >= from || second < to }
@@ -81,7 +81,7 @@ impl FromStr for Hours {
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let span = |text: &str| {
             let (from, to) = text.trim().split_once('-')?;
-            let span = Span { from: from.parse().ok()?, to: to.parse().ok()? };
+            let span = DaySpan { from: from.parse().ok()?, to: to.parse().ok()? };
             // If both times are equal, it could mean never or always.
             (span.from.0 != span.to.0 && span.from.0 < DAY).then_some(span)
         };
@@ -102,7 +102,7 @@ impl fmt::Display for TimeOfDay {
 
 impl fmt::Display for Hours {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (at, Span { from, to }) in self.0.iter().enumerate() {
+        for (at, DaySpan { from, to }) in self.0.iter().enumerate() {
             write!(f, "{}{from}-{to}", if at > 0 { "," } else { "" })?;
         }
         Ok(())
@@ -191,12 +191,12 @@ mod tests {
             let mut spans = Vec::new();
             for _ in 0..random.random_range(1..4) {
                 let (from, to) = (time(&mut random), time(&mut random));
-                spans.extend((from != to).then_some(Span { from, to }));
+                spans.extend((from != to).then_some(DaySpan { from, to }));
             }
             let hours = Hours(spans.clone());
             assert_eq!(hours.to_string().parse(), Ok(hours.clone()), "what is written can be read");
             let mut open = [spans.is_empty(); 24 * 60];
-            for Span { from, to } in spans {
+            for DaySpan { from, to } in spans {
                 let mut minute = from.0 / 60;
                 while minute != to.0 / 60 {
                     open[minute as usize] = true;

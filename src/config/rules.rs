@@ -12,7 +12,7 @@ use crate::error::{Error, Result};
 /// One entry of `rules`. For settings it leaves out, the mount's own value applies, whatever later rules say.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
-pub struct Rule {
+pub struct PathRule {
     /// A pattern for paths from the mount's root: `*` and `?` stay within a name, `**` spans several.
     pub path: String,
     /// How its reads and writes travel.
@@ -111,7 +111,7 @@ impl Pattern {
 /// called only if some rule has the setting.
 #[derive(Clone, Debug, Default)]
 pub struct Rules {
-    rules: Vec<(Pattern, Rule)>,
+    rules: Vec<(Pattern, PathRule)>,
     io: IoPath,
     promote: bool,
     verify: Verify,
@@ -119,7 +119,7 @@ pub struct Rules {
 
 impl Rules {
     /// `io`, `promote` and `verify` apply where no rule has the setting. Errors: an invalid pattern, with its rule.
-    pub(super) fn of(rules: &[Rule], io: IoPath, promote: bool, verify: Verify) -> Result<Rules> {
+    pub(super) fn of(rules: &[PathRule], io: IoPath, promote: bool, verify: Verify) -> Result<Rules> {
         let rules = rules.iter().map(|rule| {
             let pattern = Pattern::new(&rule.path).map_err(|why| {
                 let what = format!("rules: path = {:?}: {why}", rule.path);
@@ -187,7 +187,11 @@ impl Rules {
 
     /// The value of one setting in the first matching rule. No rule matches a file without a path, that is, a removed
     /// one.
-    fn word<P: AsRef<[u8]>, T>(&self, path: impl FnOnce() -> Option<P>, of: impl Fn(&Rule) -> Option<T>) -> Option<T> {
+    fn word<P: AsRef<[u8]>, T>(
+        &self,
+        path: impl FnOnce() -> Option<P>,
+        of: impl Fn(&PathRule) -> Option<T>,
+    ) -> Option<T> {
         if !self.rules.iter().any(|(_, rule)| of(rule).is_some()) {
             return None;
         }

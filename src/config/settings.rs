@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::fmt::{self, Write};
 use std::path::PathBuf;
 
-use super::values::{Change, Config, KEYS, check_log, is_job, one_line};
+use super::values::{Config, KEYS, ReloadEffect, check_log, is_job, one_line};
 use crate::error::{Error, Result};
 
 /// Which layer a value came from.
@@ -25,7 +25,7 @@ pub enum Origin {
 
 /// The sources of a mount's settings, besides the text of its file.
 #[derive(Clone, Debug, Default)]
-pub struct Sources {
+pub struct SettingSources {
     /// Absolute: the daemon changes its working directory.
     pub file: Option<PathBuf>,
     /// The value of `DLIO_LOG`.
@@ -43,7 +43,7 @@ pub struct Sources {
 /// A valid configuration, and where each of its values came from.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    sources: Sources,
+    sources: SettingSources,
     /// Without the flags, whose paths need not be UTF-8.
     layered: Config,
     origins: BTreeMap<String, Origin>,
@@ -72,7 +72,7 @@ impl fmt::Display for Reloaded {
 
 impl Settings {
     /// Combines the layers and validates the result. `text` is the content of the file.
-    pub fn new(sources: Sources, text: Option<&str>) -> Result<Settings> {
+    pub fn new(sources: SettingSources, text: Option<&str>) -> Result<Settings> {
         let mut layered = Config::default();
         let mut origins = BTreeMap::new();
         if let (Some(file), Some(text)) = (&sources.file, text) {
@@ -132,7 +132,7 @@ impl Settings {
             if now.get(key) == new.get(key) || wanted.is_flag(key) {
                 continue;
             }
-            if change == Change::Remount {
+            if change == ReloadEffect::Remount {
                 reloaded.needs_remount.push(key);
                 continue;
             }
@@ -173,7 +173,7 @@ impl Settings {
                 Some(value) => format!("{key} = {value}"),
                 None => format!("# {key} is not set"),
             };
-            let remount = if change == Change::Remount { "; a change needs a remount" } else { "" };
+            let remount = if change == ReloadEffect::Remount { "; a change needs a remount" } else { "" };
             // Writing to a String cannot fail.
             writeln!(out, "{line:<40} # {}{remount}", self.origin(key)).expect("formatting into memory");
         }
@@ -183,7 +183,7 @@ impl Settings {
 
 /// The keys that have flags: name, the flag's value, and its place in the configuration.
 fn flags<'a>(
-    sources: &'a Sources,
+    sources: &'a SettingSources,
     config: &'a mut Config,
 ) -> [(&'static str, &'a Option<PathBuf>, &'a mut Option<PathBuf>); 4] {
     [
@@ -199,13 +199,13 @@ mod tests {
     use super::*;
     use std::time::Duration;
 
-    fn sources() -> Sources {
-        Sources {
+    fn sources() -> SettingSources {
+        SettingSources {
             file: Some("/etc/dlio.toml".into()),
             options: vec!["high=90%".into()],
             mountpoint: Some("/mnt/train".into()),
             slow: Some("/hdd".into()),
-            ..Sources::default()
+            ..SettingSources::default()
         }
     }
 
@@ -221,7 +221,7 @@ mod tests {
         assert_eq!((config.slow, config.fast), (Some("/hdd".into()), Some("/optane".into())));
         let origins = ["live_after", "settle", "high", "slow", "fast"].map(|key| settings.origin(key));
         assert_eq!(origins, [Origin::Default, Origin::File, Origin::Option, Origin::Option, Origin::File]);
-        let from_environment = Sources { log: Some("debug".into()), ..sources() };
+        let from_environment = SettingSources { log: Some("debug".into()), ..sources() };
         let settings = Settings::new(from_environment, Some("log = \"warn\"")).expect("valid");
         assert_eq!((settings.config().log.as_str(), settings.origin("log")), ("debug", Origin::Environment));
     }
@@ -276,7 +276,7 @@ mod tests {
     fn flags_may_hold_any_bytes() {
         use std::os::unix::ffi::OsStrExt;
         let fast: PathBuf = std::ffi::OsStr::from_bytes(b"/fast\xff").into();
-        let settings = Settings::new(Sources { fast: Some(fast.clone()), ..sources() }, None).expect("valid");
+        let settings = Settings::new(SettingSources { fast: Some(fast.clone()), ..sources() }, None).expect("valid");
         assert_eq!(settings.config().fast, Some(fast.clone()));
         assert!(settings.text().contains("fast = \"/fast\u{fffd}\""));
         let (settings, _) = settings.reloaded("settle = \"2s\"").expect("valid");

@@ -16,13 +16,13 @@ use tracing_subscriber::filter::LevelFilter;
 use super::hours::Hours;
 use super::io_path::IoPath;
 use super::listen::Listen;
-use super::rules::{FullSlow, OnTerm, Pattern, Rule, Rules, Verify};
+use super::rules::{FullSlow, OnTerm, PathRule, Pattern, Rules, Verify};
 use super::size;
 use crate::error::{Error, Result};
 
 /// When a key that was changed in the file takes effect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Change {
+pub enum ReloadEffect {
     /// At a reload.
     AtOnce,
     /// At the next mount: the running mount was made with the value.
@@ -46,7 +46,7 @@ macro_rules! config {
         }
 
         /// Every key, in the order of [`Config`] and of the example file, and when a change takes effect.
-        pub const KEYS: [(&str, Change); [$(stringify!($key)),*].len()] = [$((stringify!($key), Change::$change)),*];
+        pub const KEYS: [(&str, ReloadEffect); [$(stringify!($key)),*].len()] = [$((stringify!($key), ReloadEffect::$change)),*];
     };
 }
 
@@ -64,7 +64,7 @@ config! {
     /// How the daemon sees reads and writes.
     io: IoPath = IoPath::Exact, Remount;
     /// Settings for some files only; the first matching rule decides.
-    rules: Vec<Rule> = Vec::new(), Remount;
+    rules: Vec<PathRule> = Vec::new(), Remount;
     /// How long a version stays untouched before it is drained.
     #[serde(with = "duration")]
     settle: Duration = Duration::from_secs(1), AtOnce;

@@ -35,10 +35,10 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use asker::Asker;
-use node::{FIRST, LINKS, Node};
-use open::{Lines, TextShare, Virtual, What};
+use node::{FIRST, LINKS, VirtualNode};
+use open::{OpsReader, TextShare, Virtual, VirtualContent};
 use parking_lot::Mutex;
-use session::Session;
+use session::ControlSession;
 use sources::Control;
 
 use super::shown::path_of;
@@ -62,19 +62,19 @@ const TEXTS_MAX: usize = 64;
 
 impl Control {
     pub(super) fn root_attr(&self) -> Attr {
-        self.node_attr(Node::Dir)
+        self.node_attr(VirtualNode::Dir)
     }
 
     pub(super) fn attr(&self, ino: Ino) -> Result<Attr> {
-        Ok(Attr { ino, ..self.node_attr(Node::of(ino)?) })
+        Ok(Attr { ino, ..self.node_attr(VirtualNode::of(ino)?) })
     }
 
     /// Finds a name in `.dlio` itself.
     pub(super) fn lookup(&self, name: &[u8]) -> Result<Attr> {
-        let node = Node::files().find(|node| node.name().as_bytes() == name).ok_or(Errno::ENOENT)?;
+        let node = VirtualNode::files().find(|node| node.name().as_bytes() == name).ok_or(Errno::ENOENT)?;
         match node {
-            Node::LatestSafe if self.tiers.latest_safe().is_none() => Err(Errno::ENOENT.into()),
-            Node::LatestSafe => {
+            VirtualNode::LatestSafe if self.tiers.latest_safe().is_none() => Err(Errno::ENOENT.into()),
+            VirtualNode::LatestSafe => {
                 let looks = self.looks.fetch_add(1, Ordering::Relaxed);
                 self.attr(LINKS + looks % (FIRST - LINKS))
             }
@@ -83,14 +83,14 @@ impl Control {
     }
 
     /// True for all files but the link, which may have no target.
-    fn is_there(&self, node: Node) -> bool {
-        node != Node::LatestSafe || self.tiers.latest_safe().is_some()
+    fn is_there(&self, node: VirtualNode) -> bool {
+        node != VirtualNode::LatestSafe || self.tiers.latest_safe().is_some()
     }
 
-    fn node_attr(&self, node: Node) -> Attr {
+    fn node_attr(&self, node: VirtualNode) -> Attr {
         let (kind, nlink) = match node {
-            Node::Dir => (Kind::Dir, 2),
-            Node::LatestSafe => (Kind::Symlink, 1),
+            VirtualNode::Dir => (Kind::Dir, 2),
+            VirtualNode::LatestSafe => (Kind::Symlink, 1),
             _ => (Kind::File, 1),
         };
         Attr {
@@ -102,19 +102,19 @@ impl Control {
             gid: self.owner.1,
             rdev: 0,
             // As in /proc: the text is made when the file is opened; but `tail -f` on `ops` looks at its size.
-            size: if node == Node::Ops { self.stats.lines_len() } else { 0 },
+            size: if node == VirtualNode::Ops { self.stats.lines_len() } else { 0 },
             blocks: 0,
             atime: self.since,
             mtime: self.since,
             ctime: self.since,
-            ttl: if matches!(node, Node::Ops | Node::LatestSafe) { Duration::ZERO } else { TTL },
+            ttl: if matches!(node, VirtualNode::Ops | VirtualNode::LatestSafe) { Duration::ZERO } else { TTL },
         }
     }
 
     pub(super) fn list(&self) -> Listing {
         let dir = |name: &[u8], ino| ListEntry { name: name.to_vec(), ino, kind: Kind::Dir };
-        let mut entries = vec![dir(b".", Node::Dir.ino()), dir(b"..", ROOT)];
-        let there = Node::files().filter(|node| self.is_there(*node));
+        let mut entries = vec![dir(b".", VirtualNode::Dir.ino()), dir(b"..", ROOT)];
+        let there = VirtualNode::files().filter(|node| self.is_there(*node));
         entries.extend(there.map(|node| ListEntry {
             name: node.name().into(),
             ino: node.ino(),
@@ -142,69 +142,69 @@ impl Control {
         Ok(TextShare { open: Arc::clone(&self.texts), uid })
     }
 
-    fn open_what(&self, ino: Ino, mode: OpenMode, asker: Asker) -> Result<What> {
-        let node = Node::of(ino)?;
-        if mode.write && node != Node::Control {
+    fn open_what(&self, ino: Ino, mode: OpenMode, asker: Asker) -> Result<VirtualContent> {
+        let node = VirtualNode::of(ino)?;
+        if mode.write && node != VirtualNode::Control {
             return Err(Errno::EACCES.into());
         }
         let text = match node {
-            Node::Dir => return Err(Errno::EISDIR.into()),
-            Node::LatestSafe => return Err(Errno::ELOOP.into()),
-            Node::Stats => self.status_for(&asker).text(),
-            Node::StatsJson => self.status_for(&asker).json(),
-            Node::Metrics => self.status_for(&asker).metrics(),
-            Node::Files => self.files_for(&asker).text(FILES_SHOWN),
-            Node::FilesTsv => self.files_for(&asker).table(),
-            Node::FilesJson => self.active_files_for(&asker).json(ACTIVE_SHOWN),
-            Node::Processes => processes::table(&self.processes_for(&asker)),
-            Node::ProcessesJson => processes::json(&self.processes_for(&asker)),
-            Node::Queue => self.queue_for(&asker).text(),
-            Node::QueueJson => self.queue_for(&asker).json(),
-            Node::Staging => self.staging_for(&asker)?.text(),
-            Node::StagingJson => self.staging_for(&asker)?.json(),
-            Node::Windows => {
+            VirtualNode::Dir => return Err(Errno::EISDIR.into()),
+            VirtualNode::LatestSafe => return Err(Errno::ELOOP.into()),
+            VirtualNode::Stats => self.status_for(&asker).text(),
+            VirtualNode::StatsJson => self.status_for(&asker).json(),
+            VirtualNode::Metrics => self.status_for(&asker).metrics(),
+            VirtualNode::Files => self.files_for(&asker).text(FILES_SHOWN),
+            VirtualNode::FilesTsv => self.files_for(&asker).table(),
+            VirtualNode::FilesJson => self.active_files_for(&asker).json(ACTIVE_SHOWN),
+            VirtualNode::Processes => processes::table(&self.processes_for(&asker)),
+            VirtualNode::ProcessesJson => processes::json(&self.processes_for(&asker)),
+            VirtualNode::Queue => self.queue_for(&asker).text(),
+            VirtualNode::QueueJson => self.queue_for(&asker).json(),
+            VirtualNode::Staging => self.staging_for(&asker)?.text(),
+            VirtualNode::StagingJson => self.staging_for(&asker)?.json(),
+            VirtualNode::Windows => {
                 self.observer.collected().windows().text(self.stats.now()) + &epochs::text(&self.stats.epochs())
             }
-            Node::WindowsJson => {
+            VirtualNode::WindowsJson => {
                 self.observer.collected().windows().json(&self.stats.epochs(), self.stats.since_1970())
             }
-            Node::TimelineJson => self.stats.timeline().json(self.stats.since_1970()),
-            Node::Checkpoints => {
+            VirtualNode::TimelineJson => self.stats.timeline().json(self.stats.since_1970()),
+            VirtualNode::Checkpoints => {
                 let now = self.stats.now();
                 safe::text(&self.checkpoints_for(&asker)?, now.as_secs_f64())
             }
-            Node::CheckpointsJson => safe::json(&self.checkpoints_for(&asker)?, self.stats.since_1970()),
-            Node::Ops => {
+            VirtualNode::CheckpointsJson => safe::json(&self.checkpoints_for(&asker)?, self.stats.since_1970()),
+            VirtualNode::Ops => {
                 let reader = Mutex::new(self.stats.open_lines(|ino| path_of(&self.tiers, ino)));
-                return Ok(What::Ops(Lines { stats: Arc::clone(&self.stats), reader }));
+                return Ok(VirtualContent::Ops(OpsReader { stats: Arc::clone(&self.stats), reader }));
             }
-            Node::Recording => return Ok(What::Text(self.recording_for(&asker)?)),
-            Node::Advice => {
+            VirtualNode::Recording => return Ok(VirtualContent::Text(self.recording_for(&asker)?)),
+            VirtualNode::Advice => {
                 let recording: Box<dyn Source> = Box::new(Cursor::new(self.recording_for(&asker)?));
                 let mut recording =
                     Recording::read(vec![recording]).map_err(io::Error::other).at("read", "a recording")?;
                 report::text::advice(&Summary::of(&mut recording).advice)
             }
-            Node::Config => self.live.text(),
-            Node::Control => return Ok(What::Control(Mutex::new(Session::new(asker)))),
+            VirtualNode::Config => self.live.text(),
+            VirtualNode::Control => return Ok(VirtualContent::Control(Mutex::new(ControlSession::new(asker)))),
         };
-        Ok(What::Text(text.into_bytes()))
+        Ok(VirtualContent::Text(text.into_bytes()))
     }
 
     pub(super) fn read(&self, open: &Virtual, offset: u64, size: usize) -> Vec<u8> {
         match &open.what {
-            What::Text(text) => {
+            VirtualContent::Text(text) => {
                 let from = usize::try_from(offset).unwrap_or(usize::MAX).min(text.len());
                 text[from..text.len().min(from.saturating_add(size))].to_vec()
             }
-            What::Ops(lines) => self.stats.read_lines(&mut lines.reader.lock(), offset, size),
-            What::Control(session) => session.lock().read(self, size),
+            VirtualContent::Ops(lines) => self.stats.read_lines(&mut lines.reader.lock(), offset, size),
+            VirtualContent::Control(session) => session.lock().read(self, size),
         }
     }
 
     /// Runs a command line on `control`.
     pub(super) fn write(&self, open: &Virtual, line: &[u8]) -> Result<()> {
-        let What::Control(session) = &open.what else { return Err(Errno::EACCES.into()) };
+        let VirtualContent::Control(session) = &open.what else { return Err(Errno::EACCES.into()) };
         session.lock().write(self, line)
     }
 }

@@ -23,11 +23,11 @@ fn reserve(limit: u64) -> u64 {
 pub(super) struct Descriptors {
     most: u64,
     owner: u32,
-    open: Arc<Mutex<Open>>,
+    open: Arc<Mutex<OpenCounts>>,
 }
 
 #[derive(Debug, Default)]
-struct Open {
+struct OpenCounts {
     /// The user who opened it first, and the number of its handles.
     files: HashMap<Ino, (u32, u64)>,
     by_user: HashMap<u32, u64>,
@@ -44,7 +44,7 @@ impl Descriptors {
         self.expect_one(&self.open.lock(), uid)
     }
 
-    fn expect_one(&self, open: &Open, uid: u32) -> Result<()> {
+    fn expect_one(&self, open: &OpenCounts, uid: u32) -> Result<()> {
         let left = self.most.saturating_sub(open.files.len() as u64);
         let held = open.by_user.get(&uid).copied().unwrap_or(0);
         let is_trusted = uid == 0 || uid == self.owner;
@@ -69,7 +69,7 @@ impl Descriptors {
         self.share(&mut self.open.lock(), uid, ino)
     }
 
-    fn share(&self, open: &mut Open, uid: u32, ino: Ino) -> Share {
+    fn share(&self, open: &mut OpenCounts, uid: u32, ino: Ino) -> Share {
         let (by, handles) = open.files.entry(ino).or_insert((uid, 0));
         *handles += 1;
         if *handles == 1 {
@@ -82,7 +82,7 @@ impl Descriptors {
 /// The share of one handle, until it is closed.
 #[derive(Debug)]
 pub(super) struct Share {
-    open: Arc<Mutex<Open>>,
+    open: Arc<Mutex<OpenCounts>>,
     ino: Ino,
 }
 

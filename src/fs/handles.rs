@@ -177,19 +177,19 @@ impl DirHandle {
 
 /// An inode whose counted reference is on its way to the kernel. If dropped on the way, the reference is given back.
 #[derive(Debug)]
-pub(super) struct Entry {
+pub(super) struct EntryReference {
     attr: Attr,
     /// `None` if there is no reference to give back: for our own `.dlio`, and after the hand-over.
     counted_by: Option<Arc<Tiers>>,
 }
 
-impl Entry {
+impl EntryReference {
     pub(super) fn counted(tiers: &Arc<Tiers>, attr: Attr) -> Self {
-        Entry { attr, counted_by: Some(Arc::clone(tiers)) }
+        EntryReference { attr, counted_by: Some(Arc::clone(tiers)) }
     }
 
     pub(super) fn uncounted(attr: Attr) -> Self {
-        Entry { attr, counted_by: None }
+        EntryReference { attr, counted_by: None }
     }
 
     /// The kernel has the reference from here on.
@@ -199,7 +199,7 @@ impl Entry {
     }
 }
 
-impl Drop for Entry {
+impl Drop for EntryReference {
     fn drop(&mut self) {
         if let Some(tiers) = self.counted_by.take() {
             tiers.forget(self.attr.ino, 1);
@@ -293,14 +293,14 @@ impl Drop for Opened {
 /// Entries of a directory with their attributes, for one READDIRPLUS. The kernel takes a reference to each but `.` and
 /// `..`; references of entries that do not fit are given back.
 #[derive(Debug)]
-pub(super) struct Batch {
+pub(super) struct DirEntries {
     pub(super) dir: Arc<DirHandle>,
     pub(super) listing: Arc<Listing>,
     /// Position in the listing, and the entry.
-    pub(super) found: Vec<(usize, Entry)>,
+    pub(super) found: Vec<(usize, EntryReference)>,
 }
 
-impl Batch {
+impl DirEntries {
     /// Offers each entry to `add` (position, name, attributes) until it says that the reply is full.
     pub(super) fn hand_over(self, mut add: impl FnMut(usize, &[u8], &Attr) -> bool) {
         let (gathered, mut fitted) = (self.found.len(), 0);

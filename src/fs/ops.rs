@@ -12,13 +12,13 @@ use super::control::by_xattr::Verb;
 use super::control::node;
 use super::control::sources::Control;
 use super::descriptors::{Descriptors, Share};
-use super::handles::{Batch, DirHandle, Entry, FileHandle, Handles, Open, Opened};
+use super::handles::{DirEntries, DirHandle, EntryReference, FileHandle, Handles, Open, Opened};
 use super::io_paths::{IoPaths, Lease};
 use super::live::Live;
 use super::observer::Observer;
 use super::options::FsOptions;
 use super::published::Published;
-use super::reply::{Bytes, Page, Value};
+use super::reply::{ListingPage, ReplyBuffer, Value};
 use super::shown::path_of;
 use super::who::Who;
 use super::{convert, slow_pool::SlowPool};
@@ -96,30 +96,38 @@ impl Core {
 
     // Names
 
-    pub(super) fn lookup(&self, cx: &Cx, parent: Ino, name: &[u8]) -> Result<Entry> {
+    pub(super) fn lookup(&self, cx: &Cx, parent: Ino, name: &[u8]) -> Result<EntryReference> {
         if node::owns(parent) {
-            return self.control.lookup(name).map(Entry::uncounted);
+            return self.control.lookup(name).map(EntryReference::uncounted);
         }
         if parent == ROOT && name == node::NAME {
-            return Ok(Entry::uncounted(self.control.root_attr()));
+            return Ok(EntryReference::uncounted(self.control.root_attr()));
         }
         self.counted(self.tiers.lookup(cx, parent, &Name::new(name)?))
     }
 
-    pub(super) fn mkdir(&self, cx: &Cx, parent: Ino, name: &[u8], mode: u32, umask: u32) -> Result<Entry> {
+    pub(super) fn mkdir(&self, cx: &Cx, parent: Ino, name: &[u8], mode: u32, umask: u32) -> Result<EntryReference> {
         self.counted(self.tiers.mkdir(cx, parent, &changeable(parent, name)?, perm(mode), umask))
     }
 
-    pub(super) fn mknod(&self, cx: &Cx, parent: Ino, name: &[u8], mode: u32, umask: u32, rdev: u32) -> Result<Entry> {
+    pub(super) fn mknod(
+        &self,
+        cx: &Cx,
+        parent: Ino,
+        name: &[u8],
+        mode: u32,
+        umask: u32,
+        rdev: u32,
+    ) -> Result<EntryReference> {
         let (name, kind) = (changeable(parent, name)?, convert::kind_of_mode(mode)?);
         self.counted(self.tiers.mknod(cx, parent, &name, kind, perm(mode), umask, rdev.into()))
     }
 
-    pub(super) fn symlink(&self, cx: &Cx, parent: Ino, name: &[u8], target: &[u8]) -> Result<Entry> {
+    pub(super) fn symlink(&self, cx: &Cx, parent: Ino, name: &[u8], target: &[u8]) -> Result<EntryReference> {
         self.counted(self.tiers.symlink(cx, parent, &changeable(parent, name)?, target))
     }
 
-    pub(super) fn link(&self, cx: &Cx, ino: Ino, parent: Ino, name: &[u8]) -> Result<Entry> {
+    pub(super) fn link(&self, cx: &Cx, ino: Ino, parent: Ino, name: &[u8]) -> Result<EntryReference> {
         self.counted(self.tiers.link(cx, user_ino(ino)?, parent, &changeable(parent, name)?))
     }
 
@@ -147,15 +155,15 @@ impl Core {
         Asker::new(cx, by, self.control.owner())
     }
 
-    pub(super) fn readlink(&self, cx: &Cx, by: u32, ino: Ino) -> Result<Bytes> {
+    pub(super) fn readlink(&self, cx: &Cx, by: u32, ino: Ino) -> Result<ReplyBuffer> {
         if node::owns(ino) {
-            return self.control.latest_safe(ino, &self.asker(cx, by)).map(Bytes::from);
+            return self.control.latest_safe(ino, &self.asker(cx, by)).map(ReplyBuffer::from);
         }
-        self.tiers.readlink(cx, user_ino(ino)?).map(Bytes::from)
+        self.tiers.readlink(cx, user_ino(ino)?).map(ReplyBuffer::from)
     }
 
-    fn counted(&self, attr: Result<Attr>) -> Result<Entry> {
-        attr.map(|attr| Entry::counted(&self.tiers, attr))
+    fn counted(&self, attr: Result<Attr>) -> Result<EntryReference> {
+        attr.map(|attr| EntryReference::counted(&self.tiers, attr))
     }
 
     // Attributes
@@ -234,7 +242,7 @@ impl Core {
         mode: u32,
         umask: u32,
         flags: i32,
-    ) -> Result<(Entry, Opened)> {
+    ) -> Result<(EntryReference, Opened)> {
         let name = changeable(parent, name)?;
         self.descriptors.expect_one_for(cx.uid)?;
         let created = self.tiers.create(cx, parent, &name, perm(mode), umask, convert::open_mode(flags));
@@ -244,7 +252,7 @@ impl Core {
             Errno::EEXIST if !convert::wants_exclusive(flags) => Errno::ESTALE.into(),
             _ => error,
         })?;
-        let entry = Entry::counted(&self.tiers, attr);
+        let entry = EntryReference::counted(&self.tiers, attr);
         let share = self.descriptors.take_new(cx.uid, file.ino);
         let lease = self.lease(file.ino, true);
         let seen = self.seen(&file, by, Some(perm(mode)));
@@ -295,9 +303,11 @@ impl Core {
         self.stats.open(self.stats.file(file.ino, || self.path_of(file.ino)), process, mode)
     }
 
-    pub(super) fn read(&self, cx: &Cx, open: &Open, offset: u64, size: u32) -> Result<Bytes> {
+    pub(super) fn read(&self, cx: &Cx, open: &Open, offset: u64, size: u32) -> Result<ReplyBuffer> {
         match open {
-            Open::File(handle) => Bytes::read(size as usize, |buf| self.tiers.read(cx, handle.file(), buf, offset)),
+            Open::File(handle) => {
+                ReplyBuffer::read(size as usize, |buf| self.tiers.read(cx, handle.file(), buf, offset))
+            }
             Open::Virtual(open) => Ok(self.control.read(open, offset, size as usize).into()),
         }
     }
@@ -379,18 +389,18 @@ impl Core {
         self.tiers.awaited(ino)
     }
 
-    pub(super) fn readdir(&self, cx: &Cx, fh: u64, offset: u64) -> Result<Page> {
+    pub(super) fn readdir(&self, cx: &Cx, fh: u64, offset: u64) -> Result<ListingPage> {
         let dir = self.dirs.get(fh).ok_or(Errno::EBADF)?;
         let listing = self.listing(cx, &dir, offset)?;
-        Ok(Page { listing, from: position(offset) })
+        Ok(ListingPage { listing, from: position(offset) })
     }
 
     /// Entries with their attributes, as many as are likely to fit. An entry that vanished meanwhile is left out. When
     /// one fails or needs the slow tier, those before it are returned, and the kernel asks again from there.
-    pub(super) fn readdirplus(&self, cx: &Cx, fh: u64, offset: u64) -> Result<Batch> {
+    pub(super) fn readdirplus(&self, cx: &Cx, fh: u64, offset: u64) -> Result<DirEntries> {
         let dir = self.dirs.get(fh).ok_or(Errno::EBADF)?;
         let listing = self.listing(cx, &dir, offset)?;
-        let mut batch = Batch { listing: Arc::clone(&listing), found: Vec::new(), dir };
+        let mut batch = DirEntries { listing: Arc::clone(&listing), found: Vec::new(), dir };
         for (at, entry) in listing.entries.iter().enumerate().skip(position(offset)) {
             if batch.found.len() >= batch.dir.batch() {
                 break;
@@ -405,9 +415,9 @@ impl Core {
         Ok(batch)
     }
 
-    fn listed(&self, cx: &Cx, dir: Ino, entry: &ListEntry) -> Result<Entry> {
+    fn listed(&self, cx: &Cx, dir: Ino, entry: &ListEntry) -> Result<EntryReference> {
         match entry.name.as_slice() {
-            b"." | b".." => Ok(Entry::uncounted(bare(entry))),
+            b"." | b".." => Ok(EntryReference::uncounted(bare(entry))),
             name => self.lookup(cx, dir, name),
         }
     }

@@ -34,12 +34,12 @@ pub(super) struct Published {
 struct Shared {
     tiers: Arc<Tiers>,
     patience: Duration,
-    state: Mutex<State>,
+    state: Mutex<WaitState>,
     changed: Condvar,
 }
 
 #[derive(Default)]
-struct State {
+struct WaitState {
     waiting: Vec<Waiting>,
     closed: bool,
 }
@@ -71,19 +71,19 @@ impl Drop for WaiterGuard {
 }
 
 /// How far the slow tier was when it last made progress, and when that was.
-struct Progress {
+struct DrainProgress {
     applied: Lsn,
     arrived: u64,
     at: Instant,
 }
 
-impl Progress {
+impl DrainProgress {
     fn of(tiers: &Tiers) -> Self {
-        Progress { applied: tiers.applied_lsn(), arrived: tiers.copied_bytes(), at: Instant::now() }
+        DrainProgress { applied: tiers.applied_lsn(), arrived: tiers.copied_bytes(), at: Instant::now() }
     }
 
     fn look_again(&mut self, tiers: &Tiers) {
-        let now = Progress::of(tiers);
+        let now = DrainProgress::of(tiers);
         if (now.applied, now.arrived) != (self.applied, self.arrived) {
             *self = now;
         }
@@ -120,7 +120,7 @@ impl Drop for Published {
 
 impl Shared {
     fn work(&self) {
-        let mut progress = Progress::of(&self.tiers);
+        let mut progress = DrainProgress::of(&self.tiers);
         while self.wait_for_work() {
             progress.look_again(&self.tiers);
             for (answer, result) in self.due(&progress) {
@@ -140,7 +140,7 @@ impl Shared {
     }
 
     /// The calls to answer now.
-    fn due(&self, progress: &Progress) -> Vec<(Answering, Result<()>)> {
+    fn due(&self, progress: &DrainProgress) -> Vec<(Answering, Result<()>)> {
         let mut state = self.state.lock();
         let has_given_up = |waiting: &Waiting| progress.at.max(waiting.since).elapsed() >= self.patience;
         let is_due = |waiting: &mut Waiting| waiting.lsn <= progress.applied || has_given_up(waiting);

@@ -10,8 +10,8 @@ use std::sync::Arc;
 use fuser::{Errno as FuseErrno, FileHandle, Generation, INodeNo};
 
 use super::convert::{file_attr, file_type};
-use super::handles::{Batch, Entry, Opened};
-use super::seen::{Seen, is_root_s_getattr};
+use super::handles::{DirEntries, EntryReference, Opened};
+use super::seen::{ObservedCall, is_root_s_getattr};
 use crate::error::{Errno, Result};
 use crate::stats;
 use crate::tiers::disk::Space;
@@ -38,7 +38,7 @@ pub(super) trait Answer: Send + 'static {
 
     /// The answer if the slow tier does not answer for a second: for the root's attributes the last known ones, or
     /// nobody could reach `.dlio` any more.
-    fn known(_: &Tiers, _: &Seen) -> Option<Self::Value> {
+    fn known(_: &Tiers, _: &ObservedCall) -> Option<Self::Value> {
         None
     }
 
@@ -91,12 +91,12 @@ impl Answer for Synced {
 }
 
 answers!(fuser::ReplyAttr, Attr, |reply, attr| reply.attr(&attr.ttl, &file_attr(&attr)), also {
-    fn known(tiers: &Tiers, seen: &Seen) -> Option<Attr> {
+    fn known(tiers: &Tiers, seen: &ObservedCall) -> Option<Attr> {
         is_root_s_getattr(seen).then(|| tiers.root_as_known())?
     }
 });
-answers!(fuser::ReplyData, Bytes, |reply, bytes| reply.data(bytes.get()), also {
-    fn bytes(bytes: &Bytes) -> u64 {
+answers!(fuser::ReplyData, ReplyBuffer, |reply, bytes| reply.data(bytes.get()), also {
+    fn bytes(bytes: &ReplyBuffer) -> u64 {
         bytes.len as u64
     }
 });
@@ -106,7 +106,7 @@ answers!(fuser::ReplyWrite, u32, |reply, written| reply.written(written), also {
     }
 });
 answers!(fuser::ReplyLseek, u64, |reply, offset| reply.offset(offset as i64));
-answers!(fuser::ReplyEntry, Entry, |reply, entry| {
+answers!(fuser::ReplyEntry, EntryReference, |reply, entry| {
     let attr = entry.hand_over();
     reply.entry(&attr.ttl, &file_attr(&attr), GENERATION);
 });
@@ -120,12 +120,12 @@ answers!(fuser::ReplyOpen, Opened, |reply, opened| {
         opened.seen()
     }
 });
-answers!(fuser::ReplyCreate, (Entry, Opened), |reply, (entry, opened)| {
+answers!(fuser::ReplyCreate, (EntryReference, Opened), |reply, (entry, opened)| {
     // A new file is open for writing, which is never passthrough.
     let (attr, (fh, flags, _)) = (entry.hand_over(), opened.hand_over(|_| Err(std::io::ErrorKind::Unsupported.into())));
     reply.created(&attr.ttl, &file_attr(&attr), GENERATION, FileHandle(fh), flags);
 }, also {
-    fn opened((_, opened): &(Entry, Opened)) -> Option<&stats::Handle> {
+    fn opened((_, opened): &(EntryReference, Opened)) -> Option<&stats::Handle> {
         opened.seen()
     }
 });
@@ -139,7 +139,7 @@ answers!(fuser::ReplyStatfs, Space, |reply, space| {
     let block = block as u32;
     reply.statfs(total, free, avail, space.files, space.files_free, block, space.name_max, block);
 });
-answers!(fuser::ReplyDirectory, Page, |reply, page| {
+answers!(fuser::ReplyDirectory, ListingPage, |reply, page| {
     let mut reply = reply;
     for (at, entry) in page.listing.entries.iter().enumerate().skip(page.from) {
         let name = OsStr::from_bytes(&entry.name);
@@ -149,7 +149,7 @@ answers!(fuser::ReplyDirectory, Page, |reply, page| {
     }
     reply.ok();
 });
-answers!(fuser::ReplyDirectoryPlus, Batch, |reply, batch| {
+answers!(fuser::ReplyDirectoryPlus, DirEntries, |reply, batch| {
     let mut reply = reply;
     batch.hand_over(|at, name, attr| {
         let name = OsStr::from_bytes(name);
@@ -165,7 +165,7 @@ answers!(fuser::ReplyPoll, Infallible, |_reply, never| match never {});
 
 /// A part of a frozen listing: as many entries from a position as fit.
 #[derive(Debug)]
-pub(super) struct Page {
+pub(super) struct ListingPage {
     pub(super) listing: Arc<Listing>,
     pub(super) from: usize,
 }
@@ -191,7 +191,7 @@ impl Value {
 /// Bytes for one reply. Each thread keeps the buffer of its last read for its next one: the kernel would zero a fresh
 /// megabyte, page by page, every time.
 #[derive(Debug)]
-pub(super) struct Bytes {
+pub(super) struct ReplyBuffer {
     buffer: Vec<u8>,
     len: usize,
 }
@@ -200,10 +200,10 @@ thread_local! {
     static SPARE: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
 }
 
-impl Bytes {
+impl ReplyBuffer {
     /// Fills a buffer of `size` bytes with what `read` finds; `read` returns how many bytes are valid.
     pub(super) fn read<E>(size: usize, read: impl FnOnce(&mut [u8]) -> Result<usize, E>) -> Result<Self, E> {
-        let mut bytes = Bytes { buffer: SPARE.take(), len: 0 };
+        let mut bytes = ReplyBuffer { buffer: SPARE.take(), len: 0 };
         if bytes.buffer.len() < size {
             bytes.buffer.resize(size, 0);
         }
@@ -216,13 +216,13 @@ impl Bytes {
     }
 }
 
-impl From<Vec<u8>> for Bytes {
+impl From<Vec<u8>> for ReplyBuffer {
     fn from(buffer: Vec<u8>) -> Self {
-        Bytes { len: buffer.len(), buffer }
+        ReplyBuffer { len: buffer.len(), buffer }
     }
 }
 
-impl Drop for Bytes {
+impl Drop for ReplyBuffer {
     fn drop(&mut self) {
         let buffer = std::mem::take(&mut self.buffer);
         // The larger of the two is kept. A thread that is ending has no place for it any more.
@@ -242,7 +242,7 @@ mod tests {
     #[test]
     fn a_read_shows_only_what_was_read_and_keeps_its_buffer() {
         let fill = |n: usize, byte: u8| {
-            Bytes::read(n, |buf| {
+            ReplyBuffer::read(n, |buf| {
                 buf.fill(byte);
                 Ok::<_, Errno>(n / 2)
             })
@@ -259,7 +259,7 @@ mod tests {
 
     #[test]
     fn a_failed_read_is_an_error() {
-        assert_eq!(Bytes::read(8, |_| Err(Errno::EIO)).err(), Some(Errno::EIO));
+        assert_eq!(ReplyBuffer::read(8, |_| Err(Errno::EIO)).err(), Some(Errno::EIO));
     }
 
     #[test]

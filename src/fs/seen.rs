@@ -12,8 +12,8 @@ use crate::tiers::{Ino, ROOT};
 
 /// A call in progress: the operation, its subject, its start, and the tier that serves it.
 #[derive(Clone, Debug)]
-pub(super) struct Seen {
-    pub(super) what: What,
+pub(super) struct ObservedCall {
+    pub(super) what: OpAt,
     pub(super) on: Subject,
     pub(super) since: Instant,
     pub(super) tier: Tier,
@@ -23,14 +23,14 @@ pub(super) struct Seen {
 
 /// An operation, and where in the file it reads or writes.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct What {
+pub(super) struct OpAt {
     pub(super) op: Op,
     pub(super) offset: u64,
 }
 
-impl From<Op> for What {
+impl From<Op> for OpAt {
     fn from(op: Op) -> Self {
-        What { op, offset: 0 }
+        OpAt { op, offset: 0 }
     }
 }
 
@@ -71,6 +71,6 @@ impl From<INodeNo> for Subject {
 }
 
 /// The way to `.dlio` leads through the root.
-pub(super) fn is_root_s_getattr(seen: &Seen) -> bool {
+pub(super) fn is_root_s_getattr(seen: &ObservedCall) -> bool {
     matches!((seen.what.op, &seen.on), (Op::Getattr, Subject::Inode(ROOT)))
 }

@@ -65,7 +65,7 @@ pub(super) struct Longest {
 
 /// What the pool has done so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Counts {
+pub(super) struct PoolCounts {
     pub(super) waiting: usize,
     pub(super) served: u64,
     pub(super) timed_out: u64,
@@ -74,15 +74,15 @@ pub(super) struct Counts {
 
 #[derive(Debug)]
 pub(super) struct SlowPool {
-    shared: Arc<Shared>,
+    shared: Arc<PoolShared>,
 }
 
 #[derive(derive_more::Debug)]
-#[debug("Shared({limits:?})")]
-struct Shared {
+#[debug("PoolShared({limits:?})")]
+struct PoolShared {
     name: String,
     limits: Limits,
-    state: Mutex<State>,
+    state: Mutex<PoolState>,
     /// A call was queued, or the pool closes.
     queued: Condvar,
     /// The pool closes.
@@ -93,14 +93,14 @@ struct Shared {
 }
 
 #[derive(Default)]
-struct State {
+struct PoolState {
     queue: VecDeque<Queued>,
     /// How many calls of each user are in it.
     in_line: HashMap<u32, usize>,
     /// Calls not answered yet, by their numbers, which is the order of their deadlines.
     unanswered: BTreeMap<u64, Unanswered>,
     /// Calls being run, and since when; including those whose answer nobody waits for any more.
-    running: BTreeMap<u64, Running>,
+    running: BTreeMap<u64, RunningCall>,
     threads: usize,
     next: u64,
     told: Option<Instant>,
@@ -111,16 +111,16 @@ struct Queued {
     uid: u32,
     number: u64,
     has_own_wait: bool,
-    job: Job,
+    job: PoolJob,
 }
 
-struct Running {
+struct RunningCall {
     uid: u32,
     since: Instant,
     has_own_wait: bool,
 }
 
-impl Running {
+impl RunningCall {
     fn hangs(&self) -> bool {
         self.since.elapsed() >= LOOK
     }
@@ -133,7 +133,7 @@ struct Unanswered {
     call: Arc<dyn Expire>,
 }
 
-type Job = Box<dyn FnOnce(&Shared) + Send>;
+type PoolJob = Box<dyn FnOnce(&PoolShared) + Send>;
 
 /// A call as the watchdog sees it.
 trait Expire: Send + Sync {
@@ -141,13 +141,13 @@ trait Expire: Send + Sync {
     fn expire(&self, why: GivenUp, timed_out: Option<&AtomicU64>);
 }
 
-struct Call<R, E> {
+struct PendingCall<R, E> {
     reply: Mutex<Option<R>>,
     gave_up: Arc<AtomicBool>,
     expired: E,
 }
 
-impl<R: Send, E: Fn(R, GivenUp) + Send + Sync> Expire for Call<R, E> {
+impl<R: Send, E: Fn(R, GivenUp) + Send + Sync> Expire for PendingCall<R, E> {
     fn expire(&self, why: GivenUp, timed_out: Option<&AtomicU64>) {
         // First the flag, then the reply: once the application has its answer, the engine changes nothing any more. The
         // engine reads the flag just before it commits a change; closing that last window is up to the engine.
@@ -165,7 +165,7 @@ impl<R: Send, E: Fn(R, GivenUp) + Send + Sync> Expire for Call<R, E> {
 impl SlowPool {
     /// Starts the threads, named `name-0`, `name-1`, ...
     pub(super) fn new(name: &str, limits: Limits) -> io::Result<Self> {
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(PoolShared {
             name: name.to_owned(),
             limits,
             state: Mutex::default(),
@@ -180,7 +180,7 @@ impl SlowPool {
             pool.shared.add_thread()?;
         }
         if limits.wait.is_some() {
-            start(&pool.shared, "watch", Shared::watch)?;
+            start(&pool.shared, "watch", PoolShared::watch)?;
         }
         Ok(pool)
     }
@@ -208,7 +208,7 @@ impl SlowPool {
             return Err(reply);
         }
         *in_line += 1;
-        let call = Arc::new(Call { reply: Mutex::new(Some(reply)), gave_up: Arc::default(), expired });
+        let call = Arc::new(PendingCall { reply: Mutex::new(Some(reply)), gave_up: Arc::default(), expired });
         let number = state.next;
         state.next += 1;
         if self.shared.limits.wait.is_some() {
@@ -216,7 +216,7 @@ impl SlowPool {
             let unanswered = Unanswered { since: Instant::now(), caller: Arc::new(caller), call: call.clone() };
             state.unanswered.insert(number, unanswered);
         }
-        let job: Job = Box::new(move |shared: &Shared| {
+        let job: PoolJob = Box::new(move |shared: &PoolShared| {
             // Given up on while queued: running it would only hold a thread that others wait for.
             if call.gave_up.load(SeqCst) {
                 return;
@@ -240,8 +240,8 @@ impl SlowPool {
         self.shared.limits
     }
 
-    pub(super) fn counts(&self) -> Counts {
-        Counts {
+    pub(super) fn counts(&self) -> PoolCounts {
+        PoolCounts {
             waiting: self.shared.state.lock().queue.len(),
             served: self.shared.served.load(Relaxed),
             timed_out: self.shared.timed_out.load(Relaxed),
@@ -263,7 +263,7 @@ impl SlowPool {
 
 /// Starts a thread. It is not joined: a thread that hangs in a system call on the slow tier must not delay the end of
 /// the program.
-fn start(shared: &Arc<Shared>, name: &str, body: fn(&Arc<Shared>)) -> io::Result<()> {
+fn start(shared: &Arc<PoolShared>, name: &str, body: fn(&Arc<PoolShared>)) -> io::Result<()> {
     let (name, shared) = (format!("{}-{name}", shared.name), Arc::clone(shared));
     thread::Builder::new().name(name).spawn(move || body(&shared)).map(drop)
 }
@@ -282,7 +282,7 @@ impl Drop for SlowPool {
     }
 }
 
-impl Shared {
+impl PoolShared {
     fn add_thread(self: &Arc<Self>) -> io::Result<()> {
         let number = {
             let mut state = self.state.lock();
@@ -307,7 +307,7 @@ impl Shared {
                 self.queued.wait(&mut state);
                 continue;
             };
-            state.running.insert(number, Running { uid, since: Instant::now(), has_own_wait });
+            state.running.insert(number, RunningCall { uid, since: Instant::now(), has_own_wait });
             MutexGuard::unlocked(&mut state, || job(self));
             state.running.remove(&number);
         }
@@ -388,7 +388,7 @@ impl Shared {
     }
 }
 
-impl State {
+impl PoolState {
     /// How many threads there should be.
     fn wanted(&self, limits: &Limits) -> usize {
         let hanging = self.running.values().filter(|running| running.hangs()).count();
@@ -456,7 +456,7 @@ mod tests {
         let done = |reply: Sender<i32>, n| reply.send(n).expect("the test listens");
         pool.submit(user(0), reply, |_| 6 * 7, done, |_, _| ()).expect("room");
         assert_eq!(answer.recv_timeout(PATIENCE), Ok(42));
-        assert_eq!(pool.counts(), Counts { served: 1, ..Counts::default() });
+        assert_eq!(pool.counts(), PoolCounts { served: 1, ..PoolCounts::default() });
     }
 
     #[test]

@@ -54,7 +54,7 @@ pub fn flag_names(flags: MountFlags) -> impl Iterator<Item = &'static str> {
 
 /// What kind of mount to make.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Wanted<'a> {
+pub(super) struct MountSpec<'a> {
     /// Shown as the mounted device: the slow tier, so that mount(8) recognizes its line of fstab.
     pub(super) source: &'a Path,
     pub(super) flags: MountFlags,
@@ -72,7 +72,7 @@ pub(super) struct Attached {
 /// A write to the path meanwhile waits for us or fails, but never lands in the directory below, where nobody would find
 /// it again (P3): the new mount is put beneath the dead one, which is then taken away. Before Linux 6.5, and through
 /// the helper, the directory is bare for a moment.
-pub(super) fn attach(mountpoint: &Path, wanted: Wanted<'_>, replace: bool) -> Result<Attached> {
+pub(super) fn attach(mountpoint: &Path, wanted: MountSpec<'_>, replace: bool) -> Result<Attached> {
     let device = open_device()?;
     let mount = match detached_mount(&device, wanted) {
         // ENOSYS: some containers' system call filters know only the older calls, which the helper makes.
@@ -105,7 +105,7 @@ fn beneath(mountpoint: &Path, device: File) -> Result<Attached> {
 
 /// A mount that is not attached yet. `suid` and `dev` are on unless `wanted` says otherwise, as on any file system that
 /// root mounts.
-fn detached_mount(device: &File, wanted: Wanted<'_>) -> io::Result<OwnedFd> {
+fn detached_mount(device: &File, wanted: MountSpec<'_>) -> io::Result<OwnedFd> {
     let config = fsopen("fuse", FsOpenFlags::FSOPEN_CLOEXEC)?;
     fsconfig_set_string(&config, "source", wanted.source)?;
     let options = [
@@ -151,7 +151,7 @@ pub fn open_device() -> Result<File> {
 }
 
 /// The set-user-ID helper mounts for us and passes the descriptor back over a socket.
-fn attach_with_helper(mountpoint: &Path, wanted: Wanted<'_>) -> Result<Attached> {
+fn attach_with_helper(mountpoint: &Path, wanted: MountSpec<'_>) -> Result<Attached> {
     // /etc/fuse.conf does not restrict root.
     let acl = if others_allowed() || geteuid().is_root() { SessionACL::All } else { SessionACL::Owner };
     let options = helper_options(acl, wanted);
@@ -189,7 +189,7 @@ fn attach_with_helper(mountpoint: &Path, wanted: Wanted<'_>) -> Result<Attached>
     }
 }
 
-fn helper_options(acl: SessionACL, wanted: Wanted<'_>) -> OsString {
+fn helper_options(acl: SessionACL, wanted: MountSpec<'_>) -> OsString {
     let mut options = b"fsname=".to_vec();
     for byte in wanted.source.as_os_str().as_bytes() {
         if matches!(byte, b',' | b'\\') {
@@ -345,8 +345,8 @@ mod tests {
         assert!(mounted_at(&mounts().expect("the table of mounts"), &path).is_none());
     }
 
-    fn wanted() -> Wanted<'static> {
-        Wanted { source: Path::new("/a,b\\c d"), flags: MountFlags::MOUNT_ATTR_NOSUID }
+    fn wanted() -> MountSpec<'static> {
+        MountSpec { source: Path::new("/a,b\\c d"), flags: MountFlags::MOUNT_ATTR_NOSUID }
     }
 
     #[test]

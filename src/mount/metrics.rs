@@ -131,14 +131,14 @@ async fn respond(pages: Arc<Pages>, request: Request<Incoming>) -> Result<Respon
     Ok(response)
 }
 
-type Answer = (StatusCode, (hyper::header::HeaderName, &'static str), String);
+type HttpResponse = (StatusCode, (hyper::header::HeaderName, &'static str), String);
 
-fn plain(status: StatusCode, text: &str) -> Answer {
+fn plain(status: StatusCode, text: &str) -> HttpResponse {
     (status, (CONTENT_TYPE, "text/plain"), format!("{text}\n"))
 }
 
-fn being_left() -> Answer {
-    plain(StatusCode::SERVICE_UNAVAILABLE, "the mount is being unmounted")
+fn being_left() -> HttpResponse {
+    plain(StatusCode::SERVICE_UNAVAILABLE, "the mount is being left")
 }
 
 #[derive(Debug)]

@@ -76,7 +76,7 @@ pub(super) struct Recorder {
 }
 
 /// A task for the writer.
-enum Task {
+enum WriterTask {
     Block(Box<Sealed>),
     /// The last one: the files' records, then nothing.
     End,
@@ -94,7 +94,7 @@ impl Recorder {
             Some(directory) => {
                 let (tasks, queue) = mpsc::sync_channel(QUEUE);
                 let (ended, written) = mpsc::sync_channel(0);
-                let mut files = Files::new(directory, Arc::clone(stats), observer.clone())?;
+                let mut files = RecordingFiles::new(directory, Arc::clone(stats), observer.clone())?;
                 hand_on(stats, tasks.clone());
                 let write = move || {
                     files.write_all(&queue);
@@ -130,10 +130,10 @@ impl Recorder {
 }
 
 /// Passes each new block to the writer, if its queue has room.
-fn hand_on(stats: &Arc<Stats>, tasks: SyncSender<Task>) {
+fn hand_on(stats: &Arc<Stats>, tasks: SyncSender<WriterTask>) {
     let counted = Arc::downgrade(stats);
     stats.trace.to(move |sealed| {
-        if let Err(TrySendError::Full(Task::Block(sealed))) = tasks.try_send(Task::Block(Box::new(sealed)))
+        if let Err(TrySendError::Full(WriterTask::Block(sealed))) = tasks.try_send(WriterTask::Block(Box::new(sealed)))
             && let Some(stats) = counted.upgrade()
         {
             stats.trace.unwritten(&sealed.block);
@@ -141,7 +141,13 @@ fn hand_on(stats: &Arc<Stats>, tasks: SyncSender<Task>) {
     });
 }
 
-fn collect(stats: &Stats, tiers: &Tiers, observer: &Observer, stop: &AtomicBool, tasks: Option<SyncSender<Task>>) {
+fn collect(
+    stats: &Stats,
+    tiers: &Tiers,
+    observer: &Observer,
+    stop: &AtomicBool,
+    tasks: Option<SyncSender<WriterTask>>,
+) {
     let mut sampled = Instant::now();
     loop {
         let ending = stop.load(Relaxed);
@@ -160,12 +166,12 @@ fn collect(stats: &Stats, tiers: &Tiers, observer: &Observer, stop: &AtomicBool,
     if let Some(tasks) = tasks {
         stats.trace.flush();
         // Nobody waits for this thread, and the wait for the writer is bounded.
-        drop(tasks.send(Task::End));
+        drop(tasks.send(WriterTask::End));
     }
 }
 
 /// The files of this mount.
-struct Files {
+struct RecordingFiles {
     directory: Directory,
     stats: Arc<Stats>,
     observer: Observer,
@@ -185,18 +191,19 @@ struct Current {
     summary: Instant,
 }
 
-impl Files {
+impl RecordingFiles {
     /// Begins the first file.
     fn new(directory: Directory, stats: Arc<Stats>, observer: Observer) -> Result<Self> {
         let path = directory.path.clone();
         let mount = observer.meta().since;
-        let mut files = Files { directory, stats, observer, mount, number: 0, current: None, rest_until: None };
+        let mut files =
+            RecordingFiles { directory, stats, observer, mount, number: 0, current: None, rest_until: None };
         files.begin().at("write a recording to", path.display())?;
         Ok(files)
     }
 
-    fn write_all(&mut self, queue: &Receiver<Task>) {
-        while let Ok(Task::Block(sealed)) = queue.recv() {
+    fn write_all(&mut self, queue: &Receiver<WriterTask>) {
+        while let Ok(WriterTask::Block(sealed)) = queue.recv() {
             if self.rest_until.is_some_and(|until| Instant::now() < until) {
                 self.stats.trace.unwritten(&sealed.block);
                 continue;

@@ -29,7 +29,7 @@ const GROUP_WRITES: u32 = 0o020;
 const OTHERS_WRITE: u32 = 0o002;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Tier {
+pub enum TrustedTier {
     Fast,
     /// Nobody writes to a tier that is only read.
     Slow {
@@ -38,13 +38,13 @@ pub enum Tier {
 }
 
 /// Refuses a tier that somebody else may change beneath the daemon, with the command that fixes it.
-pub fn check(tier: Tier, root: &Path, shown: &Path) -> Result<()> {
-    if tier == (Tier::Slow { writable: false }) {
+pub fn check(tier: TrustedTier, root: &Path, shown: &Path) -> Result<()> {
+    if tier == (TrustedTier::Slow { writable: false }) {
         return Ok(());
     }
     let stat = fs::metadata(root).at("stat", shown.display())?;
     let trusted = Trusted { root, given: OnceCell::new() };
-    trusted.admit(&stat, root, shown, tier != Tier::Fast)?;
+    trusted.admit(&stat, root, shown, tier != TrustedTier::Fast)?;
     let (ours, shown) = (root.join(PRIVATE_DIR), shown.join(PRIVATE_DIR));
     if !trusted.node(&ours, &shown)? {
         return Ok(());
@@ -144,7 +144,7 @@ mod tests {
 
     use super::*;
 
-    const SLOW: Tier = Tier::Slow { writable: true };
+    const SLOW: TrustedTier = TrustedTier::Slow { writable: true };
 
     fn tier() -> (TempDir, PathBuf) {
         let dir = tempfile::tempdir().unwrap();
@@ -165,26 +165,26 @@ mod tests {
         fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
     }
 
-    fn said(tier: Tier, root: &Path) -> String {
+    fn said(tier: TrustedTier, root: &Path) -> String {
         check(tier, root, root).err().map(|error| error.to_string()).unwrap_or_default()
     }
 
     #[test]
     fn what_others_may_write_is_refused_wherever_it_is() {
         let (_dir, root) = tier();
-        assert_eq!((said(Tier::Fast, &root), said(SLOW, &root)), (String::new(), String::new()));
+        assert_eq!((said(TrustedTier::Fast, &root), said(SLOW, &root)), (String::new(), String::new()));
         let inside = ["", "super", "log/1.log", "pool/00", "tmp/one"].map(|place| root.join(PRIVATE_DIR).join(place));
         for path in inside.iter().chain([&root]) {
             let path = path.components().collect::<PathBuf>();
             let before = fs::metadata(&path).unwrap().permissions();
             open(&path, 0o722);
-            for tier in [Tier::Fast, SLOW] {
+            for tier in [TrustedTier::Fast, SLOW] {
                 let said = said(tier, &root);
                 assert!(said.contains(&format!("chmod go-w {}", path.display())), "{said}");
             }
             fs::set_permissions(&path, before).unwrap();
         }
-        assert_eq!(said(Tier::Fast, &root), "");
+        assert_eq!(said(TrustedTier::Fast, &root), "");
     }
 
     #[test]
@@ -192,10 +192,14 @@ mod tests {
         let (_dir, root) = tier();
         open(&root, 0o1777);
         assert_eq!(said(SLOW, &root), "");
-        assert!(said(Tier::Fast, &root).contains("chmod go-w"));
+        assert!(said(TrustedTier::Fast, &root).contains("chmod go-w"));
         open(&root.join(PRIVATE_DIR), 0o1777);
         assert!(said(SLOW, &root).contains(".dlio-fs may be written"));
-        assert_eq!(said(Tier::Slow { writable: false }, &root), "", "nobody writes through a mount that only reads");
+        assert_eq!(
+            said(TrustedTier::Slow { writable: false }, &root),
+            "",
+            "nobody writes through a mount that only reads"
+        );
     }
 
     #[test]
@@ -204,8 +208,8 @@ mod tests {
         for users in ["pool/00/0", "quarantine/1"] {
             open(&root.join(PRIVATE_DIR).join(users), 0o666);
         }
-        assert_eq!(said(Tier::Fast, &root), "");
+        assert_eq!(said(TrustedTier::Fast, &root), "");
         symlink("pool", root.join(PRIVATE_DIR).join("checkpoints")).unwrap();
-        assert!(said(Tier::Fast, &root).contains("checkpoints is a symbolic link"));
+        assert!(said(TrustedTier::Fast, &root).contains("checkpoints is a symbolic link"));
     }
 }

@@ -7,9 +7,9 @@ use super::calls::Readers;
 use super::summary::{Advice, Staged, Summary, faster, grouped, percent, render_count, seconds_text, share};
 use super::totals::TINY;
 use crate::path;
-use crate::stats::access::Pattern;
+use crate::stats::access::AccessPattern;
 use crate::stats::counters::{Op, nanos};
-use crate::stats::plans::{Promise, Told};
+use crate::stats::plans::{Promise, RunningPlan};
 use crate::stats::recording::Checkpoint;
 use crate::stats::render::bytes;
 
@@ -172,7 +172,7 @@ fn tiny_files(summary: &Summary) -> Option<Advice> {
 }
 
 /// Reads of a pattern.
-fn reads_of(summary: &Summary, pattern: Pattern) -> u64 {
+fn reads_of(summary: &Summary, pattern: AccessPattern) -> u64 {
     summary.patterns.reads.iter().find(|(name, _)| *name == pattern.name()).map_or(0, |(_, calls)| *calls)
 }
 
@@ -181,7 +181,7 @@ fn reads(summary: &Summary) -> u64 {
 }
 
 fn tiny_reads(summary: &Summary) -> Option<Advice> {
-    let empty = reads_of(summary, Pattern::End);
+    let empty = reads_of(summary, AccessPattern::End);
     let classes = summary.sizes.iter().take(TINY_CLASSES);
     let tiny = classes.fold(0, |sum: u64, class| sum.saturating_add(class.reads)).saturating_sub(empty);
     let all = reads(summary).saturating_sub(empty);
@@ -207,7 +207,7 @@ fn tiny_reads(summary: &Summary) -> Option<Advice> {
 }
 
 fn end_of_file(summary: &Summary) -> Option<Advice> {
-    let (empty, all) = (reads_of(summary, Pattern::End), reads(summary));
+    let (empty, all) = (reads_of(summary, AccessPattern::End), reads(summary));
     if empty < CALLS_MIN || share(empty, all) <= END_SHARE {
         return None;
     }
@@ -377,8 +377,8 @@ fn stall(summary: &Summary) -> Option<Advice> {
 }
 
 /// The result of a staging plan that was followed.
-fn plan(summary: &Summary, told: &Told) -> Advice {
-    let Told { job, files, promise: Promise { before, after, .. }, since } = *told;
+fn plan(summary: &Summary, told: &RunningPlan) -> Advice {
+    let RunningPlan { job, files, promise: Promise { before, after, .. }, since } = *told;
     let seconds = |nanos: u64| seconds_text(nanos as f64 / 1e9);
     let predicted = format!("{} of {} per epoch", seconds(before.saturating_sub(after)), seconds(before));
     let mount = quoted(&summary.job.mountpoint);
@@ -515,7 +515,8 @@ mod tests {
     fn what_came_of_a_plan_is_told_once_it_was_read_again() {
         let plan = |since| {
             let promise = Promise { before: 60_000_000_000, after: 20_000_000_000, bytes: 1000 };
-            said("plan", |summary| summary.plans = vec![Told { job: 3, files: 12, promise, since }]).expect("a plan")
+            said("plan", |summary| summary.plans = vec![RunningPlan { job: 3, files: 12, promise, since }])
+                .expect("a plan")
         };
         let open = plan(None);
         assert_eq!(open.what, "Read on to see the result of job 3: it should save 40.0 s of 60.0 s per epoch");

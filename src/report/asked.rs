@@ -4,8 +4,8 @@ use std::io::{self, Read};
 
 /// The user's options for a document besides its kind. Each applies to the kinds that have it.
 #[derive(derive_more::Debug)]
-#[debug("Asked({weigh:?}, {split}, {})", merge.is_some())]
-pub struct Asked {
+#[debug("DocumentOptions({weigh:?}, {split}, {})", merge.is_some())]
+pub struct DocumentOptions {
     /// What the width of a flame shows.
     pub weigh: Weigh,
     /// The most bytes of a part, before compression.
@@ -14,7 +14,7 @@ pub struct Asked {
     pub merge: Option<Merge>,
 }
 
-/// See [`Asked::merge`].
+/// See [`DocumentOptions::merge`].
 pub type Merge = Box<dyn Fn() -> io::Result<Box<dyn Read>>>;
 
 /// The values of folded stacks.

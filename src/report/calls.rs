@@ -16,7 +16,7 @@ const SPAN: u64 = 100_000_000;
 
 /// What the traced calls of a time show.
 #[derive(Clone, Debug, Default)]
-pub struct Seen {
+pub struct CallSummary {
     pub calls: u64,
     /// When the first one began and the last one ended.
     pub from: Duration,
@@ -57,14 +57,14 @@ impl Readers {
 }
 
 /// Processes the calls that began between two moments.
-pub fn look(recording: &mut Recording, from: Duration, until: Duration) -> Seen {
+pub fn look(recording: &mut Recording, from: Duration, until: Duration) -> CallSummary {
     let mut seen = Looking { readers: Concurrency::new(from, until), ..Looking::default() };
     recording.calls(from, until, |traced| seen.add(traced));
     seen.told(from)
 }
 
 #[derive(Debug, Default)]
-struct Process {
+struct ProcessCalls {
     /// Reads, writes, the rest, and any of them.
     unions: [Union; 4],
     active: Option<(u64, u64)>,
@@ -75,7 +75,7 @@ struct Looking {
     calls: u64,
     from: Option<u64>,
     until: u64,
-    busy: HashMap<u32, Process>,
+    busy: HashMap<u32, ProcessCalls>,
     readers: Concurrency,
 }
 
@@ -100,8 +100,8 @@ impl Looking {
         }
     }
 
-    fn told(self, from: Duration) -> Seen {
-        let busy = |(number, process): (u32, Process)| {
+    fn told(self, from: Duration) -> CallSummary {
+        let busy = |(number, process): (u32, ProcessCalls)| {
             let [read, write, meta, any] = process.unions.map(|union| union.length());
             let (first, last) = process.active.unwrap_or_default();
             let active = (Duration::from_nanos(first), Duration::from_nanos(last));
@@ -109,7 +109,7 @@ impl Looking {
         };
         let mut busy: Vec<_> = self.busy.into_iter().map(busy).collect();
         busy.sort_by_key(|(process, _)| *process);
-        Seen {
+        CallSummary {
             calls: self.calls,
             from: self.from.map_or(from, Duration::from_nanos),
             until: Duration::from_nanos(self.until).max(from),

@@ -7,7 +7,7 @@ use std::fmt::Write;
 
 use super::page::{Chart, class_name, shown};
 use super::plot::{
-    Axis, Course, LEFT, Panel, Powers, RIGHT, WIDTH, block, escaped, finite, label, legend, panel, put, svg,
+    Axis, LEFT, Panel, PlotLine, Powers, RIGHT, WIDTH, block, escaped, finite, label, legend, panel, put, svg,
 };
 use super::summary::{Summary, grouped, percent, seconds_text, share};
 use crate::stats::counters::Tier;
@@ -93,7 +93,7 @@ fn timeline(summary: &Summary) -> String {
         of("slow", "written to the slow tier", &all.written_slow),
     ];
     let drained = of("drain", "drained to the slow tier", &all.drained);
-    let is_any = |courses: &[Course]| courses.iter().any(|(_, _, rates)| rates.iter().any(|rate| *rate > 0.0));
+    let is_any = |courses: &[PlotLine]| courses.iter().any(|(_, _, rates)| rates.iter().any(|rate| *rate > 0.0));
     let axis = Axis::folded(stretches, LEFT, SINCE);
     let (mut body, mut y, mut shown) = (String::new(), 22.0, Vec::new());
     let at = |top, height, name| Panel { top, height, name, powers: Powers::Binary };

@@ -11,10 +11,10 @@ mod merge;
 use std::collections::HashSet;
 use std::io::{self, Read};
 
-use lanes::{Lanes, Owner};
-use merge::Found;
+use lanes::{LaneOwner, Lanes};
+use merge::MergeInfo;
 
-use super::asked::{Asked, Merge};
+use super::asked::{DocumentOptions, Merge};
 use super::outlet::Outlet;
 use super::traced::{self, Names, OF_THE_MOUNT, OF_UNKNOWN};
 use crate::stats::recording::{Meta, Recording};
@@ -27,11 +27,19 @@ const CATEGORY: &str = "dlio-fs";
 type Span = (u64, u64);
 
 /// Writes the trace. Errors: [`io::ErrorKind::InvalidData`] if the trace to merge with is not one.
-pub(super) fn write(recording: &mut Recording, asked: &Asked, out: &mut dyn Outlet) -> io::Result<()> {
+pub(super) fn write(recording: &mut Recording, asked: &DocumentOptions, out: &mut dyn Outlet) -> io::Result<()> {
     let names = Names::take(recording);
     let since = recording.meta.since;
-    let mut part =
-        Part { out, names: &names, base: since, shift: 0, written: 0, calls: 0, events: 0, lanes: Lanes::default() };
+    let mut part = ChromePart {
+        out,
+        names: &names,
+        base: since,
+        shift: 0,
+        written: 0,
+        calls: 0,
+        events: 0,
+        lanes: Lanes::default(),
+    };
     // The part of the other tool's trace after its events.
     let mut rest = None;
     match &asked.merge {
@@ -62,7 +70,7 @@ pub(super) fn write(recording: &mut Recording, asked: &Asked, out: &mut dyn Outl
 }
 
 /// A part of the document.
-struct Part<'a> {
+struct ChromePart<'a> {
     out: &'a mut dyn Outlet,
     names: &'a Names,
     /// Nanoseconds since 1970 at time 0.
@@ -76,7 +84,7 @@ struct Part<'a> {
     lanes: Lanes,
 }
 
-impl Part<'_> {
+impl ChromePart<'_> {
     /// Begins a part that has only our events. `named`: processes that need no name.
     fn begin(&mut self, named: &HashSet<u64>) -> io::Result<()> {
         (self.written, self.calls, self.events) = (0, 0, 0);
@@ -85,7 +93,7 @@ impl Part<'_> {
     }
 
     /// Copies another tool's trace up to the end of its events. Returns the rest of it.
-    fn begin_in(&mut self, found: &Found, merge: &Merge) -> io::Result<Box<dyn Read>> {
+    fn begin_in(&mut self, found: &MergeInfo, merge: &Merge) -> io::Result<Box<dyn Read>> {
         let mut trace = merge()?;
         let copied = io::copy(&mut (&mut trace).take(found.end), &mut self.out)?;
         let mut bracket = [0];
@@ -154,7 +162,7 @@ impl Part<'_> {
         let call = &traced.call;
         let began = traced::nanos(call.began);
         let span = (began, began.saturating_add(traced::nanos(call.took)));
-        let owner = Owner::Thread { pid: self.names.process(traced.process).0, thread: traced.thread };
+        let owner = LaneOwner::Thread { pid: self.names.process(traced.process).0, thread: traced.thread };
         let path = serde_json::to_string(self.names.path(traced.ino))?;
         let mut args = format!(r#""path":{path},"tier":"{}","handle":{}"#, call.tier.name(), traced.handle);
         if call.bytes > 0 || call.offset > 0 {
@@ -169,7 +177,7 @@ impl Part<'_> {
 
     /// Adds something that lasts, in a row of its owner. A row is itself one span around everything in it, which names
     /// it.
-    fn span(&mut self, owner: Owner, name: &str, (began, ended): Span, args: &str) -> io::Result<()> {
+    fn span(&mut self, owner: LaneOwner, name: &str, (began, ended): Span, args: &str) -> io::Result<()> {
         let (id, is_new) = self.lanes.place(owner, began, ended);
         let (label, pid, thread) = labelled(owner);
         let (name, began, ended) = (serde_json::to_string(name)?, self.time(began), self.time(ended.max(began)));
@@ -203,7 +211,7 @@ impl Part<'_> {
                 window.files, window.bytes_read, window.bytes_written
             );
             let span = (nanos(window.began), nanos(window.ended));
-            self.span(Owner::Named("windows"), &window.name, span, &args)?;
+            self.span(LaneOwner::Named("windows"), &window.name, span, &args)?;
         }
         for epoch in &meta.epochs {
             let args = format!(
@@ -211,18 +219,18 @@ impl Part<'_> {
                 epoch.files, epoch.reads, epoch.bytes_fast, epoch.bytes_slow, epoch.open
             );
             let span = (nanos(epoch.began), nanos(epoch.ended));
-            self.span(Owner::Named("epochs"), &format!("epoch {}", epoch.number), span, &args)?;
+            self.span(LaneOwner::Named("epochs"), &format!("epoch {}", epoch.number), span, &args)?;
         }
         for one in &meta.checkpoints {
             let path = serde_json::to_string(&one.path)?;
             let args = format!(r#""files":{},"bytes":{},"path":{path}"#, one.files, one.bytes);
             let (began, absorbed) = (nanos(one.began), nanos(one.absorbed));
             let absorb = format!("absorb checkpoint {}", one.number);
-            self.span(Owner::Named("checkpoints: absorb"), &absorb, (began, absorbed), &args)?;
+            self.span(LaneOwner::Named("checkpoints: absorb"), &absorb, (began, absorbed), &args)?;
             let drained = nanos(one.drained.unwrap_or(meta.until));
             let args = format!(r#""bytes":{},"drained":{}"#, one.bytes, one.drained.is_some());
             let drain = format!("drain checkpoint {}", one.number);
-            self.span(Owner::Named("checkpoints: drain"), &drain, (absorbed, drained), &args)?;
+            self.span(LaneOwner::Named("checkpoints: drain"), &drain, (absorbed, drained), &args)?;
         }
         self.throughput(meta)
     }
@@ -255,10 +263,10 @@ impl Part<'_> {
 }
 
 /// The label of a row, and the process and thread it belongs to.
-fn labelled(owner: Owner) -> (String, u32, u32) {
+fn labelled(owner: LaneOwner) -> (String, u32, u32) {
     match owner {
-        Owner::Thread { pid, thread } => (format!("thread {thread}"), pid, thread),
-        Owner::Named(name) => (name.to_owned(), OF_THE_MOUNT, 0),
+        LaneOwner::Thread { pid, thread } => (format!("thread {thread}"), pid, thread),
+        LaneOwner::Named(name) => (name.to_owned(), OF_THE_MOUNT, 0),
     }
 }
 
@@ -276,9 +284,9 @@ mod tests {
     use serde_json::Value;
     use std::collections::HashMap;
 
-    fn asked(split: u64, merge: Option<&'static str>) -> Asked {
+    fn asked(split: u64, merge: Option<&'static str>) -> DocumentOptions {
         let open = |text: &'static str| Box::new(move || Ok(Box::new(text.as_bytes()) as Box<dyn Read>)) as Merge;
-        Asked { weigh: Weigh::Time, split, merge: merge.map(open) }
+        DocumentOptions { weigh: Weigh::Time, split, merge: merge.map(open) }
     }
 
     fn written(split: u64, merge: Option<&'static str>) -> Vec<Value> {

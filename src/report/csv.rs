@@ -5,13 +5,13 @@
 use std::io::{self, Write};
 
 use super::page::harmless;
-use crate::stats::files::Lines;
+use crate::stats::files::FileLines;
 use crate::stats::recording::Recording;
 
 /// A header line that names the columns; one line for each file, in the order of their paths; then the counters of
 /// files without their own record, by class, as `*.jpg`.
 pub fn write(recording: &Recording, out: &mut dyn Write) -> io::Result<()> {
-    let lines = Lines::default();
+    let lines = FileLines::default();
     line(out, &lines.heading())?;
     let mut order: Vec<_> = recording.files.iter().collect();
     order.sort_unstable_by(|a, b| (&a.path, a.ino).cmp(&(&b.path, b.ino)));

@@ -24,10 +24,10 @@ use std::io::{self, Write};
 use std::ops::Range;
 use std::time::Duration;
 
-use dxt::Plan;
+use dxt::DxtExtent;
 use heat::Heat;
-use job::Job;
-use layout::{Log, Module, region};
+use job::DarshanJob;
+use layout::{DarshanLog, Module, region};
 use posix::Posix;
 use ranks::Ranks;
 
@@ -37,13 +37,13 @@ use crate::stats::recording::{Meta, RecordedProcess, Recording};
 
 /// Writes the log.
 pub(super) fn write(recording: &mut Recording, out: &mut dyn Write) -> io::Result<()> {
-    Document::new(recording)?.log.write(out)
+    DarshanData::new(recording)?.log.write(out)
 }
 
 /// Writes the text. It contains the sizes of the regions, so the log is made for it.
 pub(super) fn write_text(recording: &mut Recording, out: &mut dyn Write) -> io::Result<()> {
-    let document = Document::new(recording)?;
-    let Document { job, log, heat, .. } = &document;
+    let document = DarshanData::new(recording)?;
+    let DarshanData { job, log, heat, .. } = &document;
     text::head(job, log, out)?;
     if log.modules.iter().any(|(module, _)| *module == Module::Posix) {
         text::module(Module::Posix, log, out)?;
@@ -60,35 +60,42 @@ pub(super) fn write_text(recording: &mut Recording, out: &mut dyn Write) -> io::
 
 /// A file with a record: its places in the recording's files, and its id.
 #[derive(Clone, Debug, PartialEq)]
-struct File {
-    /// A range of [`Document::order`].
+struct DarshanFile {
+    /// A range of [`DarshanData::order`].
     places: Range<usize>,
     id: u64,
 }
 
 /// The content of both documents.
-struct Document {
-    job: Job,
+struct DarshanData {
+    job: DarshanJob,
     /// Since the mount.
     from: Duration,
     ranks: Ranks,
     /// Indexes into the recording's files, by path.
     order: Vec<usize>,
-    files: Vec<File>,
+    files: Vec<DarshanFile>,
     heat: Option<Heat>,
-    log: Log,
+    log: DarshanLog,
 }
 
-impl Document {
-    fn new(recording: &mut Recording) -> io::Result<Document> {
+impl DarshanData {
+    fn new(recording: &mut Recording) -> io::Result<DarshanData> {
         let (time, run) = times(&recording.meta);
-        let plan = Plan::new(recording, &time);
+        let plan = DxtExtent::new(recording, &time);
         let run = run.max(plan.end.saturating_sub(time.start));
         let ranks = Ranks::of_recording(recording, plan.processes());
-        let job = Job::new(&recording.meta, time.start, run, ranks.count());
+        let job = DarshanJob::new(&recording.meta, time.start, run, ranks.count());
         let heat = Heat::new(&recording.meta, &ranks, time.start, run);
-        let mut document =
-            Document { job, from: time.start, ranks, order: Vec::new(), files: Vec::new(), heat, log: Log::default() };
+        let mut document = DarshanData {
+            job,
+            from: time.start,
+            ranks,
+            order: Vec::new(),
+            files: Vec::new(),
+            heat,
+            log: DarshanLog::default(),
+        };
         document.find_files(recording);
         let (ids, others) = document.ids(recording, &plan);
         document.log.names = region(|out| document.write_names(recording, &others, out))?;
@@ -121,13 +128,13 @@ impl Document {
         let mut end = 0;
         for same in self.order.chunk_by(|a, b| files[*a].path == files[*b].path) {
             let id = hash::id(self.full_name(&files[same[0]].path).as_bytes());
-            self.files.push(File { places: end..end + same.len(), id });
+            self.files.push(DarshanFile { places: end..end + same.len(), id });
             end += same.len();
         }
     }
 
     /// The ids of the traced files by inode number, and the names of those without a record.
-    fn ids(&self, recording: &Recording, plan: &Plan) -> (HashMap<u64, u64>, Vec<(u64, String)>) {
+    fn ids(&self, recording: &Recording, plan: &DxtExtent) -> (HashMap<u64, u64>, Vec<(u64, String)>) {
         let mut ids: HashMap<u64, u64> = plan.inos().into_iter().map(|ino| (ino, 0)).collect();
         for file in &self.files {
             for at in &self.order[file.places.clone()] {
@@ -161,7 +168,7 @@ impl Document {
         put(hash::id(heat::NAME.as_bytes()), heat::NAME)
     }
 
-    fn posix(&self, recording: &Recording, file: &File) -> Posix {
+    fn posix(&self, recording: &Recording, file: &DarshanFile) -> Posix {
         let places = &self.order[file.places.clone()];
         let record = |record: &FileRecord| Posix::new(file.id, self.ranks.of_file(record), record, self.from);
         match places {
@@ -174,7 +181,7 @@ impl Document {
         }
     }
 
-    fn name(&self, recording: &Recording, file: &File) -> String {
+    fn name(&self, recording: &Recording, file: &DarshanFile) -> String {
         self.full_name(&recording.files[self.order[file.places.start]].path)
     }
 
@@ -193,7 +200,7 @@ impl Document {
     }
 
     /// Marks incomplete modules, and adds what is known about them.
-    fn tell(&mut self, recording: &Recording, plan: &Plan) {
+    fn tell(&mut self, recording: &Recording, plan: &DxtExtent) {
         let mut facts = Vec::new();
         let mut fact = |key: &str, value: String| facts.push((key.to_owned(), value));
         let mut rest = FileRecord::default();

@@ -10,7 +10,7 @@ use std::io::{self, Write};
 
 use xxhash_rust::xxh3::xxh3_64;
 
-use super::traced::{self, Completeness, Names, OF_THE_MOUNT};
+use super::traced::{self, Names, OF_THE_MOUNT, Provenance};
 use crate::stats::counters::Op;
 use crate::stats::recording::Recording;
 use crate::stats::traced::Traced;
@@ -21,14 +21,14 @@ pub(super) fn write(recording: &mut Recording, out: &mut dyn Write) -> io::Resul
     let (since, mountpoint) = (recording.meta.since, recording.meta.mountpoint.trim_end_matches('/').to_owned());
     writeln!(out, "[")?;
     let host = hash(&recording.meta.host);
-    let mut lines = Lines { out, id: 0, host, since, mountpoint, told: HashSet::new() };
+    let mut lines = DftracerLines { out, id: 0, host, since, mountpoint, told: HashSet::new() };
     lines.name("HH", OF_THE_MOUNT, &recording.meta.host)?;
     traced::each(recording, |traced| lines.call(&names, traced))?;
     lines.completeness(&traced::completeness(recording))?;
     writeln!(lines.out, "]")
 }
 
-struct Lines<'a> {
+struct DftracerLines<'a> {
     out: &'a mut dyn Write,
     /// The number of the last line.
     id: u64,
@@ -40,7 +40,7 @@ struct Lines<'a> {
     told: HashSet<(bool, u64)>,
 }
 
-impl Lines<'_> {
+impl DftracerLines<'_> {
     fn call(&mut self, names: &Names, traced: &Traced) -> io::Result<()> {
         let (pid, command) = names.process(traced.process);
         let path = format!("{}{}", self.mountpoint, names.path(traced.ino));
@@ -86,7 +86,7 @@ impl Lines<'_> {
         )
     }
 
-    fn completeness(&mut self, told: &Completeness<'_>) -> io::Result<()> {
+    fn completeness(&mut self, told: &Provenance<'_>) -> io::Result<()> {
         let mut tell = |name: &str, value: &dyn Display| self.metadata("PR", OF_THE_MOUNT, name, &value.to_string());
         tell("dlio-fs", &told.version)?;
         tell("mountpoint", &told.mountpoint)?;

@@ -2,7 +2,7 @@
 
 use std::io;
 
-use super::asked::Asked;
+use super::asked::DocumentOptions;
 use super::outlet::Outlet;
 use super::summary::Summary;
 use super::{chrome, csv, darshan, dftracer, folded, html, markdown, rebuild, tables, text};
@@ -54,7 +54,7 @@ impl Format {
     }
 
     /// Writes the document. Unreadable parts of the recording are added to its flaws.
-    pub fn write(self, recording: &mut Recording, asked: &Asked, out: &mut dyn Outlet) -> io::Result<()> {
+    pub fn write(self, recording: &mut Recording, asked: &DocumentOptions, out: &mut dyn Outlet) -> io::Result<()> {
         // A recording that was cut off has files and operations only in its calls.
         rebuild::rebuild(recording);
         match self {
@@ -83,8 +83,8 @@ mod tests {
     use crate::report::sample::{Made, Memory, empty, hostile, made, read};
     use clap::ValueEnum;
 
-    fn asked() -> Asked {
-        Asked { weigh: Weigh::Time, split: 1 << 30, merge: None }
+    fn asked() -> DocumentOptions {
+        DocumentOptions { weigh: Weigh::Time, split: 1 << 30, merge: None }
     }
 
     fn document(format: Format, made: &Made) -> String {

@@ -6,7 +6,7 @@
 use std::fmt::Write;
 
 use super::chart::draw;
-use super::page::{self, Block, Section, Table, shown};
+use super::page::{self, PageBlock, Section, Table, shown};
 use super::plot::{escaped, put};
 use super::summary::{Summary, grouped, percent, render_count, seconds_text, share};
 use crate::stats::render::bytes;
@@ -151,9 +151,9 @@ fn one(out: &mut String, summary: &Summary, section: &Section) {
     );
     for block in &section.blocks {
         match block {
-            Block::Facts(all) => facts(out, all),
-            Block::Table(all) => table(out, all),
-            Block::Chart(chart) => out.push_str(&draw(*chart, summary)),
+            PageBlock::Facts(all) => facts(out, all),
+            PageBlock::Table(all) => table(out, all),
+            PageBlock::Chart(chart) => out.push_str(&draw(*chart, summary)),
         }
     }
     out.push_str("</section>\n");

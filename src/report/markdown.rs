@@ -2,7 +2,7 @@
 
 use std::fmt::{Result, Write};
 
-use super::page::{self, Block, Section, Table};
+use super::page::{self, PageBlock, Section, Table};
 use super::summary::Summary;
 
 /// The whole report. Ends with a newline.
@@ -60,13 +60,13 @@ fn one(out: &mut String, section: &Section) -> Result {
     writeln!(out, "\n## {}\n\n{}\n", section.title, section.lead)?;
     for block in &section.blocks {
         match block {
-            Block::Facts(all) => {
+            PageBlock::Facts(all) => {
                 facts(out, all)?;
                 writeln!(out)?;
             }
-            Block::Table(all) => table(out, all)?,
+            PageBlock::Table(all) => table(out, all)?,
             // The tables beside it have the figures.
-            Block::Chart(_) => {}
+            PageBlock::Chart(_) => {}
         }
     }
     Ok(())

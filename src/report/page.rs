@@ -22,11 +22,11 @@ pub struct Section {
     pub title: &'static str,
     /// What it shows, and how to read it.
     pub lead: String,
-    pub blocks: Vec<Block>,
+    pub blocks: Vec<PageBlock>,
 }
 
 #[derive(Clone, Debug)]
-pub enum Block {
+pub enum PageBlock {
     Facts(Vec<(&'static str, String)>),
     Table(Table),
     /// Drawn by renderers that can draw.
@@ -143,13 +143,13 @@ fn none() -> Cell {
 }
 
 /// Columns from their names: a leading `#` marks numbers.
-fn table<const N: usize>(title: &'static str, names: [&'static str; N], rows: Vec<[Cell; N]>) -> Block {
+fn table<const N: usize>(title: &'static str, names: [&'static str; N], rows: Vec<[Cell; N]>) -> PageBlock {
     let column = |name: &'static str| match name.strip_prefix('#') {
         Some(name) => Column { name, is_number: true },
         None => Column { name, is_number: false },
     };
     let (columns, rows) = (names.map(column).to_vec(), rows.into_iter().map(Vec::from).collect());
-    Block::Table(Table { title, columns, rows, note: None, is_searched: false })
+    PageBlock::Table(Table { title, columns, rows, note: None, is_searched: false })
 }
 
 /// The first [`ROWS_MAX`] of a list, and a note about the others.
@@ -158,9 +158,9 @@ fn first<T>(all: &[T]) -> (&[T], Option<String>) {
     (&all[..all.len() - left], (left > 0).then(|| format!("and {} more: see the JSON", grouped(left as u64))))
 }
 
-fn with_note(block: Block, note: Option<String>) -> Block {
+fn with_note(block: PageBlock, note: Option<String>) -> PageBlock {
     match block {
-        Block::Table(table) => Block::Table(Table { note, ..table }),
+        PageBlock::Table(table) => PageBlock::Table(Table { note, ..table }),
         other => other,
     }
 }
@@ -294,7 +294,7 @@ fn over_time(summary: &Summary) -> Option<Section> {
     let (timeline, spans) = (&summary.timeline, &summary.spans);
     let mut blocks = Vec::new();
     if !timeline.calls.is_empty() {
-        blocks.push(Block::Chart(Chart::Timeline));
+        blocks.push(PageBlock::Chart(Chart::Timeline));
         let peak = |name: &'static str, values: &[u64]| {
             let most = values.iter().enumerate().max_by_key(|(_, n)| **n).filter(|(_, n)| **n > 0)?;
             let all = values.iter().fold(0, |sum: u64, n| sum.saturating_add(*n));
@@ -314,7 +314,7 @@ fn over_time(summary: &Summary) -> Option<Section> {
         }
     }
     if !summary.heat.rows.is_empty() {
-        blocks.push(Block::Chart(Chart::Heat));
+        blocks.push(PageBlock::Chart(Chart::Heat));
     }
     let between = |(name, span): (&'static str, Option<(f64, f64)>)| {
         span.map(|(first, last)| [text(name), at(first), at(last), time(last - first)])
@@ -351,7 +351,7 @@ fn cost(summary: &Summary) -> Option<Section> {
         seconds_text(cost.active),
         render_count(cost.processes, "process", "processes")
     );
-    let blocks = vec![Block::Chart(Chart::Cost), table("", ["in", "#time", "#share"], rows)];
+    let blocks = vec![PageBlock::Chart(Chart::Cost), table("", ["in", "#time", "#share"], rows)];
     Some(Section { id: "cost", title: "I/O cost", lead, blocks })
 }
 
@@ -371,7 +371,7 @@ fn operations(summary: &Summary) -> Option<Section> {
         return None;
     }
     let names = ["operation", "#calls", "#failed", "#on slow", "#bytes", "#time"];
-    let mut blocks = vec![Block::Chart(Chart::Operations), table("", names, rows)];
+    let mut blocks = vec![PageBlock::Chart(Chart::Operations), table("", names, rows)];
     let (failures, note) = first(&summary.failures);
     if !failures.is_empty() {
         let rows =
@@ -385,7 +385,7 @@ fn operations(summary: &Summary) -> Option<Section> {
 }
 
 fn latency(summary: &Summary) -> Option<Section> {
-    let row = |row: &super::summary::Latency| {
+    let row = |row: &super::summary::LatencyQuantiles| {
         [
             text(row.op.name()),
             text(row.tier.name()),
@@ -401,7 +401,7 @@ fn latency(summary: &Summary) -> Option<Section> {
     let names = ["operation", "tier", "#calls", "#p50", "#p90", "#p99", "#p99.9", "#longest"];
     let lead = "The time below which a share of the calls stayed: at most 6.3 % too high. From the request's arrival to its reply."
         .to_owned();
-    let blocks = vec![Block::Chart(Chart::Latency), table("", names, rows.clone())];
+    let blocks = vec![PageBlock::Chart(Chart::Latency), table("", names, rows.clone())];
     (!rows.is_empty()).then_some(Section { id: "latency", title: "Latency", lead, blocks })
 }
 
@@ -438,7 +438,7 @@ fn sizes(summary: &Summary) -> Option<Section> {
         return None;
     }
     let mut blocks =
-        vec![Block::Chart(Chart::Sizes), table("", ["size", "#reads", "#read", "#writes", "#written"], rows)];
+        vec![PageBlock::Chart(Chart::Sizes), table("", ["size", "#reads", "#read", "#writes", "#written"], rows)];
     for (title, name, values) in
         [("Commonest sizes", "size", &summary.common_sizes), ("Commonest strides", "stride", &summary.common_strides)]
     {
@@ -497,10 +497,10 @@ fn patterns(summary: &Summary) -> Option<Section> {
         row("consecutive", patterns.consecutive_reads, patterns.consecutive_writes),
     ];
     let blocks = vec![
-        Block::Chart(Chart::Patterns),
+        PageBlock::Chart(Chart::Patterns),
         table("", ["pattern", "#reads", "#of all", "#writes", "#of all", "which means"], rows),
         table("By Darshan's rules", ["", "#reads", "#of all", "#writes", "#of all"], darshan),
-        Block::Facts(vec![
+        PageBlock::Facts(vec![
             ("Turns", format!("{} from reading to writing or back, in one file", grouped(patterns.switches))),
             ("Unaligned", format!("{} did not begin at a multiple of 4096", grouped(patterns.unaligned))),
         ]),
@@ -519,7 +519,7 @@ fn files(summary: &Summary) -> Option<Section> {
     let rows = all.kinds.iter().map(|kind| [text(kind.name), number(kind.files), size(kind.average), size(kind.max)]);
     let blocks = vec![
         table("", ["files", "#count", "#average size", "#largest"], rows.collect()),
-        Block::Facts(vec![
+        PageBlock::Facts(vec![
             ("Opens", grouped(all.opens)),
             ("Middle size", format!("{} of those that were read", bytes(all.median))),
             (
@@ -559,7 +559,7 @@ fn tiers(summary: &Summary) -> Option<Section> {
     if drained > 0 {
         facts.push(("Drained", format!("{} were copied to the slow tier in the background", bytes(drained))));
     }
-    blocks.push(Block::Facts(facts));
+    blocks.push(PageBlock::Facts(facts));
     let lead =
         "The slow tier's are calls that had to wait for it; memory counts as fast. Times may overlap.".to_owned();
     Some(Section { id: "tiers", title: "Data by file system and tier", lead, blocks })
@@ -584,7 +584,7 @@ fn staging(summary: &Summary) -> Option<Section> {
                 above the bytes, few bytes on fast storage save much. Faster: how much all reading would gain with these files \
                 there, judged by what reads of each tier took."
         .to_owned();
-    let blocks = vec![Block::Chart(Chart::Staging), table("", names, rows.clone())];
+    let blocks = vec![PageBlock::Chart(Chart::Staging), table("", names, rows.clone())];
     (!rows.is_empty()).then_some(Section { id: "staging", title: "Staging", lead, blocks })
 }
 
@@ -609,7 +609,7 @@ fn checkpoints(summary: &Summary) -> Option<Section> {
     let lead = "Absorbed: from the first open to the end of the last close or fsync, while the program waits. Drained: from then until all of it \
                 is on the slow tier; until then it is lost with the node."
         .to_owned();
-    let blocks = vec![Block::Chart(Chart::Checkpoints), with_note(table("", names, rows.clone()), note)];
+    let blocks = vec![PageBlock::Chart(Chart::Checkpoints), with_note(table("", names, rows.clone()), note)];
     (!rows.is_empty()).then_some(Section { id: "checkpoints", title: "Checkpoints", lead, blocks })
 }
 
@@ -657,9 +657,9 @@ fn workers(summary: &Summary) -> Option<Section> {
     };
     let rows: Vec<_> = some.iter().map(row).collect();
     let names = ["#pid", "command", "#opens", "#reads", "#read", "#of all", "#written", "#in calls"];
-    let mut blocks = vec![Block::Chart(Chart::Workers), with_note(table("", names, rows.clone()), note)];
+    let mut blocks = vec![PageBlock::Chart(Chart::Workers), with_note(table("", names, rows.clone()), note)];
     if let Some(balance) = balance(summary) {
-        blocks.push(Block::Facts(vec![("Balance", balance)]));
+        blocks.push(PageBlock::Facts(vec![("Balance", balance)]));
     }
     let lead = "The processes that opened files: forked workers, threads and static programs alike. Reads and writes count for the process \
                 that opened the file. Time in calls may overlap."
@@ -740,5 +740,5 @@ fn top(summary: &Summary) -> Option<Section> {
         render_count(known, "file and directory", "files and directories")
     );
     let table = Table { title: "", columns: names.map(column).to_vec(), rows, note: None, is_searched: true };
-    Some(Section { id: "top", title: "Files that took most time", lead, blocks: vec![Block::Table(table)] })
+    Some(Section { id: "top", title: "Files that took most time", lead, blocks: vec![PageBlock::Table(table)] })
 }

@@ -35,7 +35,7 @@ const NAMED: usize = 10;
 /// What to stage. Seconds are per epoch, sizes are in bytes and as far as files were read; the JSON keys are the field
 /// names.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Plan {
+pub struct StagePlan {
     pub schema: u32,
     pub mountpoint: String,
     pub window: Option<String>,
@@ -50,18 +50,18 @@ pub struct Plan {
     /// Pieces counted for files without their own record, which cannot be in a plan.
     pub unnamed: u64,
     /// Everything read from the slow tier, and the chosen part.
-    pub all: Part,
-    pub chosen: Part,
+    pub all: PlanPart,
+    pub chosen: PlanPart,
     /// What the staging job is compared with.
     pub promise: Promise,
     pub curve: Vec<Point>,
     /// The chosen files, the one that saves most for its size first.
-    pub files: Vec<File>,
+    pub files: Vec<PlannedFile>,
 }
 
 /// Some files.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Part {
+pub struct PlanPart {
     pub files: u64,
     pub bytes: u64,
     /// Reads and opens served by the slow tier.
@@ -82,7 +82,7 @@ pub struct Point {
 
 /// A chosen file. `path`: from the mount's root, escaped.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct File {
+pub struct PlannedFile {
     #[serde(flatten, with = "crate::json::path")]
     pub path: String,
     pub bytes: u64,
@@ -92,7 +92,7 @@ pub struct File {
 
 /// A file that was read from the slow tier. Times are nanoseconds of the whole recording.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-struct Candidate {
+struct StageCandidate {
     path: String,
     size: u64,
     cost: u64,
@@ -100,9 +100,9 @@ struct Candidate {
     spent: Spent,
 }
 
-impl Candidate {
+impl StageCandidate {
     /// `None`: it has no name, or none of it came from the slow tier.
-    fn of(path: &str, record: &FileRecord, speeds: &Speeds) -> Option<Candidate> {
+    fn of(path: &str, record: &FileRecord, speeds: &Speeds) -> Option<StageCandidate> {
         let size = size(record);
         if !is_path(path) || size == 0 || record.get(Field::SlowBytesRead) == 0 {
             return None;
@@ -112,11 +112,11 @@ impl Candidate {
         let (cost, fast) = (nanos(reads.0 + opens.0), nanos(reads.1 + opens.1));
         let mut spent = Spent::default();
         spent.add(record);
-        Some(Candidate { path: path.to_owned(), size, cost, saved: cost.saturating_sub(fast), spent })
+        Some(StageCandidate { path: path.to_owned(), size, cost, saved: cost.saturating_sub(fast), spent })
     }
 
     /// Merges the same path under another number: the file was forgotten meanwhile, or replaced.
-    fn join(&mut self, other: &Candidate) {
+    fn join(&mut self, other: &StageCandidate) {
         self.size = self.size.max(other.size);
         self.cost = self.cost.saturating_add(other.cost);
         self.saved = self.saved.saturating_add(other.saved);
@@ -125,8 +125,8 @@ impl Candidate {
     }
 
     /// Files that save more per byte come first; no two files are equal.
-    fn order(&self, other: &Candidate) -> Ordering {
-        let worth = |one: &Candidate, size: u64| u128::from(one.saved) * u128::from(size);
+    fn order(&self, other: &StageCandidate) -> Ordering {
+        let worth = |one: &StageCandidate, size: u64| u128::from(one.saved) * u128::from(size);
         let (mine, theirs) = (worth(self, other.size), worth(other, self.size));
         theirs.cmp(&mine).then(self.size.cmp(&other.size)).then_with(|| self.path.cmp(&other.path))
     }
@@ -138,10 +138,10 @@ fn is_path(text: &str) -> bool {
 }
 
 /// The candidates, in the order in which they are chosen.
-fn candidates(recording: &Recording) -> Vec<Candidate> {
+fn candidates(recording: &Recording) -> Vec<StageCandidate> {
     let speeds = summarize::speeds(&recording.meta);
     let files = recording.files.iter();
-    let mut all: Vec<_> = files.filter_map(|file| Candidate::of(&file.path, &file.record(), &speeds)).collect();
+    let mut all: Vec<_> = files.filter_map(|file| StageCandidate::of(&file.path, &file.record(), &speeds)).collect();
     all.sort_by(|a, b| a.path.cmp(&b.path));
     all.dedup_by(|again, first| {
         let same = again.path == first.path;
@@ -150,12 +150,12 @@ fn candidates(recording: &Recording) -> Vec<Candidate> {
         }
         same
     });
-    all.sort_by(Candidate::order);
+    all.sort_by(StageCandidate::order);
     all
 }
 
 /// The candidates, in their order, that fit into a given room.
-fn choose(all: &[Candidate], size: u64) -> impl Iterator<Item = &Candidate> {
+fn choose(all: &[StageCandidate], size: u64) -> impl Iterator<Item = &StageCandidate> {
     let mut left = size;
     all.iter().filter(move |one| {
         let is_chosen = one.saved > 0 && one.size <= left;
@@ -166,7 +166,7 @@ fn choose(all: &[Candidate], size: u64) -> impl Iterator<Item = &Candidate> {
 
 /// How many epochs were recorded, and whether they were found: each counts as far as it lies in the covered time, the
 /// last one as far as it has come.
-fn epochs(meta: &Meta, all: &[Candidate]) -> (f64, bool) {
+fn epochs(meta: &Meta, all: &[StageCandidate]) -> (f64, bool) {
     let mut found = 0.0;
     for (at, epoch) in meta.epochs.iter().enumerate() {
         let inside = (epoch.ended.min(meta.until) - epoch.began.max(meta.from)).max(0.0);
@@ -178,21 +178,21 @@ fn epochs(meta: &Meta, all: &[Candidate]) -> (f64, bool) {
     if meta.epochs.len() > 1 && found.is_finite() {
         return (found.max(1.0), true);
     }
-    let sum = |of: fn(&Candidate) -> u64| all.iter().map(of).fold(0, u64::saturating_add);
+    let sum = |of: fn(&StageCandidate) -> u64| all.iter().map(of).fold(0, u64::saturating_add);
     (share(sum(|one| one.spent.bytes), sum(|one| one.size)).max(1.0), false)
 }
 
-impl Plan {
+impl StagePlan {
     /// Chooses files for a given room, or without a limit. Unreadable parts are added to the recording's flaws.
-    pub fn of(recording: &mut Recording, size: Option<u64>) -> Plan {
+    pub fn of(recording: &mut Recording, size: Option<u64>) -> StagePlan {
         rebuild::rebuild(recording);
         summarize::bounded(&mut recording.meta);
         let (all, meta) = (candidates(recording), &recording.meta);
         let (epochs, epochs_found) = epochs(meta, &all);
         let speeds = summarize::speeds(meta);
-        let files: Vec<&Candidate> = choose(&all, size.unwrap_or(u64::MAX)).collect();
+        let files: Vec<&StageCandidate> = choose(&all, size.unwrap_or(u64::MAX)).collect();
         let seconds = |nanos: u64| nanos as f64 / 1e9 / epochs;
-        Plan {
+        StagePlan {
             schema: SCHEMA,
             mountpoint: meta.mountpoint.clone(),
             window: meta.window.clone(),
@@ -207,7 +207,7 @@ impl Plan {
             curve: curve(&all, epochs),
             files: files
                 .into_iter()
-                .map(|one| File {
+                .map(|one| PlannedFile {
                     path: one.path.clone(),
                     bytes: one.size,
                     seconds: seconds(one.cost),
@@ -217,9 +217,9 @@ impl Plan {
         }
     }
 
-    /// Reads what [`Plan::json`] has written. The error says what is wrong.
-    pub fn read(json: &[u8]) -> Result<Plan, String> {
-        let plan: Plan = serde_json::from_slice(json).map_err(|e| format!("it is no plan: {e}"))?;
+    /// Reads what [`StagePlan::json`] has written. The error says what is wrong.
+    pub fn read(json: &[u8]) -> Result<StagePlan, String> {
+        let plan: StagePlan = serde_json::from_slice(json).map_err(|e| format!("it is no plan: {e}"))?;
         if plan.schema != SCHEMA {
             return Err(format!("its form is {}, and this dlio-fs reads {SCHEMA}: plan again", plan.schema));
         }
@@ -247,7 +247,7 @@ impl Plan {
         if self.all.files == 0 {
             return writeln!(out, "Nothing was read from the slow tier: there is nothing to plan.");
         }
-        let Part { files, bytes: sum, saved, .. } = self.chosen;
+        let PlanPart { files, bytes: sum, saved, .. } = self.chosen;
         let about = if self.is_compared { "about" } else { "at most" };
         writeln!(
             out,
@@ -283,7 +283,7 @@ impl Plan {
         if !self.files.is_empty() {
             writeln!(out, "\n{:>12}{:>12}{:>12}  path", "bytes", "costs", "saved")?;
         }
-        for File { path, bytes: sum, seconds, saved } in self.files.iter().take(NAMED) {
+        for PlannedFile { path, bytes: sum, seconds, saved } in self.files.iter().take(NAMED) {
             writeln!(out, "{:>12}{:>12}{:>12}  {path}", bytes(*sum), seconds_text(*seconds), seconds_text(*saved))?;
         }
         match self.files.len().saturating_sub(NAMED) {
@@ -293,8 +293,8 @@ impl Plan {
     }
 }
 
-fn part<'a>(files: impl Iterator<Item = &'a Candidate>, epochs: f64) -> Part {
-    let (mut part, mut cost, mut saved) = (Part::default(), 0u64, 0u64);
+fn part<'a>(files: impl Iterator<Item = &'a StageCandidate>, epochs: f64) -> PlanPart {
+    let (mut part, mut cost, mut saved) = (PlanPart::default(), 0u64, 0u64);
     for one in files {
         part.files += 1;
         part.bytes = part.bytes.saturating_add(one.size);
@@ -304,18 +304,18 @@ fn part<'a>(files: impl Iterator<Item = &'a Candidate>, epochs: f64) -> Part {
     part
 }
 
-fn promise(files: &[&Candidate], epochs: f64) -> Promise {
-    let sum = |of: fn(&Candidate) -> u64| files.iter().map(|one| of(one)).fold(0, u64::saturating_add);
+fn promise(files: &[&StageCandidate], epochs: f64) -> Promise {
+    let sum = |of: fn(&StageCandidate) -> u64| files.iter().map(|one| of(one)).fold(0, u64::saturating_add);
     let each = |sum: u64| (sum as f64 / epochs) as u64;
     let (spent, saved) = (sum(|one| one.spent.time), sum(|one| one.saved));
     Promise { before: each(spent), after: each(spent.saturating_sub(saved)), bytes: each(sum(|one| one.spent.bytes)) }
 }
 
-fn curve(all: &[Candidate], epochs: f64) -> Vec<Point> {
+fn curve(all: &[StageCandidate], epochs: f64) -> Vec<Point> {
     let whole = all.iter().map(|one| one.size).fold(0, u64::saturating_add);
     let point = |share: f64| {
         let size = if share < 1.0 { (whole as f64 * share) as u64 } else { whole };
-        let Part { files, bytes, saved, .. } = part(choose(all, size), epochs);
+        let PlanPart { files, bytes, saved, .. } = part(choose(all, size), epochs);
         Point { share, size, files, bytes, saved }
     };
     SHARES.map(point).into()
@@ -332,24 +332,24 @@ mod tests {
     use crate::stats::recording::Epoch;
 
     /// `count` candidates with few sizes and gains, so that ties occur.
-    fn any(random: &mut SmallRng, count: usize) -> Vec<Candidate> {
+    fn any(random: &mut SmallRng, count: usize) -> Vec<StageCandidate> {
         let mut all: Vec<_> = (0..count)
             .map(|n| {
                 let (size, saved) = (random.random_range(1..30), random.random_range(0..20));
                 let cost = saved + random.random_range(0..5);
-                Candidate { path: format!("/{n}"), size, cost, saved, spent: Spent::default() }
+                StageCandidate { path: format!("/{n}"), size, cost, saved, spent: Spent::default() }
             })
             .collect();
-        all.sort_by(Candidate::order);
+        all.sort_by(StageCandidate::order);
         all
     }
 
-    fn saved<'a>(files: impl IntoIterator<Item = &'a Candidate>) -> u64 {
+    fn saved<'a>(files: impl IntoIterator<Item = &'a StageCandidate>) -> u64 {
         files.into_iter().map(|one| one.saved).sum()
     }
 
     /// Found by trying all.
-    fn best(all: &[Candidate], room: u64) -> u64 {
+    fn best(all: &[StageCandidate], room: u64) -> u64 {
         let mut most = vec![0; room as usize + 1];
         for one in all {
             for left in (one.size..=room).rev() {
@@ -406,10 +406,11 @@ mod tests {
             let mut other = all.clone();
             other.reverse();
             other.rotate_left(7);
-            other.sort_by(Candidate::order);
+            other.sort_by(StageCandidate::order);
             assert_eq!(all, other);
         }
-        let huge = |saved, size, path: &str| Candidate { path: path.into(), size, saved, ..Candidate::default() };
+        let huge =
+            |saved, size, path: &str| StageCandidate { path: path.into(), size, saved, ..StageCandidate::default() };
         assert!(huge(u64::MAX, 1, "/b").order(&huge(u64::MAX - 1, 1, "/a")).is_lt(), "nothing overflows");
     }
 
@@ -435,7 +436,7 @@ mod tests {
 
     #[test]
     fn what_an_epoch_costs_is_what_was_counted_by_the_epochs() {
-        let plan = Plan::of(&mut twice().recording(), Some(500_000));
+        let plan = StagePlan::of(&mut twice().recording(), Some(500_000));
         assert!(near(plan.epochs, 2.0) && !plan.epochs_found && !plan.is_compared, "{plan:?}");
         assert_eq!((plan.all.files, plan.all.bytes, plan.chosen.files), (2, 1_100_000, 1));
         assert!(near(plan.all.seconds, 0.22) && near(plan.chosen.saved, 0.11), "{plan:?}");
@@ -456,7 +457,7 @@ mod tests {
         let mut made = twice();
         let fast = [(Op::Open, 3000, 1_000, 0, 0, Tier::Fast), (Op::Read, 3010, 10_000, 0, 100_000, Tier::Fast)];
         made.file(4, "/ckpt", 1, &fast);
-        let plan = Plan::of(&mut made.recording(), None);
+        let plan = StagePlan::of(&mut made.recording(), None);
         assert!(plan.is_compared && plan.chosen.files == 2, "{plan:?}");
         assert!(near(plan.files[0].seconds, 0.11) && near(plan.files[0].saved, 0.099), "{plan:?}");
         assert!(near(plan.files[1].saved, 0.009), "ten times the bytes take the fast tier ten times as long: {plan:?}");
@@ -468,16 +469,16 @@ mod tests {
         let mut made = twice();
         let epoch = |number, began, ended, open, files| Epoch { number, began, ended, open, files, ..Epoch::default() };
         made.meta.epochs = vec![epoch(1, 1.0, 2.0, false, 40), epoch(2, 2.0, 3.0, true, 10)];
-        let plan = Plan::of(&mut made.recording(), None);
+        let plan = StagePlan::of(&mut made.recording(), None);
         assert!(plan.epochs_found && near(plan.epochs, 1.25), "{plan:?}");
         (made.meta.from, made.meta.until) = (1.0, 1.5);
-        let plan = Plan::of(&mut made.recording(), None);
+        let plan = StagePlan::of(&mut made.recording(), None);
         assert!(near(plan.epochs, 1.0), "a part of an epoch is told as it is: {plan:?}");
     }
 
     #[test]
     fn the_curve_ends_with_all_that_saves_anything() {
-        let plan = Plan::of(&mut twice().recording(), Some(0));
+        let plan = StagePlan::of(&mut twice().recording(), Some(0));
         let last = plan.curve.last().expect("seven");
         assert_eq!((plan.curve.len(), last.files, last.bytes), (7, 2, 1_100_000));
         assert!(near(last.saved, plan.all.saved) && plan.curve.is_sorted_by(|a, b| a.saved <= b.saved));
@@ -488,27 +489,27 @@ mod tests {
     fn a_path_that_has_two_numbers_is_one_file() {
         let mut made = twice();
         made.file(9, "/a", 1, &[(Op::Read, 5000, 100_000, 0, 100_000, Tier::Slow)]);
-        let plan = Plan::of(&mut made.recording(), None);
+        let plan = StagePlan::of(&mut made.recording(), None);
         assert_eq!((plan.all.files, plan.all.bytes), (2, 1_100_000));
     }
 
     #[test]
     fn a_plan_is_read_as_it_was_written() {
-        let plan = Plan::of(&mut twice().recording(), None);
-        assert_eq!(Plan::read(plan.json().as_bytes()), Ok(plan.clone()));
-        let why = |json: &str| Plan::read(json.as_bytes()).expect_err("no plan");
+        let plan = StagePlan::of(&mut twice().recording(), None);
+        assert_eq!(StagePlan::read(plan.json().as_bytes()), Ok(plan.clone()));
+        let why = |json: &str| StagePlan::read(json.as_bytes()).expect_err("no plan");
         assert!(why("{}").contains("no plan") && why("[]").contains("no plan"));
-        assert!(why(&Plan { schema: 9, ..plan.clone() }.json()).contains("plan again"));
+        assert!(why(&StagePlan { schema: 9, ..plan.clone() }.json()).contains("plan again"));
         assert!(why(&plan.json().replace("\"/a\"", "\"a\"")).contains("no path"));
         assert!(why(&plan.json().replace("\"/a\"", "\"/a b\",\"path_escaped\":true")).contains("no path"));
     }
 
     #[test]
     fn nothing_and_nonsense_make_a_plan_too() {
-        let nothing = Plan::of(&mut empty().recording(), None);
-        assert!(nothing.text().starts_with("Nothing was read") && Plan::read(nothing.json().as_bytes()).is_ok());
-        let plan = Plan::of(&mut hostile().recording(), Some(1 << 40));
+        let nothing = StagePlan::of(&mut empty().recording(), None);
+        assert!(nothing.text().starts_with("Nothing was read") && StagePlan::read(nothing.json().as_bytes()).is_ok());
+        let plan = StagePlan::of(&mut hostile().recording(), Some(1 << 40));
         assert!(plan.epochs.is_finite() && plan.all.seconds.is_finite(), "{}", plan.epochs);
-        assert!(Plan::read(plan.json().as_bytes()).is_ok());
+        assert!(StagePlan::read(plan.json().as_bytes()).is_ok());
     }
 }

@@ -179,7 +179,7 @@ pub fn legend(entries: &[(&str, &str)]) -> String {
 }
 
 /// A line of the timeline: its class, its name, bytes per second.
-pub type Course = (&'static str, &'static str, Vec<f64>);
+pub type PlotLine = (&'static str, &'static str, Vec<f64>);
 
 /// Where areas are drawn, and their name.
 #[derive(Clone, Copy, Debug)]
@@ -191,7 +191,7 @@ pub struct Panel<'a> {
 }
 
 /// Stacked areas, the first on top, and a line over them. All have the same number of figures.
-pub fn panel(out: &mut String, axis: &Axis, place: Panel, areas: &[Course; 2], line: Option<&Course>) {
+pub fn panel(out: &mut String, axis: &Axis, place: Panel, areas: &[PlotLine; 2], line: Option<&PlotLine>) {
     let Panel { top, height, name, powers } = place;
     let columns = areas[0].2.len();
     let sum = |at: usize| areas[0].2[at] + areas[1].2[at];

@@ -28,7 +28,7 @@ pub fn rebuild(recording: &mut Recording) {
     if recording.is_whole || traced == 0 {
         return;
     }
-    let mut again = Again::default();
+    let mut again = Rebuild::default();
     recording.calls(Duration::ZERO, Duration::MAX, |call| again.count(call));
     let paths = std::mem::take(&mut recording.paths);
     recording.files = again.files(&paths);
@@ -48,7 +48,7 @@ pub fn rebuild(recording: &mut Recording) {
 }
 
 #[derive(Default)]
-struct Again {
+struct Rebuild {
     records: Vec<(u64, FileRecord)>,
     /// The index of each file in `records`.
     places: HashMap<u64, usize>,
@@ -65,7 +65,7 @@ struct Again {
     until: Duration,
 }
 
-impl Again {
+impl Rebuild {
     fn count(&mut self, traced: &Traced) {
         let Traced { call, ino, handle, process, .. } = *traced;
         let place = *self.places.entry(ino).or_insert_with(|| {

@@ -3,14 +3,14 @@
 use std::time::Duration;
 
 use super::advice;
-use super::calls::{self, Busy, Seen};
+use super::calls::{self, Busy, CallSummary};
 use super::rebuild;
 use super::summary::{
-    Completeness, Cost, Counted, Files, Job, Latency, Moved, Patterns, SizeClass, Spans, Staged, Summary, TierRow,
-    percent, ratio, render_count, seconds_text, share,
+    Completeness, Cost, Counted, Files, Job, LatencyQuantiles, Moved, Patterns, SizeClass, Spans, Staged, Summary,
+    TierRow, percent, ratio, render_count, seconds_text, share,
 };
 use super::totals::{Speeds, Totals};
-use crate::stats::access::{Pattern, SIZE_NAMES};
+use crate::stats::access::{AccessPattern, SIZE_NAMES};
 use crate::stats::counters::{Op, Tier};
 use crate::stats::record::Field;
 use crate::stats::recording::{Meta, RecordedHeat, RecordedOperation, RecordedProcess, RecordedTimeline, Recording};
@@ -158,7 +158,7 @@ fn job(meta: &Meta) -> Job {
     }
 }
 
-fn completeness(recording: &Recording, seen: &Seen) -> Completeness {
+fn completeness(recording: &Recording, seen: &CallSummary) -> Completeness {
     let meta = &recording.meta;
     let opens: Vec<(String, u64)> = meta.io_path.opens.iter().map(|(name, n)| (name.clone(), *n)).collect();
     let other_opens = opens.iter().any(|(name, n)| name != "exact" && *n > 0);
@@ -201,7 +201,7 @@ fn moved(meta: &Meta) -> Moved {
 }
 
 /// The cost for the known processes, and of these only those that moved something, if there are any.
-fn cost(seen: &Seen) -> Option<Cost> {
+fn cost(seen: &CallSummary) -> Option<Cost> {
     let is_known = |busy: &&(u64, Busy)| busy.0 != 0;
     let moved = |busy: &&(u64, Busy)| busy.1.read + busy.1.write > Duration::ZERO;
     let mut counted: Vec<&(u64, Busy)> = seen.busy.iter().collect();
@@ -255,10 +255,10 @@ fn operations(lines: &[RecordedOperation]) -> Vec<Counted> {
     Op::ALL.into_iter().filter_map(of).collect()
 }
 
-fn latency(line: &RecordedOperation) -> Option<Latency> {
+fn latency(line: &RecordedOperation) -> Option<LatencyQuantiles> {
     let figures = line.figures();
     let at = |share: f64| figures.quantile(share).map(|bound| bound.as_secs_f64());
-    Some(Latency {
+    Some(LatencyQuantiles {
         op: line.op,
         tier: line.tier,
         calls: line.calls,
@@ -285,7 +285,7 @@ fn sizes(totals: &Totals) -> Vec<SizeClass> {
 
 fn patterns(totals: &Totals) -> Patterns {
     let [reads, writes] =
-        totals.patterns().map(|counts| Pattern::ALL.map(Pattern::name).into_iter().zip(counts).collect());
+        totals.patterns().map(|counts| AccessPattern::ALL.map(AccessPattern::name).into_iter().zip(counts).collect());
     let get = |field| totals.all.get(field);
     Patterns {
         reads,

@@ -9,10 +9,10 @@ use std::time::Duration;
 use serde::Serialize;
 
 use super::calls::Readers;
-use super::totals::{FileRow, Kind};
+use super::totals::{FileCountRow, FileRow};
 use crate::json;
 use crate::stats::counters::{Op, Tier};
-use crate::stats::plans::Told;
+use crate::stats::plans::RunningPlan;
 use crate::stats::recording::{
     Checkpoint, Epoch, Mark, RecordedFailure, RecordedHeat, RecordedProcess, RecordedTimeline, RecordedWindow,
     TierPlace,
@@ -31,7 +31,7 @@ pub struct Summary {
     pub cost: Option<Cost>,
     pub operations: Vec<Counted>,
     pub failures: Vec<RecordedFailure>,
-    pub latency: Vec<Latency>,
+    pub latency: Vec<LatencyQuantiles>,
     pub sizes: Vec<SizeClass>,
     /// Sizes and strides with their counts, most frequent first.
     pub common_sizes: Vec<(u64, u64)>,
@@ -53,7 +53,7 @@ pub struct Summary {
     pub windows: Vec<RecordedWindow>,
     pub marks: Vec<Mark>,
     /// Staging jobs made from plans.
-    pub plans: Vec<Told>,
+    pub plans: Vec<RunningPlan>,
     pub top: Vec<FileRow>,
 }
 
@@ -170,7 +170,7 @@ pub struct Counted {
 
 /// Seconds within which a share of the calls finished: at most 6.3 % too high.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Latency {
+pub struct LatencyQuantiles {
     pub op: Op,
     pub tier: Tier,
     pub calls: u64,
@@ -208,7 +208,7 @@ pub struct Patterns {
 pub struct Files {
     pub used: u64,
     pub asked: u64,
-    pub kinds: Vec<Kind>,
+    pub kinds: Vec<FileCountRow>,
     pub opens: u64,
     pub tiny_opens: u64,
     pub median: u64,

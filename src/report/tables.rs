@@ -59,11 +59,12 @@ fn write_files(recording: &Recording, out: &mut dyn Outlet) -> Result<(), Parque
         let there = if column.of(&FileRecord::default()).is_some() { "required" } else { "optional" };
         schema.push_str(&format!("{there} int64 {name} (integer(64, false));"));
     }
-    let mut table = Table::new(out, &(schema + "}"))?;
+    let mut table = ParquetTable::new(out, &(schema + "}"))?;
     for file in recording.files.iter().chain(&recording.rest) {
         let record = file.record();
-        let numbers = columns.iter().map(|(_, column)| column.of(&record).map_or(Cell::Nothing, Cell::Number));
-        table.row([Cell::Text(&file.path), Cell::Number(file.ino)].into_iter().chain(numbers))?;
+        let numbers =
+            columns.iter().map(|(_, column)| column.of(&record).map_or(ParquetCell::Nothing, ParquetCell::Number));
+        table.row([ParquetCell::Text(&file.path), ParquetCell::Number(file.ino)].into_iter().chain(numbers))?;
     }
     table.end(recording)
 }
@@ -71,27 +72,27 @@ fn write_files(recording: &Recording, out: &mut dyn Outlet) -> Result<(), Parque
 fn write_calls(recording: &mut Recording, out: &mut dyn Outlet) -> Result<(), ParquetError> {
     let names = Names::take(recording);
     let since = recording.meta.since;
-    let mut table = Table::new(out, CALLS)?;
+    let mut table = ParquetTable::new(out, CALLS)?;
     traced::each(recording, |traced| {
         let call = &traced.call;
         let errno = call.errno.map(|errno| format!("{errno:?}"));
         let (pid, command) = names.process(traced.process);
         let row = [
             // DuckDB can do little with nanoseconds with a time zone; the exact moment is the one since the mount.
-            Cell::Number(since.saturating_add(traced::nanos(call.began)) / 1000),
-            Cell::Number(traced::nanos(call.began)),
-            Cell::Number(traced::nanos(call.took)),
-            Cell::Text(call.op.name()),
-            Cell::Text(call.tier.name()),
-            errno.as_deref().map_or(Cell::Nothing, Cell::Text),
-            Cell::Text(names.path(traced.ino)),
-            Cell::Number(traced.ino),
-            Cell::Number(traced.handle),
-            Cell::Number(call.offset),
-            Cell::Number(call.bytes),
-            if pid == OF_UNKNOWN { Cell::Nothing } else { Cell::Number(pid.into()) },
-            Cell::Text(command),
-            Cell::Number(traced.thread.into()),
+            ParquetCell::Number(since.saturating_add(traced::nanos(call.began)) / 1000),
+            ParquetCell::Number(traced::nanos(call.began)),
+            ParquetCell::Number(traced::nanos(call.took)),
+            ParquetCell::Text(call.op.name()),
+            ParquetCell::Text(call.tier.name()),
+            errno.as_deref().map_or(ParquetCell::Nothing, ParquetCell::Text),
+            ParquetCell::Text(names.path(traced.ino)),
+            ParquetCell::Number(traced.ino),
+            ParquetCell::Number(traced.handle),
+            ParquetCell::Number(call.offset),
+            ParquetCell::Number(call.bytes),
+            if pid == OF_UNKNOWN { ParquetCell::Nothing } else { ParquetCell::Number(pid.into()) },
+            ParquetCell::Text(command),
+            ParquetCell::Number(traced.thread.into()),
         ];
         table.row(row).map_err(as_io)
     })?;
@@ -105,7 +106,7 @@ fn as_io(error: ParquetError) -> io::Error {
     }
 }
 
-enum Cell<'a> {
+enum ParquetCell<'a> {
     Number(u64),
     Text(&'a str),
     /// For optional columns.
@@ -120,31 +121,31 @@ struct Cells {
     there: Vec<i16>,
 }
 
-struct Table<'a> {
+struct ParquetTable<'a> {
     out: SerializedFileWriter<&'a mut dyn Outlet>,
     columns: Vec<Cells>,
     rows: usize,
 }
 
-impl<'a> Table<'a> {
+impl<'a> ParquetTable<'a> {
     fn new(out: &'a mut dyn Outlet, schema: &str) -> Result<Self, ParquetError> {
         let schema = Arc::new(parse_message_type(schema)?);
         let columns = schema.get_fields().iter().map(|_| Cells::default()).collect();
         let level = ZstdLevel::try_new(3)?;
         let properties = WriterProperties::builder().set_compression(Compression::ZSTD(level)).build();
         let out = SerializedFileWriter::new(out, schema, Arc::new(properties))?;
-        Ok(Table { out, columns, rows: 0 })
+        Ok(ParquetTable { out, columns, rows: 0 })
     }
 
     /// Adds a row: a cell for each column.
-    fn row<'c>(&mut self, row: impl IntoIterator<Item = Cell<'c>>) -> Result<(), ParquetError> {
+    fn row<'c>(&mut self, row: impl IntoIterator<Item = ParquetCell<'c>>) -> Result<(), ParquetError> {
         for (cells, cell) in self.columns.iter_mut().zip(row) {
-            cells.there.push(i16::from(!matches!(cell, Cell::Nothing)));
+            cells.there.push(i16::from(!matches!(cell, ParquetCell::Nothing)));
             match cell {
                 // The same bits: the schema says that they are unsigned.
-                Cell::Number(number) => cells.numbers.push(number as i64),
-                Cell::Text(text) => cells.texts.push(text.into()),
-                Cell::Nothing => {}
+                ParquetCell::Number(number) => cells.numbers.push(number as i64),
+                ParquetCell::Text(text) => cells.texts.push(text.into()),
+                ParquetCell::Nothing => {}
             }
         }
         self.rows += 1;
@@ -234,11 +235,13 @@ mod tests {
     #[test]
     fn rows_go_out_in_groups() {
         let mut out = Memory(vec![Default::default()]);
-        let mut table =
-            Table::new(&mut out, "message t { required int64 a; optional binary b (string); }").expect("a table");
+        let mut table = ParquetTable::new(&mut out, "message t { required int64 a; optional binary b (string); }")
+            .expect("a table");
         for n in 0..ROWS as u64 + 10 {
             let text = n.to_string();
-            table.row([Cell::Number(n), if n % 2 == 0 { Cell::Nothing } else { Cell::Text(&text) }]).expect("a row");
+            table
+                .row([ParquetCell::Number(n), if n % 2 == 0 { ParquetCell::Nothing } else { ParquetCell::Text(&text) }])
+                .expect("a row");
         }
         table.end(&sample::recording()).expect("written");
         let reader = Reader::new(Bytes::from(out.0.remove(0).1)).expect("a table");

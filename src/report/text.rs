@@ -2,7 +2,7 @@
 
 use std::fmt::{Result, Write};
 
-use super::page::{self, Block, Chart, Section, Table};
+use super::page::{self, Chart, PageBlock, Section, Table};
 use super::summary::{Advice, Summary};
 use crate::stats::render::bytes;
 
@@ -69,17 +69,17 @@ fn one(out: &mut String, summary: &Summary, section: &Section) -> Result {
     paragraph(out, &section.lead, 0)?;
     for block in &section.blocks {
         match block {
-            Block::Facts(all) => {
+            PageBlock::Facts(all) => {
                 writeln!(out)?;
                 facts(out, all)?;
             }
-            Block::Table(all) => {
+            PageBlock::Table(all) => {
                 writeln!(out)?;
                 table(out, all)?;
             }
-            Block::Chart(Chart::Timeline) => courses(out, summary)?,
+            PageBlock::Chart(Chart::Timeline) => courses(out, summary)?,
             // The tables beside it have the figures.
-            Block::Chart(_) => {}
+            PageBlock::Chart(_) => {}
         }
     }
     Ok(())

@@ -7,7 +7,7 @@ use std::time::Duration;
 use serde::Serialize;
 
 use crate::error::Errno;
-use crate::stats::access::Pattern;
+use crate::stats::access::AccessPattern;
 use crate::stats::counters::Op;
 use crate::stats::record::{Field, FileRecord, failure};
 
@@ -30,7 +30,7 @@ pub struct Totals {
     pub used: u64,
     /// Other files that were asked about: directories, and files that were only looked up.
     pub asked: u64,
-    pub kinds: Vec<Kind>,
+    pub kinds: Vec<FileCountRow>,
     pub common_sizes: Vec<(u64, u64)>,
     pub common_strides: Vec<(u64, u64)>,
     /// Opens, and those of tiny files.
@@ -53,7 +53,7 @@ pub struct Totals {
 
 /// A row of Darshan's file count summary.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct Kind {
+pub struct FileCountRow {
     pub name: &'static str,
     pub files: u64,
     /// Sizes, as far as files were read or written.
@@ -167,7 +167,7 @@ pub fn size(record: &FileRecord) -> u64 {
 impl Totals {
     pub fn new() -> Self {
         Totals {
-            kinds: KINDS.iter().map(|name| Kind { name, ..Kind::default() }).collect(),
+            kinds: KINDS.iter().map(|name| FileCountRow { name, ..FileCountRow::default() }).collect(),
             curve: (0..BOUNDS).map(|at| Band { bound: 1 << (FIRST_BOUND + at as u32), ..Band::default() }).collect(),
             ..Totals::default()
         }
@@ -292,10 +292,10 @@ impl Totals {
     }
 
     /// Calls by pattern: reads, then writes.
-    pub fn patterns(&self) -> [[u64; Pattern::ALL.len()]; 2] {
+    pub fn patterns(&self) -> [[u64; AccessPattern::ALL.len()]; 2] {
         [
-            Pattern::ALL.map(|pattern| self.all.get(Field::ReadPatterns(pattern))),
-            Pattern::ALL.map(|pattern| self.all.get(Field::WritePatterns(pattern))),
+            AccessPattern::ALL.map(|pattern| self.all.get(Field::ReadPatterns(pattern))),
+            AccessPattern::ALL.map(|pattern| self.all.get(Field::WritePatterns(pattern))),
         ]
     }
 }

@@ -29,7 +29,7 @@ pub(super) struct Names {
 
 /// What a reader of a document must know about its gaps.
 #[derive(Debug, Serialize)]
-pub(super) struct Completeness<'a> {
+pub(super) struct Provenance<'a> {
     pub(super) version: &'a str,
     pub(super) host: &'a str,
     pub(super) kernel: &'a str,
@@ -105,9 +105,9 @@ fn time(meta: &Meta) -> (Duration, Duration) {
 }
 
 /// As far as known: damaged blocks are found only when their calls are read.
-pub(super) fn completeness(recording: &Recording) -> Completeness<'_> {
+pub(super) fn completeness(recording: &Recording) -> Provenance<'_> {
     let (meta, (calls_traced, calls_dropped)) = (&recording.meta, recording.traced());
-    Completeness {
+    Provenance {
         version: &meta.version,
         host: &meta.host,
         kernel: &meta.kernel,

@@ -39,7 +39,7 @@ pub enum Way {
 /// A call's class by its position, within one open handle and one direction: exactly one of these.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, EnumCount, IntoStaticStr, VariantArray)]
 #[strum(serialize_all = "snake_case")]
-pub enum Pattern {
+pub enum AccessPattern {
     /// The first one of the handle.
     First,
     /// Begins where the previous one ended.
@@ -54,8 +54,8 @@ pub enum Pattern {
     End,
 }
 
-impl Pattern {
-    pub const ALL: [Pattern; Pattern::COUNT] = *Pattern::VARIANTS.first_chunk().expect("all of them");
+impl AccessPattern {
+    pub const ALL: [AccessPattern; AccessPattern::COUNT] = *AccessPattern::VARIANTS.first_chunk().expect("all of them");
 
     /// The name in reports; stable.
     pub fn name(self) -> &'static str {
@@ -65,8 +65,8 @@ impl Pattern {
 
 /// The classification of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Place {
-    pub pattern: Pattern,
+pub struct AccessClass {
+    pub pattern: AccessPattern,
     /// Darshan's: begins after the last byte of the previous call.
     pub sequential: bool,
     /// Darshan's: begins at the byte right after it.
@@ -111,24 +111,24 @@ impl Cursor {
     }
 
     /// Takes a successful call: `len` bytes from `offset`, begun at `began` and lasting `took`, by one clock.
-    pub fn step(&mut self, way: Way, offset: u64, len: u64, began: Duration, took: Duration) -> Place {
+    pub fn step(&mut self, way: Way, offset: u64, len: u64, began: Duration, took: Duration) -> AccessClass {
         let switched = self.last.is_some_and(|last| last != way);
         self.last = Some(way);
         let track = match way {
             Way::Read => &mut self.reads,
             Way::Write => &mut self.writes,
         };
-        Place { switched, ..track.step(offset, len, began, took) }
+        AccessClass { switched, ..track.step(offset, len, began, took) }
     }
 }
 
 impl Track {
-    fn step(&mut self, offset: u64, len: u64, began: Duration, took: Duration) -> Place {
+    fn step(&mut self, offset: u64, len: u64, began: Duration, took: Duration) -> AccessClass {
         // No file is larger: the kernel's offsets are signed.
         let at = i64::try_from(offset).unwrap_or(i64::MAX);
         let sequential = at > self.last_byte;
         let behind = sequential && at > 0 && self.last_byte != 0;
-        let place = Place {
+        let place = AccessClass {
             pattern: self.pattern(offset, len),
             sequential,
             consecutive: at.checked_sub(1) == Some(self.last_byte),
@@ -144,14 +144,14 @@ impl Track {
         place
     }
 
-    fn pattern(&self, offset: u64, len: u64) -> Pattern {
+    fn pattern(&self, offset: u64, len: u64) -> AccessPattern {
         match len {
-            0 => Pattern::End,
-            _ if !self.any => Pattern::First,
-            _ if offset == self.end => Pattern::Consecutive,
-            _ if self.touched.covers(offset, offset.saturating_add(len)) => Pattern::Again,
-            _ if offset > self.end => Pattern::Forward,
-            _ => Pattern::Backward,
+            0 => AccessPattern::End,
+            _ if !self.any => AccessPattern::First,
+            _ if offset == self.end => AccessPattern::Consecutive,
+            _ if self.touched.covers(offset, offset.saturating_add(len)) => AccessPattern::Again,
+            _ if offset > self.end => AccessPattern::Forward,
+            _ => AccessPattern::Backward,
         }
     }
 }
@@ -193,7 +193,7 @@ mod tests {
     use super::*;
     use Way::{Read, Write};
 
-    fn patterns(calls: &[(Way, u64, u64)]) -> Vec<Pattern> {
+    fn patterns(calls: &[(Way, u64, u64)]) -> Vec<AccessPattern> {
         let mut cursor = Cursor::default();
         let step = |(way, offset, len): &(Way, u64, u64)| {
             cursor.step(*way, *offset, *len, Duration::ZERO, Duration::ZERO).pattern
@@ -212,19 +212,34 @@ mod tests {
     #[test]
     fn a_file_read_to_its_end_is_first_then_consecutive_then_the_end() {
         let found = patterns(&[(Read, 0, 4096), (Read, 4096, 4096), (Read, 8192, 10), (Read, 8202, 0)]);
-        assert_eq!(found, [Pattern::First, Pattern::Consecutive, Pattern::Consecutive, Pattern::End]);
+        assert_eq!(
+            found,
+            [AccessPattern::First, AccessPattern::Consecutive, AccessPattern::Consecutive, AccessPattern::End]
+        );
     }
 
     #[test]
     fn gaps_steps_back_and_repeats_are_told_apart() {
         let found = patterns(&[(Read, 100, 10), (Read, 200, 10), (Read, 105, 2), (Read, 105, 10), (Read, 0, 50)]);
-        assert_eq!(found, [Pattern::First, Pattern::Forward, Pattern::Again, Pattern::Backward, Pattern::Backward]);
+        assert_eq!(
+            found,
+            [
+                AccessPattern::First,
+                AccessPattern::Forward,
+                AccessPattern::Again,
+                AccessPattern::Backward,
+                AccessPattern::Backward
+            ]
+        );
     }
 
     #[test]
     fn reads_and_writes_have_positions_of_their_own() {
         let found = patterns(&[(Write, 0, 10), (Read, 0, 10), (Write, 10, 10), (Read, 10, 10)]);
-        assert_eq!(found, [Pattern::First, Pattern::First, Pattern::Consecutive, Pattern::Consecutive]);
+        assert_eq!(
+            found,
+            [AccessPattern::First, AccessPattern::First, AccessPattern::Consecutive, AccessPattern::Consecutive]
+        );
     }
 
     #[test]

@@ -27,7 +27,7 @@ const DIRECTORY_ITSELF: usize = 96;
 /// Records by inode number.
 #[derive(Debug)]
 pub struct Catalog {
-    shards: [Mutex<Shard>; SHARDS],
+    shards: [Mutex<CatalogShard>; SHARDS],
     directories: Mutex<Directories>,
     /// Bytes that the records of one shard may take.
     limit: usize,
@@ -36,17 +36,17 @@ pub struct Catalog {
 }
 
 #[derive(Debug, Default)]
-struct Shard {
-    pages: HashMap<u64, Page>,
+struct CatalogShard {
+    pages: HashMap<u64, CatalogPage>,
     files: usize,
     bytes: usize,
     /// A scratch buffer for packing.
     spare: Vec<u8>,
 }
 
-/// The entries of [`PAGE`] files, one after another, each preceded by its length. See [`Entry`].
+/// The entries of [`PAGE`] files, one after another, each preceded by its length. See [`CatalogEntry`].
 #[derive(Debug, Default)]
-struct Page {
+struct CatalogPage {
     /// A bit for each file that has an entry.
     present: u64,
     bytes: Vec<u8>,
@@ -68,7 +68,7 @@ struct Rest {
 
 /// The parsed bytes of an entry: the number of its directory plus one, 0 for no path; the length of its name; the name;
 /// the record.
-struct Entry<'a> {
+struct CatalogEntry<'a> {
     directory: Option<usize>,
     name: &'a str,
     record: &'a [u8],
@@ -96,14 +96,14 @@ impl Catalog {
         }
     }
 
-    fn shard(&self, ino: u64) -> &Mutex<Shard> {
+    fn shard(&self, ino: u64) -> &Mutex<CatalogShard> {
         &self.shards[(ino / PAGE) as usize % SHARDS]
     }
 
     /// Merges the counters of a file since its last piece. `path` is used with the first one.
     pub fn add(&self, ino: u64, path: Option<&str>, piece: &FileRecord) {
         let mut shard = self.shard(ino).lock();
-        let Shard { pages, files, bytes, spare } = &mut *shard;
+        let CatalogShard { pages, files, bytes, spare } = &mut *shard;
         let found = pages.get(&(ino / PAGE)).map(|page| page.find(ino)).filter(|place| !place.is_empty());
         spare.clear();
         if found.is_none() && *bytes >= self.limit {
@@ -113,11 +113,11 @@ impl Catalog {
         }
         let page = pages.entry(ino / PAGE).or_insert_with(|| {
             *bytes += PAGE_ITSELF;
-            Page::default()
+            CatalogPage::default()
         });
         if let Some(place) = found {
-            let before = Page::entry(&page.bytes[place.clone()]);
-            let entry = Entry::read(before);
+            let before = CatalogPage::entry(&page.bytes[place.clone()]);
+            let entry = CatalogEntry::read(before);
             spare.extend_from_slice(&before[..before.len() - entry.record.len()]);
             let mut whole = entry.unpacked().unwrap_or_default();
             whole.add(piece);
@@ -147,7 +147,7 @@ impl Catalog {
         let shard = self.shard(ino).lock();
         let page = shard.pages.get(&(ino / PAGE))?;
         let place = page.find(ino);
-        if place.is_empty() { None } else { Entry::read(Page::entry(&page.bytes[place])).unpacked() }
+        if place.is_empty() { None } else { CatalogEntry::read(CatalogPage::entry(&page.bytes[place])).unpacked() }
     }
 
     /// The path under which a file was first seen.
@@ -155,10 +155,10 @@ impl Catalog {
         let shard = self.shard(ino).lock();
         let page = shard.pages.get(&(ino / PAGE))?;
         let place = page.find(ino);
-        if place.is_empty() { None } else { self.path_of(&Entry::read(Page::entry(&page.bytes[place]))) }
+        if place.is_empty() { None } else { self.path_of(&CatalogEntry::read(CatalogPage::entry(&page.bytes[place]))) }
     }
 
-    fn path_of(&self, entry: &Entry<'_>) -> Option<String> {
+    fn path_of(&self, entry: &CatalogEntry<'_>) -> Option<String> {
         let directories = self.directories.lock();
         Some(format!("{}/{}", directories.paths[entry.directory?], entry.name))
     }
@@ -174,7 +174,7 @@ impl Catalog {
             for (number, present, bytes) in pages {
                 let mut bytes = &*bytes;
                 for slot in (0..PAGE).filter(|slot| present >> slot & 1 != 0) {
-                    let entry = Entry::read(take(&mut bytes));
+                    let entry = CatalogEntry::read(take(&mut bytes));
                     let path = self.path_of(&entry);
                     if let Some(record) = entry.unpacked() {
                         look(number * PAGE + slot, path.as_deref(), record);
@@ -229,7 +229,7 @@ fn take<'a>(bytes: &mut &'a [u8]) -> &'a [u8] {
     bytes.split_off(..len).expect("written by this file")
 }
 
-impl Page {
+impl CatalogPage {
     /// Where a file's entry is, with its length; an empty range if it has none yet.
     fn find(&self, ino: u64) -> Range<usize> {
         let slot = ino % PAGE;
@@ -277,13 +277,13 @@ impl Directories {
     }
 }
 
-impl<'a> Entry<'a> {
+impl<'a> CatalogEntry<'a> {
     /// Parses bytes that `add` has written.
     fn read(mut bytes: &'a [u8]) -> Self {
         let mut number = || read_number(&mut bytes).expect("written by this file") as usize;
         let (directory, len) = (number().checked_sub(1), number());
         let (name, record) = bytes.split_at(len);
-        Entry { directory, name: std::str::from_utf8(name).expect("taken from a str"), record }
+        CatalogEntry { directory, name: std::str::from_utf8(name).expect("taken from a str"), record }
     }
 
     fn unpacked(&self) -> Option<FileRecord> {

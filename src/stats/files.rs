@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::access::{Pattern, SIZE_NAMES, SIZES};
+use super::access::{AccessPattern, SIZE_NAMES, SIZES};
 use super::catalog::CatalogExtent;
 use super::counters::Op;
-use super::record::{Common, Field, FileRecord, failed};
+use super::record::{CommonValues, Field, FileRecord, failed};
 use super::render::{bytes, latency};
 use crate::json;
 
@@ -146,10 +146,10 @@ impl ActiveFiles {
 }
 
 /// How a column's value is read from a record.
-type Value = fn(&FileRecord) -> u64;
+type ReadField = fn(&FileRecord) -> u64;
 
 /// The plain numbers of the table, by name.
-const NUMBERS: &[(&str, Value)] = &[
+const NUMBERS: &[(&str, ReadField)] = &[
     ("bytes_read", |r| r.get(Field::BytesRead)),
     ("bytes_written", |r| r.get(Field::BytesWritten)),
     ("end_read", |r| r.get(Field::EndRead)),
@@ -184,7 +184,7 @@ const MOMENTS: &[(&str, Field)] = &[
     ("close_last_us", Field::CloseLast),
 ];
 
-type List = fn(&FileRecord) -> &Common;
+type List = fn(&FileRecord) -> &CommonValues;
 
 const LISTS: &[(&str, List)] = &[("sizes", |r| &r.sizes), ("strides", |r| &r.strides), ("processes", |r| &r.processes)];
 
@@ -249,15 +249,15 @@ impl FileTable {
 
 /// The table, line by line.
 #[derive(Debug)]
-pub struct Lines(Vec<(String, Column)>);
+pub struct FileLines(Vec<(String, FileColumn)>);
 
-impl Default for Lines {
+impl Default for FileLines {
     fn default() -> Self {
-        Lines(columns())
+        FileLines(columns())
     }
 }
 
-impl Lines {
+impl FileLines {
     /// The names of the columns, separated by tabs. Ends with a newline.
     pub fn heading(&self) -> String {
         let mut out = String::new();
@@ -275,35 +275,35 @@ impl Lines {
 
 /// A column of the table that holds numbers.
 #[derive(Clone, Copy, Debug)]
-pub enum Column {
-    Number(Value),
+pub enum FileColumn {
+    Number(ReadField),
     Field(Field),
     Moment(Field),
 }
 
-impl Column {
+impl FileColumn {
     /// `None` for never, which only moments can be.
     pub fn of(self, record: &FileRecord) -> Option<u64> {
         match self {
-            Column::Number(value) => Some(value(record)),
-            Column::Field(field) => Some(record.get(field)),
-            Column::Moment(field) => record.moment(field).map(|moment| moment.as_micros() as u64),
+            FileColumn::Number(value) => Some(value(record)),
+            FileColumn::Field(field) => Some(record.get(field)),
+            FileColumn::Moment(field) => record.moment(field).map(|moment| moment.as_micros() as u64),
         }
     }
 }
 
 /// The columns that hold numbers, by name, in their order; times in nanoseconds, moments in microseconds since the
 /// mount.
-pub fn columns() -> Vec<(String, Column)> {
-    let mut columns: Vec<(String, Column)> = vec![
-        ("opens".to_owned(), Column::Number(FileRecord::opens)),
-        ("errors".to_owned(), Column::Number(FileRecord::failed)),
+pub fn columns() -> Vec<(String, FileColumn)> {
+    let mut columns: Vec<(String, FileColumn)> = vec![
+        ("opens".to_owned(), FileColumn::Number(FileRecord::opens)),
+        ("errors".to_owned(), FileColumn::Number(FileRecord::failed)),
     ];
-    let field = |name: String, field| (name, Column::Field(field));
+    let field = |name: String, field| (name, FileColumn::Field(field));
     columns.extend(Op::ALL.map(|op| field(op.name().to_owned(), Field::Calls(op))));
-    columns.extend(NUMBERS.iter().map(|(name, value)| ((*name).to_owned(), Column::Number(*value))));
+    columns.extend(NUMBERS.iter().map(|(name, value)| ((*name).to_owned(), FileColumn::Number(*value))));
     type Sized = fn(usize) -> Field;
-    type Placed = fn(Pattern) -> Field;
+    type Placed = fn(AccessPattern) -> Field;
     let ways: [(&str, Sized, Sized, Placed); 2] = [
         ("read", Field::ReadSizes, Field::ReadSizeBytes, Field::ReadPatterns),
         ("write", Field::WriteSizes, Field::WriteSizeBytes, Field::WritePatterns),
@@ -311,13 +311,13 @@ pub fn columns() -> Vec<(String, Column)> {
     for (what, count, bytes, pattern) in ways {
         columns.extend((0..SIZES).map(|n| field(format!("{what}s_{}", SIZE_NAMES[n]), count(n))));
         columns.extend((0..SIZES).map(|n| field(format!("{what}_bytes_{}", SIZE_NAMES[n]), bytes(n))));
-        columns.extend(Pattern::ALL.map(|p| field(format!("{what}s_{}", p.name()), pattern(p))));
+        columns.extend(AccessPattern::ALL.map(|p| field(format!("{what}s_{}", p.name()), pattern(p))));
     }
-    columns.extend(MOMENTS.iter().map(|(name, field)| ((*name).to_owned(), Column::Moment(*field))));
+    columns.extend(MOMENTS.iter().map(|(name, field)| ((*name).to_owned(), FileColumn::Moment(*field))));
     columns
 }
 
-fn header(out: &mut String, columns: &[(String, Column)]) -> Result {
+fn header(out: &mut String, columns: &[(String, FileColumn)]) -> Result {
     out.push_str("path");
     columns.iter().try_for_each(|(name, _)| write!(out, "\t{name}"))?;
     LISTS.iter().try_for_each(|(name, _)| write!(out, "\t{name}"))?;
@@ -325,7 +325,7 @@ fn header(out: &mut String, columns: &[(String, Column)]) -> Result {
     Ok(())
 }
 
-fn row(out: &mut String, columns: &[(String, Column)], path: &str, record: &FileRecord) -> Result {
+fn row(out: &mut String, columns: &[(String, FileColumn)], path: &str, record: &FileRecord) -> Result {
     out.push_str(path);
     for (_, column) in columns {
         match column.of(record) {

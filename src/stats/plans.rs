@@ -40,7 +40,7 @@ pub struct Spent {
 
 /// A plan being carried out.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Told {
+pub struct RunningPlan {
     /// The number of its staging job.
     pub job: u64,
     pub files: u64,
@@ -51,17 +51,17 @@ pub struct Told {
 
 /// Paths, by their hashes.
 #[derive(Clone, Debug, Default)]
-pub struct Paths(Arc<HashSet<u64>>);
+pub struct PathHashes(Arc<HashSet<u64>>);
 
 /// The plans of a mount.
 #[derive(Debug, Default)]
-pub struct Plans(Mutex<VecDeque<Plan>>);
+pub struct Plans(Mutex<VecDeque<WatchedPlan>>);
 
 #[derive(Debug)]
-struct Plan {
+struct WatchedPlan {
     job: u64,
     promise: Promise,
-    paths: Paths,
+    paths: PathHashes,
     /// What had been spent on its files when the job ended.
     before: Option<Spent>,
 }
@@ -84,7 +84,7 @@ impl Spent {
     }
 }
 
-impl Told {
+impl RunningPlan {
     /// How many epochs were read since, and the time each of them spent; `None`: less than a tenth of an epoch.
     pub fn measured(&self) -> Option<(f64, Duration)> {
         let since = self.since?;
@@ -93,7 +93,7 @@ impl Told {
     }
 }
 
-impl Paths {
+impl PathHashes {
     /// Whether a path is one of them. `path`: from the mount's root, escaped.
     pub fn has(&self, path: &str) -> bool {
         self.0.contains(&xxh3_64(path.as_bytes()))
@@ -112,7 +112,7 @@ impl Plans {
 
     /// Begins a job that was made from a plan.
     pub fn begin<'a>(&self, job: u64, promise: Promise, paths: impl IntoIterator<Item = &'a str>) {
-        let mut plan = Plan { job, promise, paths: Paths::default(), before: None };
+        let mut plan = WatchedPlan { job, promise, paths: PathHashes::default(), before: None };
         plan.paths.add(paths);
         let mut plans = self.0.lock();
         plans.push_back(plan);
@@ -135,26 +135,26 @@ impl Plans {
     }
 
     /// Each job with its paths.
-    pub fn paths(&self) -> Vec<(u64, Paths)> {
+    pub fn paths(&self) -> Vec<(u64, PathHashes)> {
         self.0.lock().iter().map(|plan| (plan.job, plan.paths.clone())).collect()
     }
 
     /// Notes that a job has ended, and what had been spent on its files by then. A job that got more paths meanwhile
     /// continues.
-    pub fn ended(&self, job: u64, paths: &Paths, before: Spent) {
+    pub fn ended(&self, job: u64, paths: &PathHashes, before: Spent) {
         let mut plans = self.0.lock();
-        let is_it = |plan: &&mut Plan| plan.job == job && Arc::ptr_eq(&plan.paths.0, &paths.0);
+        let is_it = |plan: &&mut WatchedPlan| plan.job == job && Arc::ptr_eq(&plan.paths.0, &paths.0);
         if let Some(plan) = plans.iter_mut().find(is_it) {
             plan.before.get_or_insert(before);
         }
     }
 
     /// All plans; `spent` has what was spent on the files of each job until now.
-    pub fn told(&self, spent: &[(u64, Spent)]) -> Vec<Told> {
-        let one = |plan: &Plan| {
+    pub fn told(&self, spent: &[(u64, Spent)]) -> Vec<RunningPlan> {
+        let one = |plan: &WatchedPlan| {
             let now = spent.iter().find(|(job, _)| *job == plan.job).map(|(_, spent)| *spent);
             let since = now.zip(plan.before).map(|(now, before)| now.without(before));
-            Told { job: plan.job, files: plan.paths.0.len() as u64, promise: plan.promise, since }
+            RunningPlan { job: plan.job, files: plan.paths.0.len() as u64, promise: plan.promise, since }
         };
         self.0.lock().iter().map(one).collect()
     }
@@ -208,11 +208,15 @@ mod tests {
 
     #[test]
     fn a_tenth_of_an_epoch_is_the_least_that_tells_anything() {
-        let told = |since| Told { job: 1, files: 1, promise: PROMISE, since };
+        let told = |since| RunningPlan { job: 1, files: 1, promise: PROMISE, since };
         assert_eq!(told(None).measured(), None);
         assert_eq!(told(Some(spent(5, 9, 0))).measured(), None);
         assert!(told(Some(spent(5, 10, 0))).measured().is_some());
-        assert!(Told { promise: Promise::default(), ..told(Some(spent(u64::MAX, u64::MAX, 0))) }.measured().is_some());
+        assert!(
+            RunningPlan { promise: Promise::default(), ..told(Some(spent(u64::MAX, u64::MAX, 0))) }
+                .measured()
+                .is_some()
+        );
     }
 
     #[test]

@@ -12,12 +12,12 @@ use std::time::Duration;
 
 use crate::error::Errno;
 
-use super::access::{Cursor, Pattern, SIZES, Way, size_class};
+use super::access::{AccessPattern, Cursor, SIZES, Way, size_class};
 use super::counters::{Call, Op, Tier, nanos};
 
 /// How two numbers of one file are merged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Merge {
+enum MergeRule {
     Sum,
     Max,
     /// The smaller one that is not 0.
@@ -52,8 +52,8 @@ pub enum Field {
     WriteSizes(usize),
     ReadSizeBytes(usize),
     WriteSizeBytes(usize),
-    ReadPatterns(Pattern),
-    WritePatterns(Pattern),
+    ReadPatterns(AccessPattern),
+    WritePatterns(AccessPattern),
     OpenFirst,
     ReadFirst,
     ReadLast,
@@ -86,7 +86,7 @@ pub enum Field {
 const BLOCK: u64 = 4096;
 
 const OPS: usize = Op::ALL.len();
-const PATTERNS: usize = Pattern::ALL.len();
+const PATTERNS: usize = AccessPattern::ALL.len();
 const BYTES: usize = OPS;
 const READ_SIZES: usize = BYTES + 10;
 const READ_PATTERNS: usize = READ_SIZES + 4 * SIZES;
@@ -140,28 +140,28 @@ impl Field {
 }
 
 /// The fields that are not summed.
-const EXCEPTIONS: [(Field, Merge); 16] = [
-    (Field::OpenFirst, Merge::First),
-    (Field::ReadFirst, Merge::First),
-    (Field::WriteFirst, Merge::First),
-    (Field::CloseFirst, Merge::First),
-    (Field::OpenLast, Merge::Max),
-    (Field::ReadLast, Merge::Max),
-    (Field::WriteLast, Merge::Max),
-    (Field::CloseLast, Merge::Max),
-    (Field::EndRead, Merge::Max),
-    (Field::EndWritten, Merge::Max),
-    (Field::SlowestRead, Merge::Max),
-    (Field::SlowestReadSize, Merge::With),
-    (Field::SlowestWrite, Merge::Max),
-    (Field::SlowestWriteSize, Merge::With),
-    (Field::LastWay, Merge::Last),
-    (Field::Mode, Merge::Last),
+const EXCEPTIONS: [(Field, MergeRule); 16] = [
+    (Field::OpenFirst, MergeRule::First),
+    (Field::ReadFirst, MergeRule::First),
+    (Field::WriteFirst, MergeRule::First),
+    (Field::CloseFirst, MergeRule::First),
+    (Field::OpenLast, MergeRule::Max),
+    (Field::ReadLast, MergeRule::Max),
+    (Field::WriteLast, MergeRule::Max),
+    (Field::CloseLast, MergeRule::Max),
+    (Field::EndRead, MergeRule::Max),
+    (Field::EndWritten, MergeRule::Max),
+    (Field::SlowestRead, MergeRule::Max),
+    (Field::SlowestReadSize, MergeRule::With),
+    (Field::SlowestWrite, MergeRule::Max),
+    (Field::SlowestWriteSize, MergeRule::With),
+    (Field::LastWay, MergeRule::Last),
+    (Field::Mode, MergeRule::Last),
 ];
 
 /// The rule of each number.
-static RULES: LazyLock<[Merge; FIELDS]> = LazyLock::new(|| {
-    let mut rules = [Merge::Sum; FIELDS];
+static RULES: LazyLock<[MergeRule; FIELDS]> = LazyLock::new(|| {
+    let mut rules = [MergeRule::Sum; FIELDS];
     for (field, rule) in EXCEPTIONS {
         rules[field.index()] = rule;
     }
@@ -171,9 +171,9 @@ static RULES: LazyLock<[Merge; FIELDS]> = LazyLock::new(|| {
 /// How often each of a few values occurred. By Darshan's rule the first 32 different values are counted, the others are
 /// not.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Common(Vec<(u64, u64)>);
+pub struct CommonValues(Vec<(u64, u64)>);
 
-impl Common {
+impl CommonValues {
     const MAX: usize = 32;
 
     /// Counts a value `times` times.
@@ -209,23 +209,23 @@ impl Common {
 pub struct FileRecord {
     numbers: [u64; FIELDS],
     /// Sizes of reads and writes that were not empty.
-    pub sizes: Common,
+    pub sizes: CommonValues,
     /// Gaps, by Darshan's rule.
-    pub strides: Common,
+    pub strides: CommonValues,
     /// Calls that failed, by operation and error number: see [`failure`].
-    pub failures: Common,
+    pub failures: CommonValues,
     /// Opens by process number in the table of processes.
-    pub processes: Common,
+    pub processes: CommonValues,
 }
 
 impl Default for FileRecord {
     fn default() -> Self {
         FileRecord {
             numbers: [0; FIELDS],
-            sizes: Common::default(),
-            strides: Common::default(),
-            failures: Common::default(),
-            processes: Common::default(),
+            sizes: CommonValues::default(),
+            strides: CommonValues::default(),
+            failures: CommonValues::default(),
+            processes: CommonValues::default(),
         }
     }
 }
@@ -387,17 +387,17 @@ impl FileRecord {
         for (index, rule) in RULES.iter().enumerate() {
             let (mine, other) = (&mut self.numbers[index], later.numbers[index]);
             match rule {
-                Merge::Sum => *mine = mine.saturating_add(other),
-                Merge::Max => {
+                MergeRule::Sum => *mine = mine.saturating_add(other),
+                MergeRule::Max => {
                     larger = other > *mine;
                     *mine = other.max(*mine);
                 }
-                Merge::With if larger => *mine = other,
-                Merge::With => {}
-                Merge::First if other != 0 && (*mine == 0 || other < *mine) => *mine = other,
-                Merge::First => {}
-                Merge::Last if other != 0 => *mine = other,
-                Merge::Last => {}
+                MergeRule::With if larger => *mine = other,
+                MergeRule::With => {}
+                MergeRule::First if other != 0 && (*mine == 0 || other < *mine) => *mine = other,
+                MergeRule::First => {}
+                MergeRule::Last if other != 0 => *mine = other,
+                MergeRule::Last => {}
             }
         }
         let lists = [
@@ -470,7 +470,7 @@ impl FileRecord {
             }
         }
         for list in [&mut record.sizes, &mut record.strides, &mut record.failures, &mut record.processes] {
-            let len = usize::try_from(read_number(bytes)?).ok().filter(|len| *len <= Common::MAX)?;
+            let len = usize::try_from(read_number(bytes)?).ok().filter(|len| *len <= CommonValues::MAX)?;
             for _ in 0..len {
                 list.0.push((read_number(bytes)?, read_number(bytes)?));
             }
@@ -544,7 +544,7 @@ mod tests {
     }
 
     fn every_field() -> Vec<Field> {
-        let (sizes, patterns) = (0..SIZES, Pattern::ALL);
+        let (sizes, patterns) = (0..SIZES, AccessPattern::ALL);
         let mut all: Vec<Field> = Op::ALL.map(Field::Calls).into();
         all.extend([Field::BytesRead, Field::BytesWritten, Field::EndRead, Field::EndWritten]);
         all.extend([Field::SequentialReads, Field::SequentialWrites, Field::ConsecutiveReads]);
@@ -642,7 +642,7 @@ mod tests {
 
     #[test]
     fn the_commonest_are_the_first_32_and_of_two_the_larger() {
-        let mut common = Common::default();
+        let mut common = CommonValues::default();
         for value in (1..=40).chain([5, 7, 7, 40]) {
             common.add(value, 1);
         }

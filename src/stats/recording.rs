@@ -86,7 +86,7 @@ pub struct Meta {
     pub epochs: Vec<Epoch>,
     /// Only checkpoints that nobody writes to any more.
     pub checkpoints: Vec<Checkpoint>,
-    pub plans: Vec<plans::Told>,
+    pub plans: Vec<plans::RunningPlan>,
     pub files: catalog::CatalogExtent,
     pub trace: trace::TraceExtent,
 }

@@ -35,7 +35,7 @@ type Operations = Vec<(Op, Tier, OpFigures)>;
 
 /// Figures of a mount at one moment.
 #[derive(Debug, Default)]
-pub struct Figures {
+pub struct MountFigures {
     pub operations: Operations,
     pub processes: Vec<ProcessFigures>,
 }
@@ -43,23 +43,23 @@ pub struct Figures {
 /// All windows and marks of a mount.
 #[derive(Debug)]
 pub struct Windows {
-    open: RwLock<Vec<Open>>,
-    closed: Mutex<Closed>,
+    open: RwLock<Vec<OpenWindow>>,
+    closed: Mutex<ClosedWindows>,
     marks: Mutex<Marks>,
     /// Bytes that the records of a window may take, and also those of all closed ones together.
     memory: usize,
 }
 
 #[derive(Debug)]
-struct Open {
+struct OpenWindow {
     name: String,
     began: Duration,
-    before: Figures,
+    before: MountFigures,
     files: Catalog,
 }
 
 #[derive(Debug, Default)]
-struct Closed {
+struct ClosedWindows {
     windows: VecDeque<Arc<Window>>,
     forgotten: u64,
 }
@@ -122,7 +122,7 @@ impl Windows {
     }
 
     /// Opens a window. `before`: the current figures; the caller has merged all pieces. The error says why not.
-    pub fn start(&self, name: &str, now: Duration, before: Figures) -> Result<(), String> {
+    pub fn start(&self, name: &str, now: Duration, before: MountFigures) -> Result<(), String> {
         let name = checked(name)?;
         let mut open = self.open.write();
         if open.iter().any(|window| window.name == name) {
@@ -131,13 +131,13 @@ impl Windows {
         if open.len() >= OPEN_MAX {
             return Err(format!("{OPEN_MAX} windows are open; stop one"));
         }
-        open.push(Open { name, began: now, before, files: Catalog::new(self.memory) });
+        open.push(OpenWindow { name, began: now, before, files: Catalog::new(self.memory) });
         Ok(())
     }
 
     /// Closes the window of this name, or the one that was opened last. `after` as for [`Windows::start`].
-    pub fn stop(&self, name: Option<&str>, now: Duration, after: Figures) -> Result<Arc<Window>, String> {
-        let Open { name, began, before, files } = {
+    pub fn stop(&self, name: Option<&str>, now: Duration, after: MountFigures) -> Result<Arc<Window>, String> {
+        let OpenWindow { name, began, before, files } = {
             let mut open = self.open.write();
             let at = match name {
                 Some(name) => open.iter().position(|window| window.name == name.trim()),
@@ -180,7 +180,7 @@ impl Windows {
     }
 }
 
-impl Closed {
+impl ClosedWindows {
     fn keep(&mut self, window: Arc<Window>, memory: usize) {
         self.windows.push_back(window);
         if self.windows.len() > CLOSED_MAX {
@@ -359,13 +359,13 @@ mod tests {
     fn windows_nest_overlap_and_hold_what_came_meanwhile() {
         let windows = Windows::new(1 << 20);
         windows.add(1, None, &piece(1));
-        windows.start("outer", seconds(1), Figures::default()).expect("opened");
+        windows.start("outer", seconds(1), MountFigures::default()).expect("opened");
         windows.add(1, None, &piece(2));
-        windows.start(" inner ", seconds(2), Figures::default()).expect("opened");
+        windows.start(" inner ", seconds(2), MountFigures::default()).expect("opened");
         windows.add(2, Some("/f"), &piece(4));
-        let inner = windows.stop(None, seconds(3), Figures::default()).expect("closed");
+        let inner = windows.stop(None, seconds(3), MountFigures::default()).expect("closed");
         windows.add(1, None, &piece(8));
-        let outer = windows.stop(Some("outer"), seconds(9), Figures::default()).expect("closed");
+        let outer = windows.stop(Some("outer"), seconds(9), MountFigures::default()).expect("closed");
         assert_eq!((inner.name.as_str(), opens(&inner), inner.used, inner.lasted()), ("inner", 4, 1, seconds(1)));
         assert_eq!((outer.name.as_str(), opens(&outer), outer.used, outer.lasted()), ("outer", 14, 2, seconds(8)));
         assert!(
@@ -377,10 +377,10 @@ mod tests {
     #[test]
     fn the_table_and_the_json_tell_the_same() {
         let windows = Windows::new(1 << 20);
-        windows.start("epoch 1", seconds(2), Figures::default()).expect("opened");
+        windows.start("epoch 1", seconds(2), MountFigures::default()).expect("opened");
         windows.add(1, Some("/f"), &piece(1));
-        windows.stop(None, seconds(6), Figures::default()).expect("closed");
-        windows.start("rest", seconds(7), Figures::default()).expect("opened");
+        windows.stop(None, seconds(6), MountFigures::default()).expect("closed");
+        windows.start("rest", seconds(7), MountFigures::default()).expect("opened");
         windows.mark("step 100", seconds(8)).expect("marked");
         let overview = windows.overview();
         let text = overview.text(seconds(9));
@@ -396,12 +396,16 @@ mod tests {
     #[test]
     fn what_cannot_be_is_refused_with_the_reason() {
         let windows = Windows::new(1 << 20);
-        let start = |name: &str| windows.start(name, seconds(0), Figures::default());
-        assert!(windows.stop(None, seconds(0), Figures::default()).expect_err("none").contains("no window is open"));
+        let start = |name: &str| windows.start(name, seconds(0), MountFigures::default());
+        assert!(
+            windows.stop(None, seconds(0), MountFigures::default()).expect_err("none").contains("no window is open")
+        );
         start("a").expect("opened");
         assert!(start("a").expect_err("twice").contains("open already"));
         assert!(start(" ").is_err() && start("a\tb").is_err() && start(&"x".repeat(257)).is_err());
-        assert!(windows.stop(Some("b"), seconds(0), Figures::default()).expect_err("another").contains("no window b"));
+        assert!(
+            windows.stop(Some("b"), seconds(0), MountFigures::default()).expect_err("another").contains("no window b")
+        );
         (1..OPEN_MAX).for_each(|n| start(&n.to_string()).expect("opened"));
         assert!(start("more").expect_err("too many").contains("stop one"));
         assert!(windows.mark("", seconds(0)).is_err());
@@ -411,9 +415,9 @@ mod tests {
     fn the_oldest_are_forgotten_and_the_newest_keep_their_files() {
         let windows = Windows::new(4096);
         for n in 0..CLOSED_MAX as u64 + 5 {
-            windows.start("epoch", seconds(n), Figures::default()).expect("opened");
+            windows.start("epoch", seconds(n), MountFigures::default()).expect("opened");
             windows.add(1, Some("/file"), &piece(1));
-            windows.stop(None, seconds(n + 1), Figures::default()).expect("closed");
+            windows.stop(None, seconds(n + 1), MountFigures::default()).expect("closed");
         }
         let overview = windows.overview();
         assert_eq!((overview.closed.len(), overview.forgotten), (CLOSED_MAX, 5));

@@ -8,7 +8,7 @@ use std::time::Duration;
 use dlio_fs::config::{Config, Rules};
 use dlio_fs::error::{Errno, Error, Result as EngineResult};
 use dlio_fs::path::Name;
-use dlio_fs::tiers::disk::faults::{Faults, Tier};
+use dlio_fs::tiers::disk::faults::{Faults, TierName};
 use dlio_fs::tiers::disk::{Dir, Kind, MetadataOrder, NewAttr};
 use dlio_fs::tiers::{self, Cx, Ino, OpenFile, OpenMode, Options, Progress, ROOT, SetAttr, SlowTree, Tiers};
 use rand::SeedableRng;
@@ -62,8 +62,8 @@ impl World {
         options.copy_up_max = COPY_UP_MAX;
         options.rules = rules();
         options.attribute_lifetime_slow = self.believed;
-        let fast = self.faults.wrap(Tier::Fast, self.fast.root());
-        let slow = self.faults.wrap(Tier::Slow, self.slow.root());
+        let fast = self.faults.wrap(TierName::Fast, self.fast.root());
+        let slow = self.faults.wrap(TierName::Slow, self.slow.root());
         let boot = format!("boot-{}", self.boot);
         self.engine = Some(tiers::open(fast, slow, SlowTree::Writable, options, self.clock.clone(), &boot)?);
         Ok(())

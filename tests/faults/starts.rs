@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use dlio_fs::tiers::disk::MetadataOrder;
-use dlio_fs::tiers::disk::faults::Tier;
+use dlio_fs::tiers::disk::faults::TierName;
 
 use crate::engine::World;
 use crate::script::Target;
@@ -27,7 +27,7 @@ fn a_start_asks_for_a_directory_once_and_not_for_each_record() {
         }
     }
     world.stop(None);
-    let asked = |world: &World| world.faults.counts().get(&(Tier::Slow, "stat")).copied().unwrap_or(0);
+    let asked = |world: &World| world.faults.counts().get(&(TierName::Slow, "stat")).copied().unwrap_or(0);
     let before = asked(&world);
     world.start().unwrap();
     let asked = asked(&world) - before;

@@ -15,7 +15,7 @@ use clap::ValueEnum as _;
 use dlio_fs::config::Config;
 use dlio_fs::error::Error;
 use dlio_fs::path::Name;
-use dlio_fs::report::asked::{Asked, Merge, Weigh};
+use dlio_fs::report::asked::{DocumentOptions, Merge, Weigh};
 use dlio_fs::report::formats::Format;
 use dlio_fs::report::outlet::Outlet;
 use dlio_fs::stats::counters::{Call, Op, Tier};
@@ -211,7 +211,7 @@ impl Outlet for Taken {
 
 fn written(recording: &mut Recording, format: Format, merge: Option<Merge>) -> io::Result<Vec<Vec<u8>>> {
     let mut out = Taken::default();
-    format.write(recording, &Asked { weigh: Weigh::Time, split: 2_000, merge }, &mut out)?;
+    format.write(recording, &DocumentOptions { weigh: Weigh::Time, split: 2_000, merge }, &mut out)?;
     Ok(out.0)
 }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
-use dlio_fs::config::{Config, Rule, Rules};
+use dlio_fs::config::{Config, PathRule, Rules};
 use dlio_fs::error::{Errno, Error, Result as EngineResult};
 use dlio_fs::path::{Name, escape};
 use dlio_fs::tiers::disk::sync::{Rank, held};
@@ -172,7 +172,7 @@ fn is_cleaned_up(seed: u64) -> bool {
 
 /// In some cases a part of the files does not pass the fast tier.
 fn rules(seed: u64) -> Rules {
-    let past = Rule { path: "**/*[a-c]*".to_owned(), absorb: Some(false), ..Rule::default() };
+    let past = PathRule { path: "**/*[a-c]*".to_owned(), absorb: Some(false), ..PathRule::default() };
     let rules = if seed % 4 == 3 { vec![past] } else { Vec::new() };
     Rules::new(&Config { promote: stages(seed), rules, ..Config::default() }).expect("a pattern")
 }

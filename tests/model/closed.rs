@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{Sender, channel};
 use std::time::Duration;
 
-use dlio_fs::config::{Config, Rule, Rules, Verify};
+use dlio_fs::config::{Config, PathRule, Rules, Verify};
 use dlio_fs::tiers::disk::sync::{Rank, held};
 use dlio_fs::tiers::disk::{Kind, MetadataOrder, NewAttr, RenameMode};
 use dlio_fs::tiers::{Cx, Evicted, Ino, OpenMode, ROOT, SetAttr, Tiers};
@@ -256,7 +256,7 @@ pub fn what_root_changes_in_closed_directories_arrives() {
 /// What does not fit on the fast tier is in `tmp` on the slow one, and published as it is.
 #[test]
 fn objects_on_the_slow_tier_have_the_modes_of_their_files() {
-    let past = Rule { path: "**".to_owned(), absorb: Some(false), ..Rule::default() };
+    let past = PathRule { path: "**".to_owned(), absorb: Some(false), ..PathRule::default() };
     let past = Config { rules: vec![past], ..Config::default() };
     told(
         |machine| machine.options.rules = Rules::new(&past).unwrap(),

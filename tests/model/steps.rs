@@ -665,8 +665,8 @@ fn a_version_that_is_gone_with_its_copy_is_stood_in_for() {
 /// or deleted. It is let go of with the file's next version, or its end; and who has it open has the bytes.
 #[test]
 fn an_object_that_somebody_takes_out_of_tmp_holds_the_order_until_the_file_is_written_or_removed() {
-    use dlio_fs::config::{Config, Rule, Rules};
-    let past = Rule { path: "past".to_owned(), absorb: Some(false), ..Rule::default() };
+    use dlio_fs::config::{Config, PathRule, Rules};
+    let past = PathRule { path: "past".to_owned(), absorb: Some(false), ..PathRule::default() };
     for end in ["written", "removed", "open"] {
         let (mut machine, cx) = (Machine::new(), Cx::internal());
         machine.options.rules = Rules::new(&Config { rules: vec![past.clone()], ..Config::default() }).unwrap();

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use dlio_fs::config::{Config, Rule, Rules};
+use dlio_fs::config::{Config, PathRule, Rules};
 use dlio_fs::error::{Errno, Error};
 use dlio_fs::path::Name;
 use dlio_fs::stats::queue::EventState;
@@ -905,7 +905,7 @@ fn a_clean_file_that_is_replaced_under_one_of_two_names_stays_clean() {
 #[test]
 fn attributes_of_a_file_on_slow_that_is_written_again_outlive_a_kill() {
     let cx = Cx::internal();
-    let past = Rule { path: "**".to_owned(), absorb: Some(false), ..Rule::default() };
+    let past = PathRule { path: "**".to_owned(), absorb: Some(false), ..PathRule::default() };
     let rules = Rules::new(&Config { rules: vec![past], ..Config::default() }).unwrap();
     for at in 1.. {
         let mut machine = Machine::new();
@@ -938,7 +938,7 @@ fn attributes_of_a_file_on_slow_that_is_written_again_outlive_a_kill() {
 #[test]
 fn a_write_clears_the_privileges_of_a_file_on_slow() {
     let cx = Cx::internal();
-    let past = Rule { path: "**".to_owned(), absorb: Some(false), ..Rule::default() };
+    let past = PathRule { path: "**".to_owned(), absorb: Some(false), ..PathRule::default() };
     let mut machine = Machine::new();
     machine.options.rules = Rules::new(&Config { rules: vec![past], ..Config::default() }).unwrap();
     let engine = machine.open("boot");
@@ -980,7 +980,7 @@ fn a_staged_file_is_written_after_its_name_is_gone() {
 #[test]
 fn the_other_name_of_a_file_that_one_on_slow_replaces_has_one_link_after_a_kill() {
     let cx = Cx::internal();
-    let past = Rule { path: "**".to_owned(), absorb: Some(false), ..Rule::default() };
+    let past = PathRule { path: "**".to_owned(), absorb: Some(false), ..PathRule::default() };
     for at in 1.. {
         let mut machine = Machine::new();
         machine.options.rules = Rules::new(&Config { rules: vec![past.clone()], ..Config::default() }).unwrap();
@@ -1018,7 +1018,7 @@ fn the_other_name_of_a_file_that_one_on_slow_replaces_has_one_link_after_a_kill(
 #[test]
 fn an_empty_version_on_slow_does_not_overtake_after_a_kill() {
     let cx = Cx::internal();
-    let past = Rule { path: "**".to_owned(), absorb: Some(false), ..Rule::default() };
+    let past = PathRule { path: "**".to_owned(), absorb: Some(false), ..PathRule::default() };
     let mut machine = Machine::new();
     machine.options.rules = Rules::new(&Config { rules: vec![past], ..Config::default() }).unwrap();
     machine.slow.observe();

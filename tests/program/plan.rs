@@ -7,8 +7,8 @@ use std::process::{Command, Stdio};
 
 use crate::common::{Mount, pattern, until};
 use crate::needs::{MOUNTS, needs};
-use dlio_fs::report::plan::Plan;
-use dlio_fs::stats::plans::{Spent, Told};
+use dlio_fs::report::plan::StagePlan;
+use dlio_fs::stats::plans::{RunningPlan, Spent};
 use dlio_fs::stats::recording::Recording;
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_dlio-fs");
@@ -48,11 +48,11 @@ fn run(mount: &Mount, code: i32, arguments: &[&str], input: &[u8]) -> String {
     if code == 0 { said } else { told }
 }
 
-fn plan(mount: &Mount, arguments: &[&str]) -> Plan {
-    Plan::read(run(mount, 0, &[&["plan", "--json"], arguments].concat(), b"").as_bytes()).unwrap()
+fn plan(mount: &Mount, arguments: &[&str]) -> StagePlan {
+    StagePlan::read(run(mount, 0, &[&["plan", "--json"], arguments].concat(), b"").as_bytes()).unwrap()
 }
 
-fn told(mount: &Mount) -> Vec<Told> {
+fn told(mount: &Mount) -> Vec<RunningPlan> {
     let bytes = fs::read(mount.at(".dlio/recording")).unwrap();
     Recording::read(vec![Box::new(Cursor::new(bytes))]).unwrap().meta.plans
 }
@@ -119,7 +119,7 @@ fn a_recording_makes_the_same_plan_and_a_list() {
     assert!(told(&mount).is_empty(), "a list promises nothing");
 }
 
-fn paths(plan: &Plan) -> Vec<&String> {
+fn paths(plan: &StagePlan) -> Vec<&String> {
     plan.files.iter().map(|file| &file.path).collect()
 }
 

@@ -5,12 +5,12 @@ use std::path::{Path, PathBuf};
 use bytesize::ByteSize;
 use clap::{Args, ValueEnum};
 
-use super::super::options::Options;
+use super::super::options::MountOptions;
 use super::super::outcome::{Exit, Failure};
 use crate::bench::caches::Caches;
 use crate::bench::results::Results;
 use crate::bench::{markdown, page, text};
-use crate::config::{IoPath, Settings, Sources};
+use crate::config::{IoPath, SettingSources, Settings};
 use crate::error::{Context, Error};
 
 /// The prefix of the temporary directories.
@@ -62,7 +62,7 @@ enum Cold {
 
 /// The checked arguments: everything here can be measured.
 #[derive(Clone, Debug)]
-pub(super) struct Asked {
+pub(super) struct BenchSetup {
     pub(super) fast: PathBuf,
     pub(super) slow: PathBuf,
     pub(super) io: Vec<IoPath>,
@@ -102,12 +102,12 @@ impl Common {
     }
 
     /// Where the results go, checked before anything is measured.
-    pub(super) fn documents(&self) -> Result<Vec<Document>, Failure> {
+    pub(super) fn documents(&self) -> Result<Vec<ResultFile>, Failure> {
         documents(&self.output)
     }
 
     /// Refuses what cannot work.
-    pub(super) fn check(&self) -> Result<Asked, Failure> {
+    pub(super) fn check(&self) -> Result<BenchSetup, Failure> {
         let options = check_options(&self.options)?;
         if let Some(option) = options.iter().find(|option| option.starts_with("io=")) {
             return Err(usage(format!("-o {option}: the I/O paths are what is compared"), "name them with --io"));
@@ -134,14 +134,14 @@ impl Common {
             }
         }
         let (also, options, touch) = (self.also.clone(), self.options.clone(), self.touch.map(|size| size.as_u64()));
-        Ok(Asked { fast: self.fast.clone(), slow: self.slow.clone(), io, options, also, touch })
+        Ok(BenchSetup { fast: self.fast.clone(), slow: self.slow.clone(), io, options, also, touch })
     }
 }
 
 /// The settings in `-o`, checked here: the daemons would find a mistake only when half of the work is done.
 pub(super) fn check_options(options: &[String]) -> Result<Vec<String>, Failure> {
-    let settings = Options::sort(options, false).map_err(Failure::usage)?.settings;
-    let sources = Sources { options: settings.clone(), ..Sources::default() };
+    let settings = MountOptions::sort(options, false).map_err(Failure::usage)?.settings;
+    let sources = SettingSources { options: settings.clone(), ..SettingSources::default() };
     Settings::new(sources, None).map_err(Failure::usage)?;
     Ok(settings)
 }
@@ -207,14 +207,14 @@ pub(super) fn size_text(size: u64) -> String {
 
 /// A file to write the results to.
 #[derive(Debug)]
-pub(super) struct Document {
+pub(super) struct ResultFile {
     pub(super) path: PathBuf,
-    pub(super) kind: Kind,
+    pub(super) kind: ResultFormat,
 }
 
 /// By the file's ending.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum ResultFormat {
     Html,
     Svg,
     Markdown,
@@ -222,38 +222,38 @@ pub(super) enum Kind {
     Text,
 }
 
-pub(super) fn documents(paths: &[PathBuf]) -> Result<Vec<Document>, Failure> {
+pub(super) fn documents(paths: &[PathBuf]) -> Result<Vec<ResultFile>, Failure> {
     let document = |path: &PathBuf| {
         let ending = path.extension().and_then(|ending| ending.to_str()).unwrap_or_default();
-        let kind = Kind::of_ending(ending).ok_or_else(|| {
+        let kind = ResultFormat::of_ending(ending).ok_or_else(|| {
             let what = format!("--output {}: its ending names no format", path.display());
             usage(what, "end it with .html, .svg, .md, .json or .txt")
         })?;
         let dir = path.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
-        directory("--output", dir).map(|_| Document { path: path.clone(), kind })
+        directory("--output", dir).map(|_| ResultFile { path: path.clone(), kind })
     };
     paths.iter().map(document).collect()
 }
 
-impl Kind {
-    fn of_ending(ending: &str) -> Option<Kind> {
+impl ResultFormat {
+    fn of_ending(ending: &str) -> Option<ResultFormat> {
         match ending {
-            "html" | "htm" => Some(Kind::Html),
-            "svg" => Some(Kind::Svg),
-            "md" => Some(Kind::Markdown),
-            "json" => Some(Kind::Json),
-            "txt" => Some(Kind::Text),
+            "html" | "htm" => Some(ResultFormat::Html),
+            "svg" => Some(ResultFormat::Svg),
+            "md" => Some(ResultFormat::Markdown),
+            "json" => Some(ResultFormat::Json),
+            "txt" => Some(ResultFormat::Text),
             _ => None,
         }
     }
 
     pub(super) fn render(self, results: &Results) -> String {
         match self {
-            Kind::Html => page::report(results),
-            Kind::Svg => page::pictures(results),
-            Kind::Markdown => markdown::report(results),
-            Kind::Json => results.json(),
-            Kind::Text => text::report(results, 120),
+            ResultFormat::Html => page::report(results),
+            ResultFormat::Svg => page::pictures(results),
+            ResultFormat::Markdown => markdown::report(results),
+            ResultFormat::Json => results.json(),
+            ResultFormat::Text => text::report(results, 120),
         }
     }
 }

@@ -6,9 +6,9 @@ use clap::Args;
 
 use super::asked::{Common, parse_size, size_text};
 use super::measure::measure;
-use super::plan::{Plan, Room};
-use super::session::{Kind, Place, Session};
-use crate::bench::checkpoint::{Load, PIECE};
+use super::plan::{BenchPlan, Room};
+use super::session::{Place, PlaceKind, Session};
+use crate::bench::checkpoint::{CheckpointLoad, PIECE};
 use crate::bench::data::{Data, sync_dir};
 use crate::bench::devices::Sampler;
 use crate::bench::results::Unit;
@@ -43,8 +43,9 @@ pub(super) struct CheckpointArgs {
 }
 
 pub(super) fn run(args: &CheckpointArgs) -> Outcome {
-    let load = Load { count: args.count as usize, size: args.size, interval: args.interval, fsync: !args.no_fsync };
-    let plan = Plan {
+    let load =
+        CheckpointLoad { count: args.count as usize, size: args.size, interval: args.interval, fsync: !args.no_fsync };
+    let plan = BenchPlan {
         name: "checkpoint",
         runs: args.common.runs(3),
         settings: vec![
@@ -64,7 +65,7 @@ pub(super) fn run(args: &CheckpointArgs) -> Outcome {
     })
 }
 
-fn one(session: &mut Session, place: &Place, run: usize, load: Load, data: &mut Data) -> Result<(), Failure> {
+fn one(session: &mut Session, place: &Place, run: usize, load: CheckpointLoad, data: &mut Data) -> Result<(), Failure> {
     session.cool()?;
     let sampler = session.is_last(run).then(|| session.sample()).transpose()?;
     let mark = |text: String| sampler.iter().for_each(|sampler: &Sampler| sampler.mark(text.clone()));
@@ -74,16 +75,16 @@ fn one(session: &mut Session, place: &Place, run: usize, load: Load, data: &mut 
     if !load.fsync {
         match &place.kind {
             // At the mount's root this covers everything.
-            Kind::Mount(_) => sync_dir(&place.dir)?,
+            PlaceKind::Mount(_) => sync_dir(&place.dir)?,
             _ => load.sync_files(&place.dir)?,
         }
         session.add(&place.name, "until durable", Unit::Seconds, begun.elapsed().as_secs_f64());
     }
-    if let Kind::Mount(mount) = &place.kind {
+    if let PlaceKind::Mount(mount) = &place.kind {
         session.watch_until_safe(mount)?;
         mark("all is on the slow tier".to_owned());
     }
-    if matches!(place.kind, Kind::Mount(_) | Kind::Slow) {
+    if matches!(place.kind, PlaceKind::Mount(_) | PlaceKind::Slow) {
         let took = begun.elapsed().as_secs_f64();
         session.add(&place.name, "until all is on the slow tier", Unit::Seconds, took);
         session.add(&place.name, "slow bandwidth", Unit::Bytes, load.bytes() as f64 / took);

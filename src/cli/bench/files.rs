@@ -4,7 +4,7 @@ use clap::Args;
 
 use super::asked::{Common, parse_size, size_text};
 use super::measure::measure;
-use super::plan::{Plan, Room, SMALL};
+use super::plan::{BenchPlan, Room, SMALL};
 use super::session::{Place, Session};
 use crate::bench::data::{Data, clear, numbered};
 use crate::bench::results::Unit;
@@ -54,7 +54,7 @@ struct Sizes {
 pub(super) fn run(args: &FilesArgs) -> Outcome {
     let [small, entries, listing] = [args.files, args.entries, args.listing].map(|n| n as usize);
     let sizes = Sizes { large: args.size, small, entries };
-    let plan = Plan {
+    let plan = BenchPlan {
         name: "files",
         runs: args.common.runs(5),
         settings: vec![

@@ -14,8 +14,8 @@ use super::asked::{PREFIX, check_options, check_tiers, documents, usage};
 use super::measure::give_out;
 use super::session::{command, results, stage_all, tier};
 use crate::bench::growth::{LINE, Many, PER_DIR, footprint, memory, remove};
-use crate::bench::results::{Results, Table, Tiers, Unit};
-use crate::bench::{Stop, caches, files};
+use crate::bench::results::{MeasuredTiers, ResultTable, Results, Unit};
+use crate::bench::{StopFlag, caches, files};
 use crate::cli::outcome::{Failure, Outcome};
 use crate::cli::progress::Steps;
 use crate::cli::sandbox::{self, Mount, Sandbox};
@@ -96,7 +96,7 @@ pub(super) struct GrowthArgs {
 }
 
 /// The checked arguments.
-struct Asked {
+struct GrowthSetup {
     fast: PathBuf,
     slow: PathBuf,
     /// Ascending.
@@ -109,7 +109,7 @@ struct Asked {
 /// The results so far, and where they are measured.
 struct Growth {
     sandbox: Sandbox,
-    asked: Asked,
+    asked: GrowthSetup,
     /// All mounts use this place, one after the other, each with new tiers.
     mount: Mount,
     steps: Steps,
@@ -141,7 +141,7 @@ pub(super) fn run(args: &GrowthArgs) -> Outcome {
 }
 
 impl GrowthArgs {
-    fn check(&self) -> Result<Asked, Failure> {
+    fn check(&self) -> Result<GrowthSetup, Failure> {
         check_options(&self.options)?;
         check_tiers(&self.fast, &self.slow)?;
         let mut numbers: Vec<_> = self.files.iter().map(|files| *files as usize).collect();
@@ -149,7 +149,7 @@ impl GrowthArgs {
         if let Some(pair) = numbers.windows(2).find(|pair| pair[0] == pair[1]) {
             return Err(usage(format!("--files names {} twice", pair[0]), "name each once"));
         }
-        Ok(Asked {
+        Ok(GrowthSetup {
             fast: self.fast.clone(),
             slow: self.slow.clone(),
             numbers,
@@ -161,7 +161,7 @@ impl GrowthArgs {
 }
 
 impl Growth {
-    fn new(sandbox: &Sandbox, asked: Asked) -> Result<Growth, Failure> {
+    fn new(sandbox: &Sandbox, asked: GrowthSetup) -> Result<Growth, Failure> {
         let dir = |parent: &Path, remedy| sandbox.dir(parent, PREFIX, remedy);
         let remedy = "name a directory that you may write to";
         let (fast, slow) = (dir(&asked.fast, remedy)?, dir(&asked.slow, remedy)?);
@@ -173,7 +173,7 @@ impl Growth {
         Ok(Growth { sandbox: sandbox.clone(), asked, mount, steps, figures: Vec::new() })
     }
 
-    fn stop(&self) -> Stop {
+    fn stop(&self) -> StopFlag {
         self.sandbox.stop().clone()
     }
 
@@ -331,14 +331,14 @@ impl Growth {
 
     fn finish(self) -> Result<Results, Failure> {
         let Growth { asked, figures, .. } = self;
-        let mut table = Table::default();
+        let mut table = ResultTable::default();
         for (case, unit) in CASES {
             for (files, _, figure) in figures.iter().filter(|(_, of, _)| *of == case) {
                 table.add(&place(*files), case, unit, *figure);
             }
         }
         let places: Vec<_> = asked.numbers.iter().map(|files| place(*files)).collect();
-        let tiers = Tiers { fast: tier(&asked.fast)?, slow: tier(&asked.slow)? };
+        let tiers = MeasuredTiers { fast: tier(&asked.fast)?, slow: tier(&asked.slow)? };
         let set: Vec<_> = OPTIONS.iter().map(|option| (*option).to_owned()).chain(asked.options).collect();
         let settings = [
             ("each file", count(LINE.len() as u64, "byte")),

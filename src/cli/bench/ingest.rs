@@ -8,7 +8,7 @@ use clap::{Args, ValueEnum};
 
 use super::asked::{Common, parse_size, size_text, usage};
 use super::measure::measure;
-use super::plan::{Plan, Room};
+use super::plan::{BenchPlan, Room};
 use super::session::{Place, Session, stage_all};
 use crate::bench::pictures::Pictures;
 use crate::bench::reader::{self, Load, Pace};
@@ -48,7 +48,7 @@ pub(super) struct IngestArgs {
     /// Measure only reading, reading and decoding, or steps with and without prefetch (with the largest number of
     /// threads)
     #[arg(long, value_name = "PARTS", value_delimiter = ',', value_enum)]
-    only: Vec<Part>,
+    only: Vec<IngestStep>,
     /// Pictures per step
     #[arg(long, value_name = "N", default_value = "64", value_parser = clap::value_parser!(u32).range(1..))]
     batch: u32,
@@ -61,7 +61,7 @@ pub(super) struct IngestArgs {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum Part {
+enum IngestStep {
     /// Read only
     Read,
     /// Read, decode and resize to 224 x 224
@@ -71,11 +71,11 @@ enum Part {
 }
 
 /// A case and its work.
-type Case = (String, Load);
+type IngestCase = (String, Load);
 
 pub(super) fn run(args: &IngestArgs) -> Outcome {
     let (files, cases) = (args.files as usize, cases(args)?);
-    let parts = args.wants(Part::Prefetch);
+    let parts = args.wants(IngestStep::Prefetch);
     if parts && args.batch > args.files {
         let what = format!("{} files are fewer than a batch of {}", args.files, args.batch);
         return Err(usage(what, "raise --files, lower --batch, or leave the steps out with --only read,decode"));
@@ -92,7 +92,7 @@ pub(super) fn run(args: &IngestArgs) -> Outcome {
     let (size, all) = (args.file_size as usize, args.file_size.saturating_mul(files as u64));
     // For a mount the slow tier has it twice: staged, and not.
     let room = Room { stays: 2 * all, passes: 0, remedy: "ask for less with --files or --file-size" };
-    let plan = Plan { name: "ingest", runs, settings, caches, steps, room };
+    let plan = BenchPlan { name: "ingest", runs, settings, caches, steps, room };
     measure(&args.common, plan, move |session| {
         session.step("drawing pictures")?;
         let pictures = Pictures::draw(files, size, &session.stop())?;
@@ -102,12 +102,12 @@ pub(super) fn run(args: &IngestArgs) -> Outcome {
 }
 
 impl IngestArgs {
-    fn wants(&self, part: Part) -> bool {
+    fn wants(&self, part: IngestStep) -> bool {
         self.only.is_empty() || self.only.contains(&part)
     }
 }
 
-fn cases(args: &IngestArgs) -> Result<Vec<Case>, Failure> {
+fn cases(args: &IngestArgs) -> Result<Vec<IngestCase>, Failure> {
     let mut threads: Vec<usize> = args.threads.iter().map(|threads| usize::from(*threads)).collect();
     threads.sort_unstable();
     if threads.windows(2).any(|pair| pair[0] == pair[1]) {
@@ -115,7 +115,7 @@ fn cases(args: &IngestArgs) -> Result<Vec<Case>, Failure> {
     }
     let most = threads.last().copied().unwrap_or(1);
     let mut cases = Vec::new();
-    for (part, word, decode) in [(Part::Read, "read", false), (Part::Decode, "read and decode", true)] {
+    for (part, word, decode) in [(IngestStep::Read, "read", false), (IngestStep::Decode, "read and decode", true)] {
         let of = |threads: &usize| {
             (
                 format!("{word}, {}", count(*threads as u64, "thread")),
@@ -133,7 +133,7 @@ fn cases(args: &IngestArgs) -> Result<Vec<Case>, Failure> {
         let pace = Pace::Steps { batch: args.batch as usize, compute: args.compute, ahead: ahead as usize };
         (name, Load { threads: most, decode: true, pace })
     };
-    cases.extend([0, args.prefetch].into_iter().filter(|_| args.wants(Part::Prefetch)).map(step));
+    cases.extend([0, args.prefetch].into_iter().filter(|_| args.wants(IngestStep::Prefetch)).map(step));
     Ok(cases)
 }
 
@@ -187,7 +187,13 @@ fn link_all(from: &Path, to: &Path, paths: &[PathBuf]) -> Result<(), Failure> {
     Ok(())
 }
 
-fn one(session: &mut Session, place: &Place, cases: &[Case], paths: &[PathBuf], run: usize) -> Result<(), Failure> {
+fn one(
+    session: &mut Session,
+    place: &Place,
+    cases: &[IngestCase],
+    paths: &[PathBuf],
+    run: usize,
+) -> Result<(), Failure> {
     let paths: Vec<_> = paths.iter().map(|path| place.dir.join(path)).collect();
     // A different order in each run, the same for all places of a run.
     let order = reader::shuffled(&paths, run as u64);

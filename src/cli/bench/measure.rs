@@ -3,8 +3,8 @@
 use std::fs;
 use std::io::{IsTerminal, stdout};
 
-use super::asked::{Common, Document};
-use super::plan::Plan;
+use super::asked::{Common, ResultFile};
+use super::plan::BenchPlan;
 use super::session::Session;
 use crate::bench::results::Results;
 use crate::bench::text;
@@ -16,7 +16,7 @@ use crate::mount;
 /// Makes the places, runs `work`, removes the places, and gives out the results.
 pub(super) fn measure(
     common: &Common,
-    plan: Plan,
+    plan: BenchPlan,
     work: impl FnOnce(&mut Session) -> Result<(), Failure> + Send + 'static,
 ) -> Outcome {
     let documents = common.documents()?;
@@ -33,7 +33,7 @@ pub(super) fn measure(
 }
 
 /// The result of a sandbox; none if it was interrupted.
-pub(super) fn give_out(json: bool, documents: &[Document], results: Option<Results>) -> Outcome {
+pub(super) fn give_out(json: bool, documents: &[ResultFile], results: Option<Results>) -> Outcome {
     match results {
         None => Ok(Exit::Interrupted),
         Some(results) => publish(json, documents, &results).map(|()| Exit::Done),
@@ -41,8 +41,8 @@ pub(super) fn give_out(json: bool, documents: &[Document], results: Option<Resul
 }
 
 /// Writes to standard output and to the requested files. A failure is reported after all were tried.
-pub(super) fn publish(json: bool, documents: &[Document], results: &Results) -> Result<(), Failure> {
-    let write = |document: &Document| {
+pub(super) fn publish(json: bool, documents: &[ResultFile], results: &Results) -> Result<(), Failure> {
+    let write = |document: &ResultFile| {
         let path = &document.path;
         fs::write(path, document.kind.render(results)).at("write", path.display()).map_err(Failure::from)
     };

@@ -6,7 +6,7 @@ use crate::bench::caches::Caches;
 pub(super) const SMALL: usize = 112 << 10;
 
 /// A benchmark that is to be run.
-pub(super) struct Plan {
+pub(super) struct BenchPlan {
     pub(super) name: &'static str,
     pub(super) runs: usize,
     /// Its settings for the user, in order.

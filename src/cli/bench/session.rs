@@ -15,12 +15,12 @@ use super::super::progress::Steps;
 use super::super::sandbox::{Mount, Sandbox};
 use super::super::stage;
 use super::super::talk::{self, Control, Said};
-use super::asked::{Asked, PREFIX, mount_name};
-use super::plan::{Plan, Room};
+use super::asked::{BenchSetup, PREFIX, mount_name};
+use super::plan::{BenchPlan, Room};
 use crate::bench::caches::{self, Caches};
 use crate::bench::devices::{self, Device, Sampler};
-use crate::bench::results::{Course, FORMAT, Machine, Results, Table, Tier, Tiers, Unit};
-use crate::bench::{Stop, data};
+use crate::bench::results::{Course, FORMAT, Machine, MeasuredTiers, ResultTable, Results, TierInfo, Unit};
+use crate::bench::{StopFlag, data};
 use crate::error::{Context, Error, Result};
 use crate::mount;
 
@@ -32,11 +32,11 @@ const EVERY: Duration = Duration::from_millis(100);
 pub(super) struct Place {
     pub(super) name: String,
     pub(super) dir: PathBuf,
-    pub(super) kind: Kind,
+    pub(super) kind: PlaceKind,
 }
 
 #[derive(Clone, Debug)]
-pub(super) enum Kind {
+pub(super) enum PlaceKind {
     Slow,
     Fast,
     Mount(Mount),
@@ -46,28 +46,28 @@ pub(super) enum Kind {
 
 pub(super) struct Session {
     sandbox: Sandbox,
-    plan: Plan,
-    asked: Asked,
+    plan: BenchPlan,
+    asked: BenchSetup,
     pub(super) places: Vec<Place>,
     /// All directories that hold data, for the caches.
     dirs: Vec<PathBuf>,
-    tiers: Tiers,
+    tiers: MeasuredTiers,
     devices: Vec<Device>,
     steps: Steps,
-    table: Table,
+    table: ResultTable,
     courses: Vec<Course>,
 }
 
 impl Session {
     /// Makes the directories. Nothing is mounted yet.
-    pub(super) fn new(sandbox: &Sandbox, asked: Asked, plan: Plan) -> Result<Session, Failure> {
+    pub(super) fn new(sandbox: &Sandbox, asked: BenchSetup, plan: BenchPlan) -> Result<Session, Failure> {
         let remedy = "name a directory that you may write to";
         let dir = |parent: &Path, remedy| sandbox.dir(parent, PREFIX, remedy);
         let (fast, slow) = (dir(&asked.fast, remedy)?, dir(&asked.slow, remedy)?);
         let here = dir(&std::env::temp_dir(), "set TMPDIR to a directory that you may write to")?;
         let mut places = vec![
-            Place { name: "slow".to_owned(), dir: slow.join("native"), kind: Kind::Slow },
-            Place { name: "fast".to_owned(), dir: fast.join("native"), kind: Kind::Fast },
+            Place { name: "slow".to_owned(), dir: slow.join("native"), kind: PlaceKind::Slow },
+            Place { name: "fast".to_owned(), dir: fast.join("native"), kind: PlaceKind::Fast },
         ];
         for io in &asked.io {
             let below = |dir: &Path| dir.join(io.name());
@@ -77,28 +77,28 @@ impl Session {
                 slow: below(&slow),
                 log: below(&here).with_extension("log"),
             };
-            places.push(Place { name: mount_name(*io), dir: mount.mountpoint.clone(), kind: Kind::Mount(mount) });
+            places.push(Place { name: mount_name(*io), dir: mount.mountpoint.clone(), kind: PlaceKind::Mount(mount) });
         }
         let mut dirs = vec![fast, slow];
         for (name, parent) in &asked.also {
             let other = dir(parent, remedy)?;
-            places.push(Place { name: name.clone(), dir: other.join("native"), kind: Kind::Other });
+            places.push(Place { name: name.clone(), dir: other.join("native"), kind: PlaceKind::Other });
             dirs.push(other);
         }
         for place in &places {
             fs::create_dir_all(&place.dir).at("mkdir", place.dir.display())?;
-            if let Kind::Mount(mount) = &place.kind {
+            if let PlaceKind::Mount(mount) = &place.kind {
                 [&mount.fast, &mount.slow].iter().try_for_each(|dir| fs::create_dir(dir).at("mkdir", dir.display()))?;
             }
         }
-        let tiers = Tiers { fast: tier(&asked.fast)?, slow: tier(&asked.slow)? };
+        let tiers = MeasuredTiers { fast: tier(&asked.fast)?, slow: tier(&asked.slow)? };
         let devices = devices::of_tiers(tiers.fast.device.as_deref(), tiers.slow.device.as_deref());
         let steps = Steps::new(plan.runs * places.len() + plan.steps + 1);
-        let (sandbox, table) = (sandbox.clone(), Table::default());
+        let (sandbox, table) = (sandbox.clone(), ResultTable::default());
         Ok(Session { sandbox, plan, asked, places, dirs, tiers, devices, steps, table, courses: Vec::new() })
     }
 
-    pub(super) fn stop(&self) -> Stop {
+    pub(super) fn stop(&self) -> StopFlag {
         self.sandbox.stop().clone()
     }
 
@@ -117,7 +117,7 @@ impl Session {
     pub(super) fn mount(&self) -> Result<(), Failure> {
         for (place, io) in self.places.iter().filter(|place| place.mount().is_some()).zip(&self.asked.io) {
             let options = self.asked.options.iter().cloned().chain([format!("io={}", io.name())]);
-            if let Kind::Mount(mount) = &place.kind {
+            if let PlaceKind::Mount(mount) = &place.kind {
                 self.sandbox.mount(mount, &options.collect::<Vec<_>>())?;
             }
         }
@@ -255,14 +255,14 @@ impl Place {
 
     pub(super) fn mount(&self) -> Option<&Mount> {
         match &self.kind {
-            Kind::Mount(mount) => Some(mount),
+            PlaceKind::Mount(mount) => Some(mount),
             _ => None,
         }
     }
 }
 
 /// Gives a mount a command and waits for it. Returns the last line of the reply.
-pub(super) fn command(mount: &Mount, command: &str, stop: &Stop) -> Result<String, Failure> {
+pub(super) fn command(mount: &Mount, command: &str, stop: &StopFlag) -> Result<String, Failure> {
     let mut control = Control::ask(&mount.mountpoint, command)?;
     loop {
         stop.check()?;
@@ -275,7 +275,7 @@ pub(super) fn command(mount: &Mount, command: &str, stop: &Stop) -> Result<Strin
 }
 
 /// Stages a path, given from the mount's root, and waits. Errors: not everything was staged.
-pub(super) fn stage_all(mount: &Mount, path: &str, stop: &Stop) -> Result<(), Failure> {
+pub(super) fn stage_all(mount: &Mount, path: &str, stop: &StopFlag) -> Result<(), Failure> {
     let said = command(mount, &format!("stage {path}"), stop)?;
     let job = said.strip_prefix("job ").and_then(|job| job.parse::<u64>().ok());
     let job = job.ok_or_else(|| Failure::new(Exit::Failure, format!("the daemon named no job: {said}")))?;
@@ -291,7 +291,7 @@ pub(super) fn stage_all(mount: &Mount, path: &str, stop: &Stop) -> Result<(), Fa
 
 pub(super) fn results(
     bench: &str,
-    tiers: Tiers,
+    tiers: MeasuredTiers,
     settings: Vec<(String, String)>,
     caches: &str,
     rows: Vec<crate::bench::results::Row>,
@@ -303,11 +303,11 @@ pub(super) fn results(
 }
 
 /// The file system and device of a tier.
-pub(super) fn tier(path: &Path) -> Result<Tier> {
+pub(super) fn tier(path: &Path) -> Result<TierInfo> {
     let mounts = mount::mounts()?;
     let found = path.canonicalize().at("find", path.display())?;
     let holder = mount::holder_of(&found, &mounts);
-    Ok(Tier {
+    Ok(TierInfo {
         path: path.display().to_string(),
         file_system: holder.map(|holder| holder.fs_type.clone()).unwrap_or_default(),
         device: holder.and_then(|holder| devices::behind(&holder.source, &holder.device)),

@@ -6,7 +6,7 @@ use clap::Args;
 
 use super::asked::{Common, parse_size, size_text};
 use super::measure::measure;
-use super::plan::{Plan, Room, SMALL};
+use super::plan::{BenchPlan, Room, SMALL};
 use super::session::{Place, Session};
 use crate::bench::data::{Data, numbered};
 use crate::bench::results::Unit;
@@ -39,7 +39,7 @@ pub(super) struct TiersArgs {
 
 pub(super) fn run(args: &TiersArgs) -> Outcome {
     let (size, files) = (args.size, args.files as usize);
-    let plan = Plan {
+    let plan = BenchPlan {
         name: "tiers",
         runs: args.common.runs(3),
         settings: vec![

@@ -14,7 +14,7 @@ use super::asked::{directory, documents, usage};
 use super::measure::publish;
 use super::session;
 use crate::bench::devices::{self, Sampler};
-use crate::bench::results::Tiers;
+use crate::bench::results::MeasuredTiers;
 use crate::cli::duration::parse_duration;
 use crate::cli::outcome::{Exit, Failure, Outcome, complain};
 use crate::cli::sandbox;
@@ -55,7 +55,7 @@ pub(super) struct TraceArgs {
 }
 
 /// Events: the command ended, or a signal came.
-enum News {
+enum LoadMessage {
     Signal(SignalKind),
     Ended(std::io::Result<ExitStatus>),
 }
@@ -64,7 +64,7 @@ pub(super) fn run(args: &TraceArgs) -> Outcome {
     let documents = documents(&args.output)?;
     directory("--fast", &args.fast)?;
     directory("--slow", &args.slow)?;
-    let tiers = Tiers { fast: session::tier(&args.fast)?, slow: session::tier(&args.slow)? };
+    let tiers = MeasuredTiers { fast: session::tier(&args.fast)?, slow: session::tier(&args.slow)? };
     let found = devices::of_tiers(tiers.fast.device.as_deref(), tiers.slow.device.as_deref());
     if found.is_empty() {
         let what = format!("neither {} nor {} is on a block device", args.fast.display(), args.slow.display());
@@ -77,7 +77,7 @@ pub(super) fn run(args: &TraceArgs) -> Outcome {
     }
     let (news, arrived) = mpsc::channel();
     let on_signal = news.clone();
-    let _signals = sandbox::watch_signals(move |kind| on_signal.send(News::Signal(kind)).is_ok())?;
+    let _signals = sandbox::watch_signals(move |kind| on_signal.send(LoadMessage::Signal(kind)).is_ok())?;
     let sampler = Sampler::start(&found, args.every)?;
     let status = match args.command.split_first() {
         None => {
@@ -89,7 +89,7 @@ pub(super) fn run(args: &TraceArgs) -> Outcome {
         Some((program, arguments)) => {
             let mut child = Command::new(program).args(arguments).spawn().at("run", program)?;
             let pid = Pid::from_raw(child.id().cast_signed());
-            std::thread::spawn(move || news.send(News::Ended(child.wait())).is_ok());
+            std::thread::spawn(move || news.send(LoadMessage::Ended(child.wait())).is_ok());
             Some(wait(&arrived, pid)?)
         }
     };
@@ -108,12 +108,12 @@ pub(super) fn run(args: &TraceArgs) -> Outcome {
 }
 
 /// Ctrl-C reaches the command from the terminal; other signals that ask this program to end are passed on.
-fn wait(arrived: &Receiver<News>, pid: Pid) -> Result<ExitStatus, Failure> {
+fn wait(arrived: &Receiver<LoadMessage>, pid: Pid) -> Result<ExitStatus, Failure> {
     loop {
         match arrived.recv() {
-            Ok(News::Signal(kind)) if kind == SignalKind::interrupt() => {}
-            Ok(News::Signal(_)) => drop(kill(pid, Signal::SIGTERM)),
-            Ok(News::Ended(status)) => return status.at("wait for", "the command").map_err(Failure::from),
+            Ok(LoadMessage::Signal(kind)) if kind == SignalKind::interrupt() => {}
+            Ok(LoadMessage::Signal(_)) => drop(kill(pid, Signal::SIGTERM)),
+            Ok(LoadMessage::Ended(status)) => return status.at("wait for", "the command").map_err(Failure::from),
             Err(_) => return Err(Failure::new(Exit::Failure, "the command was lost")),
         }
     }

@@ -23,14 +23,14 @@ const PIECE: usize = 8 << 20;
 const KEEP: u64 = 2;
 
 /// The state of training before a save.
-pub(super) struct Epoch {
+pub(super) struct TrainingState {
     number: u64,
     data: Vec<u8>,
     index: Vec<u8>,
     model: Vec<u8>,
 }
 
-impl Epoch {
+impl TrainingState {
     pub(super) fn new(number: u64) -> Self {
         let mut random = StdRng::seed_from_u64(number);
         let mut bytes = |len| {
@@ -38,7 +38,7 @@ impl Epoch {
             random.fill_bytes(&mut bytes);
             bytes
         };
-        Epoch { number, data: bytes(WEIGHTS), index: bytes(906), model: bytes(MODEL) }
+        TrainingState { number, data: bytes(WEIGHTS), index: bytes(906), model: bytes(MODEL) }
     }
 
     pub(super) fn bytes(&self) -> u64 {

@@ -4,7 +4,7 @@ use serde::Serialize;
 
 /// The result of one check.
 #[derive(Debug, Serialize)]
-pub(super) struct Finding {
+pub(super) struct DoctorFinding {
     pub(super) verdict: Verdict,
     pub(super) about: String,
     pub(super) found: String,
@@ -23,16 +23,16 @@ pub(super) enum Verdict {
     Fail,
 }
 
-impl Finding {
+impl DoctorFinding {
     pub(super) fn ok(about: impl Into<String>, found: impl Into<String>) -> Self {
-        Finding { verdict: Verdict::Ok, about: about.into(), found: found.into(), remedy: None }
+        DoctorFinding { verdict: Verdict::Ok, about: about.into(), found: found.into(), remedy: None }
     }
 
     pub(super) fn warn(about: impl Into<String>, found: impl Into<String>, remedy: impl Into<String>) -> Self {
-        Finding { verdict: Verdict::Warn, remedy: Some(remedy.into()), ..Finding::ok(about, found) }
+        DoctorFinding { verdict: Verdict::Warn, remedy: Some(remedy.into()), ..DoctorFinding::ok(about, found) }
     }
 
     pub(super) fn fail(about: impl Into<String>, found: impl Into<String>, remedy: impl Into<String>) -> Self {
-        Finding { verdict: Verdict::Fail, remedy: Some(remedy.into()), ..Finding::ok(about, found) }
+        DoctorFinding { verdict: Verdict::Fail, remedy: Some(remedy.into()), ..DoctorFinding::ok(about, found) }
     }
 }

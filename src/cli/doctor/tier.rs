@@ -11,7 +11,7 @@ use nix::sys::statfs::{self, FsType, statfs};
 use nix::sys::statvfs::{FsFlags, statvfs};
 use tempfile::TempDir;
 
-use super::finding::Finding;
+use super::finding::DoctorFinding;
 use crate::error::Error;
 use crate::mount;
 use crate::tiers::disk::os::{OsClock, OsDir, XFS_SUPER_MAGIC};
@@ -37,12 +37,12 @@ impl Role {
     }
 }
 
-pub(super) fn examine(role: Role, path: &Path) -> Vec<Finding> {
+pub(super) fn examine(role: Role, path: &Path) -> Vec<DoctorFinding> {
     let asked = path.to_path_buf();
     // The calls may hang on a dead server; then the program ends without waiting for them.
     match mount::within(PATIENCE, move || probe(role, &asked)) {
         Some(findings) => findings,
-        None => vec![Finding::fail(
+        None => vec![DoctorFinding::fail(
             role.about("answers"),
             format!("{} did not answer within {} s", path.display(), PATIENCE.as_secs()),
             "check whether its server or device is up",
@@ -50,25 +50,25 @@ pub(super) fn examine(role: Role, path: &Path) -> Vec<Finding> {
     }
 }
 
-fn probe(role: Role, path: &Path) -> Vec<Finding> {
+fn probe(role: Role, path: &Path) -> Vec<DoctorFinding> {
     if is_on_a_mount_of_ours(path) {
-        let found = format!("{} is on a dlio-fs mount, which would be checked instead of the tier", path.display());
-        let remedy = "if that mount is over the slow tier itself, unmount it first (dlio-fs umount); else name another directory";
-        return vec![Finding::fail(role.about("directory"), found, remedy)];
+        let found = format!("{} is on a dlio-fs mount, which would be tried in place of the tier", path.display());
+        let remedy = "leave that mount first if it is over the slow tier itself (dlio-fs umount), else name another";
+        return vec![DoctorFinding::fail(role.about("directory"), found, remedy)];
     }
     if role == Role::Slow && statvfs(path).is_ok_and(|stat| stat.flags().contains(FsFlags::ST_RDONLY)) {
         let found = format!("{} is on a read-only file system", path.display());
         let remedy = "a mount over it is read-only too; remount it for writing if checkpoints are to go there";
-        return vec![Finding::warn(role.about("directory"), found, remedy), file_system(role, path)];
+        return vec![DoctorFinding::warn(role.about("directory"), found, remedy), file_system(role, path)];
     }
     let trial = match tempfile::Builder::new().prefix(".dlio-fs-doctor-").tempdir_in(path) {
         Ok(trial) => trial,
         Err(e) => {
             let remedy = "name an existing directory that you may write to";
-            return vec![Finding::fail(role.about("directory"), format!("{}: {e}", path.display()), remedy)];
+            return vec![DoctorFinding::fail(role.about("directory"), format!("{}: {e}", path.display()), remedy)];
         }
     };
-    let mut findings = vec![Finding::ok(role.about("directory"), format!("{} can be written", path.display()))];
+    let mut findings = vec![DoctorFinding::ok(role.about("directory"), format!("{} can be written", path.display()))];
     findings.push(file_system(role, path));
     findings.push(owner(role, path));
     match role {
@@ -77,22 +77,22 @@ fn probe(role: Role, path: &Path) -> Vec<Finding> {
     }
     findings.push(space(role, path));
     if let Err(e) = trial.close() {
-        findings.push(Finding::warn(role.about("clean-up"), e.to_string(), "remove .dlio-fs-doctor-* by hand"));
+        findings.push(DoctorFinding::warn(role.about("clean-up"), e.to_string(), "remove .dlio-fs-doctor-* by hand"));
     }
     findings
 }
 
 /// A mount refuses a tier that other users may change.
-fn owner(role: Role, path: &Path) -> Finding {
+fn owner(role: Role, path: &Path) -> DoctorFinding {
     let about = role.about("owner");
     let tier = match role {
-        Role::Fast => mount::Tier::Fast,
-        Role::Slow => mount::Tier::Slow { writable: true },
+        Role::Fast => mount::TrustedTier::Fast,
+        Role::Slow => mount::TrustedTier::Slow { writable: true },
     };
     match mount::check_trust(tier, path, path) {
-        Ok(()) => Finding::ok(about, "nobody else may change what is kept there"),
-        Err(Error::Refused { what, remedy }) => Finding::fail(about, what, remedy),
-        Err(e) => Finding::fail(about, e.to_string(), "check whether its server or device is up"),
+        Ok(()) => DoctorFinding::ok(about, "nobody else may change what is kept there"),
+        Err(Error::Refused { what, remedy }) => DoctorFinding::fail(about, what, remedy),
+        Err(e) => DoctorFinding::fail(about, e.to_string(), "see whether its server or device is up"),
     }
 }
 
@@ -103,29 +103,32 @@ fn is_on_a_mount_of_ours(path: &Path) -> bool {
 }
 
 /// The name of a file system, and in which order it makes names durable.
-fn file_system(role: Role, path: &Path) -> Finding {
+fn file_system(role: Role, path: &Path) -> DoctorFinding {
     let about = role.about("file system");
     let kind = match statfs(path) {
         Ok(stat) => stat.filesystem_type(),
-        Err(errno) => return Finding::fail(about, errno.desc(), "see the kernel log"),
+        Err(errno) => return DoctorFinding::fail(about, errno.desc(), "see the kernel log"),
     };
     let name = name_of(kind);
     match (role, name) {
-        (Role::Fast, "tmpfs") => Finding::warn(
+        (Role::Fast, "tmpfs") => DoctorFinding::warn(
             about,
             "tmpfs: in memory, so its content is lost when the power fails",
             "use a file system on a device (ext4, xfs) for anything that matters",
         ),
-        (_, "FUSE") => Finding::warn(
+        (_, "FUSE") => DoctorFinding::warn(
             about,
             "FUSE: order and durability are up to its daemon",
             "GlusterFS and MooseFS are fine as the slow tier; never use a dlio-fs mount as a tier",
         ),
-        (_, "ext4" | "xfs") => Finding::ok(about, format!("{name}: names become durable in order, many by one fsync")),
-        (Role::Fast, _) => Finding::ok(about, name),
-        (Role::Slow, _) => {
-            Finding::ok(about, format!("{name}: each directory is synced before the next change is published (slower)"))
+        (_, "ext4" | "xfs") => {
+            DoctorFinding::ok(about, format!("{name}: names become durable in order, many by one fsync"))
         }
+        (Role::Fast, _) => DoctorFinding::ok(about, name),
+        (Role::Slow, _) => DoctorFinding::ok(
+            about,
+            format!("{name}: each directory is synced before the next change is published (slower)"),
+        ),
     }
 }
 
@@ -154,7 +157,7 @@ fn name_of(kind: FsType) -> &'static str {
     }
 }
 
-fn xattrs(trial: &TempDir) -> Finding {
+fn xattrs(trial: &TempDir) -> DoctorFinding {
     let about = Role::Fast.about("user xattrs");
     let key = OsStr::new("user.dlio.doctor");
     let path = trial.path().join("xattr");
@@ -163,9 +166,9 @@ fn xattrs(trial: &TempDir) -> Finding {
         .and_then(|()| xattr::get(&path, key))
         .map(|value| value.as_deref() == Some(b"1"));
     match stored {
-        Ok(true) => Finding::ok(about, "kept"),
-        Ok(false) => Finding::fail(about, "accepted but not kept", "use another file system"),
-        Err(e) => Finding::fail(
+        Ok(true) => DoctorFinding::ok(about, "kept"),
+        Ok(false) => DoctorFinding::fail(about, "accepted but not kept", "use another file system"),
+        Err(e) => DoctorFinding::fail(
             about,
             e.to_string(),
             "fingerprints are stored in xattrs: use ext4, xfs or btrfs (tmpfs: Linux 6.6 or later)",
@@ -174,54 +177,54 @@ fn xattrs(trial: &TempDir) -> Finding {
 }
 
 /// The trials of a mount's start, with the same calls.
-fn abilities(trial: &TempDir) -> Vec<Finding> {
+fn abilities(trial: &TempDir) -> Vec<DoctorFinding> {
     let about = Role::Slow.about("abilities");
     let dir = match OsDir::open(trial.path()) {
         Ok(dir) => dir,
-        Err(e) => return vec![Finding::fail(about, e.to_string(), "see the kernel log")],
+        Err(e) => return vec![DoctorFinding::fail(about, e.to_string(), "see the kernel log")],
     };
     let lacking = Abilities::find_out(&dir, &OsClock, PATIENCE / 2, None).lacking();
     if lacking.is_empty() {
-        return vec![Finding::ok(about, "it keeps all attributes of files")];
+        return vec![DoctorFinding::ok(about, "it keeps everything that files have here")];
     }
-    lacking.iter().map(|Lack { what, then }| Finding::warn(about.clone(), format!("no {what}"), *then)).collect()
+    lacking.iter().map(|Lack { what, then }| DoctorFinding::warn(about.clone(), format!("no {what}"), *then)).collect()
 }
 
-fn space(role: Role, path: &Path) -> Finding {
+fn space(role: Role, path: &Path) -> DoctorFinding {
     let about = role.about("space");
     let stat = match statvfs(path) {
         Ok(stat) => stat,
-        Err(errno) => return Finding::fail(about, errno.desc(), "see the kernel log"),
+        Err(errno) => return DoctorFinding::fail(about, errno.desc(), "see the kernel log"),
     };
     let free = stat.blocks_available().saturating_mul(stat.fragment_size());
     let total = stat.blocks().saturating_mul(stat.fragment_size());
     let found = format!("{} of {} free", ByteSize(free), ByteSize(total));
     if stat.flags().contains(FsFlags::ST_RDONLY) {
-        return Finding::fail(about, "mounted read-only", "remount it for writing");
+        return DoctorFinding::fail(about, "mounted read-only", "remount it for writing");
     }
     match role {
-        Role::Fast if free < FAST_LEAST => Finding::warn(
+        Role::Fast if free < FAST_LEAST => DoctorFinding::warn(
             about,
             found,
             "make room for at least one checkpoint, or everything goes at the slow tier's speed",
         ),
-        _ => Finding::ok(about, found),
+        _ => DoctorFinding::ok(about, found),
     }
 }
 
 /// Checks that need both tiers.
-pub(super) fn compare(fast: &Path, slow: &Path) -> Vec<Finding> {
+pub(super) fn compare(fast: &Path, slow: &Path) -> Vec<DoctorFinding> {
     let device = |path: &Path| {
         let path: PathBuf = path.to_path_buf();
         mount::within(PATIENCE, move || path.metadata().map(|m| m.dev()))?.ok()
     };
     match (device(fast), device(slow)) {
-        (Some(a), Some(b)) if a == b => vec![Finding::warn(
+        (Some(a), Some(b)) if a == b => vec![DoctorFinding::warn(
             "tiers",
             "both are on the same file system",
             "that gains neither speed nor safety: put the fast tier on faster storage",
         )],
-        (Some(_), Some(_)) => vec![Finding::ok("tiers", "are on different file systems")],
+        (Some(_), Some(_)) => vec![DoctorFinding::ok("tiers", "are on different file systems")],
         // Already reported.
         _ => Vec::new(),
     }

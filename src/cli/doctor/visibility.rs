@@ -31,7 +31,7 @@ struct Calls {
 }
 
 /// An action of a program.
-struct Step {
+struct ProbeStep {
     what: &'static str,
     /// What is counted.
     op: Op,
@@ -42,7 +42,7 @@ struct Step {
 
 /// The calls made and the calls seen, for one step on one path.
 #[derive(Debug, Serialize)]
-struct Seen {
+struct StepResult {
     what: &'static str,
     op: Op,
     done: Calls,
@@ -54,27 +54,32 @@ struct Seen {
 #[derive(Debug, Serialize)]
 struct Sight {
     io: &'static str,
-    steps: Vec<Seen>,
+    steps: Vec<StepResult>,
     not_seen: Vec<String>,
 }
 
-const STEPS: [Step; 11] = [
-    Step { what: "3 opens", op: Op::Open, exactly: true, run: opens },
-    Step { what: "10 reads of 4 KiB", op: Op::Read, exactly: true, run: |path| reads(path, 10, PAGE, 0) },
-    Step { what: "4 reads of 1 MiB, aligned buffer", op: Op::Read, exactly: true, run: |path| reads(path, 4, MIB, 0) },
-    Step {
+const STEPS: [ProbeStep; 11] = [
+    ProbeStep { what: "3 opens", op: Op::Open, exactly: true, run: opens },
+    ProbeStep { what: "10 reads of 4 KiB", op: Op::Read, exactly: true, run: |path| reads(path, 10, PAGE, 0) },
+    ProbeStep {
+        what: "4 reads of 1 MiB, aligned buffer",
+        op: Op::Read,
+        exactly: true,
+        run: |path| reads(path, 4, MIB, 0),
+    },
+    ProbeStep {
         what: "4 reads of 1 MiB, unaligned buffer",
         op: Op::Read,
         exactly: false,
         run: |path| reads(path, 4, MIB, 16),
     },
-    Step { what: "a file read twice", op: Op::Read, exactly: true, run: twice },
-    Step { what: "2 reads at the end of a file", op: Op::Read, exactly: true, run: at_the_end },
-    Step { what: "50 writes of 86 bytes", op: Op::Write, exactly: true, run: |path| writes(path, 50, 86) },
-    Step { what: "2 writes of 1 MiB", op: Op::Write, exactly: true, run: |path| writes(path, 2, MIB) },
-    Step { what: "2 fsyncs", op: Op::Fsync, exactly: true, run: fsyncs },
-    Step { what: "5 stats of one file", op: Op::Getattr, exactly: false, run: stats },
-    Step { what: "3 lookups of missing names", op: Op::Lookup, exactly: false, run: absent },
+    ProbeStep { what: "a file read twice", op: Op::Read, exactly: true, run: twice },
+    ProbeStep { what: "2 reads at the end of a file", op: Op::Read, exactly: true, run: at_the_end },
+    ProbeStep { what: "50 writes of 86 bytes", op: Op::Write, exactly: true, run: |path| writes(path, 50, 86) },
+    ProbeStep { what: "2 writes of 1 MiB", op: Op::Write, exactly: true, run: |path| writes(path, 2, MIB) },
+    ProbeStep { what: "2 fsyncs", op: Op::Fsync, exactly: true, run: fsyncs },
+    ProbeStep { what: "5 stats of one file", op: Op::Getattr, exactly: false, run: stats },
+    ProbeStep { what: "3 look-ups of missing names", op: Op::Lookup, exactly: false, run: absent },
 ];
 
 fn opens(path: &Path) -> io::Result<Calls> {
@@ -190,8 +195,8 @@ fn look(sandbox: &Sandbox, mount: &Mount, io: IoPath) -> Result<Sight, Failure> 
     mount.unmount()?;
     let steps = STEPS.iter().zip(done).zip(seen);
     let steps = steps.map(|((step, done), seen)| {
-        let Step { what, op, exactly, .. } = *step;
-        Seen { what, op, done, seen, exactly }
+        let ProbeStep { what, op, exactly, .. } = *step;
+        StepResult { what, op, done, seen, exactly }
     });
     Ok(Sight { io: io.name(), steps: steps.collect(), not_seen: recording.meta.io_path.not_seen })
 }
@@ -202,7 +207,7 @@ fn print(sights: &[Sight]) -> Result<(), Failure> {
     say(format_args!("{:<35}{names}", ""))?;
     for (at, step) in STEPS.iter().enumerate() {
         let cell = |sight: &Sight| {
-            let Seen { done, seen, .. } = &sight.steps[at];
+            let StepResult { done, seen, .. } = &sight.steps[at];
             match (done == seen, seen) {
                 (true, _) => format!("{:>14}", "all"),
                 (false, Calls { calls, bytes: 0 }) => format!("{calls:>14}"),

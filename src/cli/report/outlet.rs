@@ -11,17 +11,17 @@ use crate::report::Outlet;
 
 /// The outlet of a document. A file whose name ends in `.gz` is compressed.
 #[derive(Debug)]
-pub(super) struct Files {
+pub(super) struct FileOutlet {
     /// `None`: standard output.
     path: Option<PathBuf>,
     is_dir: bool,
     /// Finished parts.
     parts: u32,
-    part: Part,
+    part: PartFile,
 }
 
 #[derive(Debug)]
-enum Part {
+enum PartFile {
     /// Nothing was written yet, and no file exists.
     None,
     Stdout(BufWriter<io::Stdout>),
@@ -29,10 +29,10 @@ enum Part {
     Packed(GzEncoder<BufWriter<File>>),
 }
 
-impl Files {
+impl FileOutlet {
     /// `is_dir`: the tables go into a directory of that name.
     pub(super) fn new(path: Option<&Path>, is_dir: bool) -> Self {
-        Files { path: path.map(Path::to_path_buf), is_dir, parts: 0, part: Part::None }
+        FileOutlet { path: path.map(Path::to_path_buf), is_dir, parts: 0, part: PartFile::None }
     }
 
     /// Ends the document.
@@ -41,41 +41,41 @@ impl Files {
     }
 
     fn end_part(&mut self) -> io::Result<()> {
-        match std::mem::replace(&mut self.part, Part::None) {
-            Part::None => Ok(()),
-            Part::Stdout(mut out) => out.flush(),
-            Part::Plain(mut out) => out.flush(),
-            Part::Packed(out) => out.finish()?.flush(),
+        match std::mem::replace(&mut self.part, PartFile::None) {
+            PartFile::None => Ok(()),
+            PartFile::Stdout(mut out) => out.flush(),
+            PartFile::Plain(mut out) => out.flush(),
+            PartFile::Packed(out) => out.finish()?.flush(),
         }
     }
 
     fn begin(&mut self, path: &Path) -> io::Result<()> {
         let out = BufWriter::with_capacity(1 << 18, File::create(path)?);
         self.part = match path.extension().is_some_and(|extension| extension == "gz") {
-            true => Part::Packed(GzEncoder::new(out, Compression::fast())),
-            false => Part::Plain(out),
+            true => PartFile::Packed(GzEncoder::new(out, Compression::fast())),
+            false => PartFile::Plain(out),
         };
         Ok(())
     }
 
     /// The current part.
     fn part(&mut self) -> io::Result<&mut dyn Write> {
-        if matches!(self.part, Part::None) {
+        if matches!(self.part, PartFile::None) {
             match self.path.clone() {
-                None => self.part = Part::Stdout(BufWriter::new(io::stdout())),
+                None => self.part = PartFile::Stdout(BufWriter::new(io::stdout())),
                 Some(path) => self.begin(&path)?,
             }
         }
         Ok(match &mut self.part {
-            Part::None => unreachable!("it was begun"),
-            Part::Stdout(out) => out,
-            Part::Plain(out) => out,
-            Part::Packed(out) => out,
+            PartFile::None => unreachable!("it was begun"),
+            PartFile::Stdout(out) => out,
+            PartFile::Plain(out) => out,
+            PartFile::Packed(out) => out,
         })
     }
 }
 
-impl Write for Files {
+impl Write for FileOutlet {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         self.part()?.write_all(bytes).map(|()| bytes.len())
     }
@@ -85,7 +85,7 @@ impl Write for Files {
     }
 }
 
-impl Outlet for Files {
+impl Outlet for FileOutlet {
     /// `run.json` becomes `run-0.json`, and `run-1.json` follows it.
     fn next(&mut self) -> io::Result<()> {
         let Some(path) = self.path.clone() else {
@@ -130,7 +130,7 @@ mod tests {
     fn parts_are_numbered_and_compressed_by_their_name() {
         let dir = tempfile::tempdir().expect("a directory");
         let path = dir.path().join("run.json.gz");
-        let mut out = Files::new(Some(&path), false);
+        let mut out = FileOutlet::new(Some(&path), false);
         out.write_all(b"one").expect("written");
         out.next().expect("another");
         out.write_all(b"two").expect("written");
@@ -149,10 +149,10 @@ mod tests {
     fn nothing_is_made_before_anything_is_written() {
         let dir = tempfile::tempdir().expect("a directory");
         let path = dir.path().join("run.json");
-        Files::new(Some(&path), false).end().expect("ended");
+        FileOutlet::new(Some(&path), false).end().expect("ended");
         assert!(!path.exists());
-        assert!(Files::new(Some(&path), false).table("files").is_err(), "no directory was asked for");
-        assert!(Files::new(None, false).next().expect_err("one").to_string().contains("--output"));
+        assert!(FileOutlet::new(Some(&path), false).table("files").is_err(), "no directory was asked for");
+        assert!(FileOutlet::new(None, false).next().expect_err("one").to_string().contains("--output"));
     }
 
     #[test]

@@ -6,23 +6,23 @@ use std::collections::HashMap;
 
 use serde::Serialize;
 
-use super::look::{Amounts, Dated, Look, Processes};
+use super::look::{Dated, FlowTotals, Look, ProcessTable};
 use crate::stats::files::{ActiveFiles, Activity};
 use crate::stats::status::{Figures, Operation};
 
 /// Between two looks.
 #[derive(Clone, Debug, Default)]
-pub(in crate::cli) struct Change {
+pub(in crate::cli) struct Delta {
     /// Seconds of the mount's clock.
     pub(super) span: f64,
     /// `None`: nothing is counted.
-    pub(super) amounts: Option<Amounts>,
+    pub(super) amounts: Option<FlowTotals>,
     /// Copied to the slow tier, counted or not.
     pub(super) drained: u64,
     /// The operations that were ever called.
     pub(super) operations: Vec<OpChange>,
-    pub(super) files: Vec<Busy>,
-    pub(super) processes: Vec<Busy>,
+    pub(super) files: Vec<ActivityChange>,
+    pub(super) processes: Vec<ActivityChange>,
 }
 
 /// One operation. Times in seconds; a percentile is an upper bound.
@@ -44,7 +44,7 @@ pub(super) struct OpChange {
 
 /// The calls on one file, or of one process.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Busy {
+pub(super) struct ActivityChange {
     /// The path, or a process's command.
     pub(super) name: String,
     pub(super) pid: Option<u64>,
@@ -55,19 +55,19 @@ pub(super) struct Busy {
     pub(super) all: Activity,
 }
 
-impl Change {
+impl Delta {
     /// `None` if the mount's clock has not advanced.
-    pub(in crate::cli) fn between(before: &Look, now: &Look) -> Option<Change> {
+    pub(in crate::cli) fn between(before: &Look, now: &Look) -> Option<Delta> {
         let (total, total_before) = (now.timeline.total(), before.timeline.total());
         let anew = now.stats.mounted_for < before.stats.mounted_for || total.calls < total_before.calls;
         let nothing = Look::default();
-        let (before, total_before) = if anew { (&nothing, Amounts::default()) } else { (before, total_before) };
+        let (before, total_before) = if anew { (&nothing, FlowTotals::default()) } else { (before, total_before) };
         let (span, amounts) = match now.stats.profile {
             true => (now.timeline.until - before.timeline.until, Some(total.since(&total_before))),
             false => (now.stats.mounted_for.as_secs_f64() - before.stats.mounted_for.as_secs_f64(), None),
         };
         let copied = now.stats.pipeline.drained_bytes.saturating_sub(before.stats.pipeline.drained_bytes);
-        (span > 0.0).then(|| Change {
+        (span > 0.0).then(|| Delta {
             span,
             amounts,
             drained: amounts.map_or(copied, |amounts| amounts.drained),
@@ -95,7 +95,7 @@ fn operations(before: &[Operation], now: &[Operation]) -> Vec<OpChange> {
     let nothing = Operation::default();
     let one = |now: &Operation| {
         let before = before.iter().find(|before| before.op == now.op).unwrap_or(&nothing);
-        let latency = Latency::between(&before.all, &now.all);
+        let latency = LatencyBuckets::between(&before.all, &now.all);
         OpChange {
             op: now.op.clone(),
             calls: now.all.calls.saturating_sub(before.all.calls),
@@ -112,17 +112,17 @@ fn operations(before: &[Operation], now: &[Operation]) -> Vec<OpChange> {
 }
 
 /// Calls by powers of two of their duration.
-struct Latency {
+struct LatencyBuckets {
     buckets: Vec<u64>,
     /// The longest call of all.
     max: f64,
 }
 
-impl Latency {
-    fn between(before: &Figures, now: &Figures) -> Latency {
+impl LatencyBuckets {
+    fn between(before: &Figures, now: &Figures) -> LatencyBuckets {
         let pairs = now.latency_log2_us.iter().zip(before.latency_log2_us);
         let buckets = pairs.map(|(now, before)| now.saturating_sub(before)).collect();
-        Latency { buckets, max: now.max.as_secs_f64() }
+        LatencyBuckets { buckets, max: now.max.as_secs_f64() }
     }
 
     /// An upper bound for at least this share of the calls: up to twice too high, never above the longest call.
@@ -141,16 +141,16 @@ impl Latency {
 }
 
 /// Merges files with one path: a file gets a new number after the kernel has forgotten it.
-fn files(before: Option<&Dated<ActiveFiles>>, now: &Dated<ActiveFiles>, anew: bool) -> Vec<Busy> {
+fn files(before: Option<&Dated<ActiveFiles>>, now: &Dated<ActiveFiles>, anew: bool) -> Vec<ActivityChange> {
     let known: HashMap<u64, &Activity> =
         before.into_iter().flat_map(|before| before.table.files.iter().map(|file| (file.ino, &file.sums))).collect();
     let span = span(before.map(|before| before.at), now.at, anew);
-    let (mut all, mut places): (Vec<Busy>, HashMap<&str, usize>) = (Vec::new(), HashMap::new());
+    let (mut all, mut places): (Vec<ActivityChange>, HashMap<&str, usize>) = (Vec::new(), HashMap::new());
     for file in &now.table.files {
         let new = file.sums.since(known.get(&file.ino).copied().unwrap_or(&file.before));
         let place = *places.entry(&file.path).or_insert(all.len());
         if place == all.len() {
-            all.push(Busy { name: file.path.clone(), span, ..Busy::default() });
+            all.push(ActivityChange { name: file.path.clone(), span, ..ActivityChange::default() });
         }
         if span.is_some() {
             all[place].new.add(&new);
@@ -160,14 +160,14 @@ fn files(before: Option<&Dated<ActiveFiles>>, now: &Dated<ActiveFiles>, anew: bo
     all
 }
 
-fn processes(before: Option<&Dated<Processes>>, now: &Dated<Processes>, anew: bool) -> Vec<Busy> {
+fn processes(before: Option<&Dated<ProcessTable>>, now: &Dated<ProcessTable>, anew: bool) -> Vec<ActivityChange> {
     let known: HashMap<u64, &Activity> = before
         .into_iter()
         .flat_map(|before| before.table.processes.iter().map(|process| (process.number, &process.sums)))
         .collect();
     let span = span(before.map(|before| before.at), now.at, anew);
     let nothing = Activity::default();
-    let one = |process: &super::look::Process| Busy {
+    let one = |process: &super::look::ProcessEntry| ActivityChange {
         name: if process.pid.is_some() { process.command.clone() } else { "(not known)".to_owned() },
         pid: process.pid,
         cgroup: process.cgroup.clone(),
@@ -186,7 +186,7 @@ fn span(before: Option<f64>, now: f64, anew: bool) -> Option<f64> {
     before.map(|before| now - before).filter(|span| *span > 0.0)
 }
 
-impl Busy {
+impl ActivityChange {
     pub(super) fn per_second(&self, amount: u64) -> Option<f64> {
         self.span.map(|span| amount as f64 / span)
     }
@@ -202,7 +202,7 @@ pub(super) mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::cli::top::look::{Process, Timeline};
+    use crate::cli::top::look::{FlowTimeline, ProcessEntry};
     use crate::stats::files::ActiveFile;
 
     /// A look at `until` seconds after which so much was read.
@@ -221,7 +221,7 @@ pub(super) mod tests {
         (look.stats.mounted_for, look.stats.profile) = (Duration::from_secs_f64(until), true);
         look.stats.operations = vec![operation];
         look.timeline =
-            Timeline { span: until, until, read_slow: vec![read], calls: vec![calls], ..Timeline::default() };
+            FlowTimeline { span: until, until, read_slow: vec![read], calls: vec![calls], ..FlowTimeline::default() };
         look
     }
 
@@ -238,13 +238,13 @@ pub(super) mod tests {
         Some(Dated { at, table: ActiveFiles { files, known: 9 } })
     }
 
-    fn told(busy: &[Busy]) -> Vec<(&str, u64, Option<f64>)> {
+    fn told(busy: &[ActivityChange]) -> Vec<(&str, u64, Option<f64>)> {
         busy.iter().map(|busy| (&*busy.name, busy.all.bytes(), busy.per_second(busy.new.bytes_read))).collect()
     }
 
     #[test]
     fn two_looks_give_what_came_between_them() {
-        let change = Change::between(&look(10.0, 1000, 100), &look(12.0, 5000, 300)).expect("time went on");
+        let change = Delta::between(&look(10.0, 1000, 100), &look(12.0, 5000, 300)).expect("time went on");
         let amounts = change.amounts.expect("counted");
         assert_eq!((change.span, amounts.read_slow, amounts.read_fast, amounts.calls), (2.0, 4000, 0, 200));
         assert_eq!(change.per_second(amounts.read_slow), 2000.0);
@@ -252,14 +252,14 @@ pub(super) mod tests {
         assert_eq!((read.calls, read.bytes, read.slow_calls, read.all_calls), (200, 4000, 200, 300));
         assert_eq!((read.p50, change.p99("read")), (Some(8e-6), Some(0.003)), "never above the longest call");
         assert_eq!(change.p99("write"), None);
-        assert!(Change::between(&look(10.0, 1, 1), &look(10.0, 2, 2)).is_none(), "the clock stands");
+        assert!(Delta::between(&look(10.0, 1, 1), &look(10.0, 2, 2)).is_none(), "the clock stands");
     }
 
     #[test]
     fn a_percentile_is_of_the_calls_in_between() {
-        let idle = Change::between(&look(10.0, 1000, 100), &look(11.0, 1000, 100)).expect("time went on");
+        let idle = Delta::between(&look(10.0, 1000, 100), &look(11.0, 1000, 100)).expect("time went on");
         assert_eq!((idle.operations[0].p50, idle.p99("read")), (None, None));
-        let latency = |buckets: &[u64]| Latency { buckets: buckets.to_vec(), max: 99.0 };
+        let latency = |buckets: &[u64]| LatencyBuckets { buckets: buckets.to_vec(), max: 99.0 };
         assert_eq!(latency(&[1, 98, 1]).below(0.99), Some(2e-6));
         assert_eq!(latency(&[1, 97, 2]).below(0.99), Some(99.0), "what is in the last bucket is told by the longest");
         assert_eq!(latency(&[]).below(0.5), None);
@@ -272,11 +272,11 @@ pub(super) mod tests {
         now.files = files(4.0, vec![file(1, "/f", 400, 0)]);
         let mut before = look(500.0, 90_000, 9_000);
         before.files = files(500.0, vec![file(1, "/g", 90_000, 0)]);
-        let change = Change::between(&before, &now).expect("its clock went on");
+        let change = Delta::between(&before, &now).expect("its clock went on");
         assert_eq!((change.span, change.amounts.map(|amounts| amounts.read_slow)), (4.0, Some(800)));
         assert_eq!((change.operations[0].calls, told(&change.files)), (20, vec![("/f", 400, Some(100.0))]));
         // It has been there for longer than the one before was, when that was looked at.
-        let change = Change::between(&look(2.0, 90_000, 9_000), &now).expect("its clock went on");
+        let change = Delta::between(&look(2.0, 90_000, 9_000), &now).expect("its clock went on");
         assert_eq!((change.span, change.amounts.map(|amounts| amounts.read_slow)), (4.0, Some(800)));
     }
 
@@ -285,7 +285,7 @@ pub(super) mod tests {
         let (mut before, mut now) = (Look::default(), Look::default());
         (before.stats.mounted_for, now.stats.mounted_for) = (Duration::from_secs(1), Duration::from_secs(3));
         (before.stats.pipeline.drained_bytes, now.stats.pipeline.drained_bytes) = (100, 700);
-        let change = Change::between(&before, &now).expect("time went on");
+        let change = Delta::between(&before, &now).expect("time went on");
         assert_eq!((change.span, change.amounts, change.drained), (2.0, None, 600));
     }
 
@@ -298,13 +298,13 @@ pub(super) mod tests {
         };
         let before = with(10.0, vec![file(1, "/a", 100, 0), file(4, "/d", 70, 0)]);
         let now = with(12.0, vec![file(1, "/b", 300, 0), file(2, "/new", 50, 0), file(3, "/old", 500, 480)]);
-        let change = Change::between(&before, &now).expect("time went on");
+        let change = Delta::between(&before, &now).expect("time went on");
         let wanted = [("/b", 300, Some(100.0)), ("/new", 50, Some(25.0)), ("/old", 500, Some(10.0))];
         assert_eq!(told(&change.files), wanted, "a rename changes nothing");
-        let first = Change::between(&look(10.0, 0, 0), &now).expect("time went on");
+        let first = Delta::between(&look(10.0, 0, 0), &now).expect("time went on");
         assert_eq!(told(&first.files)[0], ("/b", 300, None), "one look gives no rate");
         let twice = with(12.0, vec![file(1, "/a", 300, 0), file(5, "/a", 40, 0)]);
-        let change = Change::between(&before, &twice).expect("time went on");
+        let change = Delta::between(&before, &twice).expect("time went on");
         assert_eq!(told(&change.files), [("/a", 340, Some(120.0))], "one path is one file");
     }
 
@@ -312,18 +312,18 @@ pub(super) mod tests {
     fn a_process_is_known_by_its_number() {
         let with = |until: f64, bytes: u64| {
             let mut look = look(until, 0, 0);
-            let process = |number, pid| Process {
+            let process = |number, pid| ProcessEntry {
                 number,
                 pid,
                 command: "python3".into(),
                 sums: sums(bytes),
-                ..Process::default()
+                ..ProcessEntry::default()
             };
             let processes = vec![process(0, None), process(bytes, Some(7))];
-            look.processes = Some(Dated { at: until, table: Processes { processes } });
+            look.processes = Some(Dated { at: until, table: ProcessTable { processes } });
             look
         };
-        let change = Change::between(&with(1.0, 100), &with(3.0, 500)).expect("time went on");
+        let change = Delta::between(&with(1.0, 100), &with(3.0, 500)).expect("time went on");
         // Another one with the same pid.
         assert_eq!(told(&change.processes), [("(not known)", 500, Some(200.0)), ("python3", 500, Some(250.0))]);
         assert_eq!(change.processes[1].busy(), Some(0.25));

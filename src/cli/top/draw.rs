@@ -15,12 +15,12 @@ use ratatui::widgets::{Block, Clear, Paragraph, Widget, Wrap};
 use super::look::{Look, word};
 use super::shown;
 use super::state::{State, silence};
-use super::table::{self, Cell, Column, Kind, View};
+use super::table::{self, ColumnKind, TopView, ViewCell, ViewColumn};
 use crate::stats::recording::Checkpoint;
 use crate::stats::render::{count, seconds};
 use crate::stats::status::TierSpace;
 
-/// The flows, as [`super::look::Timeline::flows`] has them.
+/// The flows, as [`super::look::FlowTimeline::flows`] has them.
 const FLOWS: [(&str, Color); 5] = [
     ("read fast", Color::Cyan),
     ("read slow", Color::Blue),
@@ -332,7 +332,7 @@ impl Page<'_> {
                 false => Style::new(),
             };
             let cells = places.iter().zip(&widths).map(|(at, width)| {
-                let Cell { text, .. } = &row.cells[*at];
+                let ViewCell { text, .. } = &row.cells[*at];
                 fit(text, columns[*at].kind, *width)
             });
             self.line(Line::styled(cells.collect::<Vec<_>>().join(" "), style));
@@ -343,7 +343,7 @@ impl Page<'_> {
     }
 
     /// Highlights the column of the order.
-    fn headings(&mut self, columns: &[Column], places: &[usize], widths: &[usize], sorted: usize) {
+    fn headings(&mut self, columns: &[ViewColumn], places: &[usize], widths: &[usize], sorted: usize) {
         let plain = Style::new().add_modifier(Modifier::REVERSED);
         let chosen =
             self.theme.of(Color::Cyan).add_modifier(Modifier::REVERSED | Modifier::BOLD | Modifier::UNDERLINED);
@@ -359,7 +359,7 @@ impl Page<'_> {
     /// The names of the tables, the key of each underlined.
     fn tabs(&mut self, state: &State, shown: usize) {
         let mut spans: Vec<Span<'_>> = Vec::new();
-        for view in View::ALL {
+        for view in TopView::ALL {
             let (title, key) = view.title();
             let style = if view == state.view {
                 Style::new().add_modifier(Modifier::BOLD | Modifier::REVERSED)
@@ -385,9 +385,9 @@ impl Page<'_> {
 /// Why a table has no rows.
 fn nothing(state: &State) -> &'static str {
     match state.view {
-        _ if !state.filter.is_empty() => "no row contains this text; Esc shows all",
-        View::Queue => "nothing is pending",
-        _ if state.change.is_none() => "rates appear after the second interval",
+        _ if !state.filter.is_empty() => "no row has that; Esc shows all",
+        TopView::Queue => "nothing is pending",
+        _ if state.change.is_none() => "rates come with the second look",
         _ => "nothing yet",
     }
 }
@@ -455,10 +455,10 @@ fn gauge(share: f64, width: usize) -> (String, String) {
     ("█".repeat(full), "░".repeat(width - full))
 }
 
-fn widths(columns: &[Column], places: &[usize], width: u16) -> Vec<usize> {
+fn widths(columns: &[ViewColumn], places: &[usize], width: u16) -> Vec<usize> {
     let mut widths: Vec<usize> = places.iter().map(|at| usize::from(columns[*at].width)).collect();
     let used: usize = widths.iter().sum::<usize>() + widths.len().saturating_sub(1);
-    let grows = places.last().is_some_and(|at| columns[*at].kind == Kind::Path);
+    let grows = places.last().is_some_and(|at| columns[*at].kind == ColumnKind::Path);
     if let (Some(last), true) = (widths.last_mut(), grows) {
         *last += usize::from(width).saturating_sub(used);
     }
@@ -466,11 +466,11 @@ fn widths(columns: &[Column], places: &[usize], width: u16) -> Vec<usize> {
 }
 
 /// A text in a column of its kind.
-fn fit(text: &str, kind: Kind, width: usize) -> String {
+fn fit(text: &str, kind: ColumnKind, width: usize) -> String {
     match kind {
-        Kind::Number | Kind::Order => format!("{text:>width$.width$}"),
-        Kind::Text => format!("{text:<width$.width$}"),
-        Kind::Path => format!("{:<width$}", shown::end_of(text, width)),
+        ColumnKind::Number | ColumnKind::Order => format!("{text:>width$.width$}"),
+        ColumnKind::Text => format!("{text:<width$.width$}"),
+        ColumnKind::Path => format!("{:<width$}", shown::end_of(text, width)),
     }
 }
 
@@ -514,7 +514,7 @@ mod tests {
     use ratatui::crossterm::event::KeyCode;
 
     use super::*;
-    use crate::cli::top::look::{Dated, Process, Processes};
+    use crate::cli::top::look::{Dated, ProcessEntry, ProcessTable};
     use crate::stats::counters::BUCKETS;
     use crate::stats::files::{ActiveFile, ActiveFiles, Activity};
     use crate::stats::queue::{PendingEvent, Queue};
@@ -554,8 +554,9 @@ mod tests {
             }
         });
         look.files = Some(Dated { at: until as f64, table: ActiveFiles { files: files.collect(), known: 1_300_000 } });
-        let process = Process { number: 1, pid: Some(4711), command: "python3".into(), sums, ..Process::default() };
-        look.processes = Some(Dated { at: until as f64, table: Processes { processes: vec![process] } });
+        let process =
+            ProcessEntry { number: 1, pid: Some(4711), command: "python3".into(), sums, ..ProcessEntry::default() };
+        look.processes = Some(Dated { at: until as f64, table: ProcessTable { processes: vec![process] } });
         let pending = PendingEvent {
             lsn: 7,
             path: "/run/ckpt-1".into(),

@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use super::change::Change;
+use super::change::Delta;
 use super::look::{Look, word};
 use super::shown;
 
@@ -16,7 +16,7 @@ pub(super) const NAMES: [&str; 2] = [
 ];
 
 /// The figures of an interval that ended at `time`, `hh:mm:ss`. A dash means: not counted, or did not happen.
-pub(super) fn plain(time: &str, look: &Look, change: &Change) -> String {
+pub(super) fn plain(time: &str, look: &Look, change: &Delta) -> String {
     let rate = |amount: Option<u64>| shown::or_dash(amount.map(|amount| change.per_second(amount)), shown::size);
     let p99 = |op: &str| shown::or_dash(change.p99(op), shown::latency);
     let amounts = change.amounts;
@@ -36,7 +36,7 @@ pub(super) fn plain(time: &str, look: &Look, change: &Change) -> String {
 }
 
 /// The same as a JSON object: amounts in `span` seconds instead of rates, so that nothing is rounded. `time` is in UTC.
-pub(super) fn json(time: &str, mountpoint: &str, look: &Look, change: &Change) -> String {
+pub(super) fn json(time: &str, mountpoint: &str, look: &Look, change: &Delta) -> String {
     let called: Vec<_> = change.operations.iter().filter(|op| op.calls > 0).collect();
     let mut value = json!({
         "time": time,
@@ -65,7 +65,7 @@ mod tests {
     fn a_line_has_what_came_in_the_interval_below_its_name() {
         let (before, mut now) = (look(10.0, 0, 0), look(12.0, 4 << 20, 300));
         now.stats.safety.bytes = 3 << 30;
-        let change = Change::between(&before, &now).expect("time went on");
+        let change = Delta::between(&before, &now).expect("time went on");
         let line = plain("10:20:30", &now, &change);
         assert_eq!(
             line.split_whitespace().collect::<Vec<_>>(),
@@ -90,7 +90,7 @@ mod tests {
         (before.stats.profile, now.stats.profile) = (false, false);
         now.stats.pipeline.drained_bytes = 512;
         now.stats.operations.clear();
-        let change = Change::between(&before, &now).expect("time went on");
+        let change = Delta::between(&before, &now).expect("time went on");
         let line = plain("10:20:30", &now, &change);
         assert_eq!(line.split_whitespace().collect::<Vec<_>>()[1..9], ["-", "-", "-", "-", "512", "-", "-", "-"]);
         let value: serde_json::Value = serde_json::from_str(&json("t", "/mnt", &now, &change)).expect("valid JSON");
@@ -104,7 +104,7 @@ mod tests {
     #[test]
     fn the_json_has_amounts_and_the_operations_that_were_called() {
         let (before, now) = (look(10.0, 0, 0), look(12.0, 5000, 300));
-        let change = Change::between(&before, &now).expect("time went on");
+        let change = Delta::between(&before, &now).expect("time went on");
         let text = json("2026-01-01T00:00:00Z", "/mnt", &now, &change);
         assert!(!text.contains('\n'));
         let value: serde_json::Value = serde_json::from_str(&text).expect("valid JSON");
@@ -113,7 +113,7 @@ mod tests {
             (&value["operations"][0]["op"], &value["operations"][0]["slow_calls"]),
             (&json!("read"), &json!(300))
         );
-        let idle = Change::between(&now, &look(13.0, 5000, 300)).expect("time went on");
+        let idle = Delta::between(&now, &look(13.0, 5000, 300)).expect("time went on");
         let value: serde_json::Value = serde_json::from_str(&json("t", "/mnt", &now, &idle)).expect("valid JSON");
         assert_eq!((&value["operations"], &value["calls"]), (&json!([]), &json!(0)));
     }

@@ -14,10 +14,10 @@ use crate::stats::status::{Safety, Status};
 #[derive(Clone, Debug, Default)]
 pub(in crate::cli) struct Look {
     pub(super) stats: Status,
-    pub(super) timeline: Timeline,
+    pub(super) timeline: FlowTimeline,
     /// The requested table.
     pub(super) files: Option<Dated<ActiveFiles>>,
-    pub(super) processes: Option<Dated<Processes>>,
+    pub(super) processes: Option<Dated<ProcessTable>>,
     pub(super) queue: Option<Queue>,
     /// Oldest first; empty if the daemon does not report them.
     pub(super) checkpoints: Vec<Checkpoint>,
@@ -25,7 +25,7 @@ pub(in crate::cli) struct Look {
 
 /// `timeline.json`: an amount for each span of so many seconds since the mount was made.
 #[derive(Clone, Debug, Default, Deserialize)]
-pub(super) struct Timeline {
+pub(super) struct FlowTimeline {
     pub(super) span: f64,
     pub(super) until: f64,
     pub(super) read_fast: Vec<u64>,
@@ -38,7 +38,7 @@ pub(super) struct Timeline {
 
 /// Sums of a timeline, or of the time between two looks: bytes by tier, and calls.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-pub(super) struct Amounts {
+pub(super) struct FlowTotals {
     pub(super) read_fast: u64,
     pub(super) read_slow: u64,
     pub(super) written_fast: u64,
@@ -56,12 +56,12 @@ pub(super) struct Dated<T> {
 
 /// `processes.json`.
 #[derive(Clone, Debug, Default, Deserialize)]
-pub(super) struct Processes {
-    pub(super) processes: Vec<Process>,
+pub(super) struct ProcessTable {
+    pub(super) processes: Vec<ProcessEntry>,
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]
-pub(super) struct Process {
+pub(super) struct ProcessEntry {
     pub(super) number: u64,
     pub(super) pid: Option<u64>,
     #[serde(deserialize_with = "json::escaped")]
@@ -83,10 +83,10 @@ pub(super) fn parse<T: serde::de::DeserializeOwned>(text: &str) -> Result<T, Str
     serde_json::from_str(text).map_err(|e| e.to_string())
 }
 
-impl Timeline {
+impl FlowTimeline {
     /// Like [`parse`]; refuses a timeline whose spans make no sense.
-    pub(super) fn parse(text: &str) -> Result<Timeline, String> {
-        let timeline: Timeline = parse(text)?;
+    pub(super) fn parse(text: &str) -> Result<FlowTimeline, String> {
+        let timeline: FlowTimeline = parse(text)?;
         let sound = timeline.span.is_finite() && timeline.span > 0.0 && timeline.until.is_finite();
         if sound { Ok(timeline) } else { Err(format!("spans of {} s", timeline.span)) }
     }
@@ -97,9 +97,9 @@ impl Timeline {
     }
 
     /// Everything that moved since the mount was made.
-    pub(super) fn total(&self) -> Amounts {
+    pub(super) fn total(&self) -> FlowTotals {
         let sum = |spans: &[u64]| spans.iter().fold(0u64, |sum, span| sum.saturating_add(*span));
-        Amounts {
+        FlowTotals {
             read_fast: sum(&self.read_fast),
             read_slow: sum(&self.read_slow),
             written_fast: sum(&self.written_fast),
@@ -110,9 +110,9 @@ impl Timeline {
     }
 }
 
-impl Amounts {
-    pub(super) fn since(&self, before: &Amounts) -> Amounts {
-        Amounts {
+impl FlowTotals {
+    pub(super) fn since(&self, before: &FlowTotals) -> FlowTotals {
+        FlowTotals {
             read_fast: self.read_fast.saturating_sub(before.read_fast),
             read_slow: self.read_slow.saturating_sub(before.read_slow),
             written_fast: self.written_fast.saturating_sub(before.written_fast),
@@ -122,7 +122,7 @@ impl Amounts {
         }
     }
 
-    /// In the order of [`Timeline::flows`].
+    /// In the order of [`FlowTimeline::flows`].
     pub(super) fn flows(&self) -> [u64; 5] {
         [self.read_fast, self.read_slow, self.written_fast, self.written_slow, self.drained]
     }
@@ -176,7 +176,7 @@ pub(super) mod tests {
         let mut timeline = crate::stats::timeline::Timeline::default();
         let totals = crate::stats::timeline::Amounts { read: [7, 8], drained: 5, ..Default::default() };
         timeline.sample(Duration::from_millis(250), totals);
-        let timeline = Timeline::parse(&timeline.json(Duration::ZERO)).expect("our own");
+        let timeline = FlowTimeline::parse(&timeline.json(Duration::ZERO)).expect("our own");
         let total = timeline.total();
         assert_eq!((total.read_fast, total.read_slow, total.drained, timeline.until), (7, 8, 5, 0.25));
         let pending = PendingEvent {
@@ -198,11 +198,11 @@ pub(super) mod tests {
     #[test]
     fn what_is_cut_off_or_of_another_form_is_an_error() {
         for text in ["", "{", "[]", "null", "{\"span\":0.1}", "{\"safety\":{\"safe\":\"maybe\"}}"] {
-            assert!(parse::<Status>(text).is_err() && Timeline::parse(text).is_err(), "{text}");
+            assert!(parse::<Status>(text).is_err() && FlowTimeline::parse(text).is_err(), "{text}");
             assert!(parse::<ActiveFiles>(text).is_err() && parse::<Queue>(text).is_err(), "{text}");
         }
         let no_width = "{\"span\":0.0,\"until\":1,\"read_fast\":[],\"read_slow\":[],\"written_fast\":[],\
                         \"written_slow\":[],\"drained\":[],\"calls\":[]}";
-        assert_eq!(Timeline::parse(no_width).expect_err("no width"), "spans of 0 s");
+        assert_eq!(FlowTimeline::parse(no_width).expect_err("no width"), "spans of 0 s");
     }
 }

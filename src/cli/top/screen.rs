@@ -11,7 +11,7 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use super::draw::{Theme, draw};
 use super::look::Look;
-use super::state::{Asked, State};
+use super::state::{KeyAction, State};
 use super::watch::watch;
 use crate::cli::outcome::{Exit, Failure, Outcome};
 use crate::error::{Context, Error};
@@ -20,7 +20,7 @@ use crate::error::{Context, Error};
 const REDRAWN: Duration = Duration::from_secs(1);
 
 /// What the screen waits for.
-enum News {
+enum ScreenEvent {
     Look(Box<Result<Look, Error>>),
     Terminal(Event),
     /// The keyboard is gone.
@@ -36,7 +36,7 @@ pub(super) fn run(mountpoint: &Path, interval: Duration, theme: Theme) -> Outcom
     let mut state = State::new(mountpoint.display().to_string(), interval.as_secs_f64());
     let looks = send.clone();
     let ask = watch(mountpoint.to_path_buf(), interval, Some(state.view()), move |look| {
-        looks.send(News::Look(Box::new(look))).is_ok()
+        looks.send(ScreenEvent::Look(Box::new(look))).is_ok()
     });
     // Restores the terminal even if this thread panics, before the process aborts.
     let mut terminal = ratatui::try_init().at("set up", "the terminal")?;
@@ -53,37 +53,37 @@ fn show(
     terminal: &mut DefaultTerminal,
     state: &mut State,
     theme: Theme,
-    news: &Receiver<News>,
-    ask: impl Fn(super::table::View),
+    news: &Receiver<ScreenEvent>,
+    ask: impl Fn(super::table::TopView),
 ) -> Outcome {
     let mut answered = Instant::now();
     loop {
         state.wait(answered.elapsed().as_secs_f64());
         terminal.draw(|frame| draw(frame, state, theme)).at("write to", "the terminal")?;
         match news.recv_timeout(REDRAWN) {
-            Ok(News::Look(look)) => {
+            Ok(ScreenEvent::Look(look)) => {
                 answered = Instant::now();
                 state.take((*look)?);
             }
-            Ok(News::Terminal(Event::Key(key))) if key.kind != KeyEventKind::Release => match state.key(key) {
-                Asked::Quit => return Ok(Exit::Done),
-                Asked::Table => ask(state.view()),
-                Asked::Nothing => {}
+            Ok(ScreenEvent::Terminal(Event::Key(key))) if key.kind != KeyEventKind::Release => match state.key(key) {
+                KeyAction::Quit => return Ok(Exit::Done),
+                KeyAction::Table => ask(state.view()),
+                KeyAction::Nothing => {}
             },
             // Perhaps of another size: draw it again.
-            Ok(News::Terminal(_)) | Err(RecvTimeoutError::Timeout) => {}
-            Ok(News::Closed) => return Err(Failure::new(Exit::Failure, "the terminal is gone")),
-            Ok(News::Signal) | Err(RecvTimeoutError::Disconnected) => return Ok(Exit::Interrupted),
+            Ok(ScreenEvent::Terminal(_)) | Err(RecvTimeoutError::Timeout) => {}
+            Ok(ScreenEvent::Closed) => return Err(Failure::new(Exit::Failure, "the terminal is gone")),
+            Ok(ScreenEvent::Signal) | Err(RecvTimeoutError::Disconnected) => return Ok(Exit::Interrupted),
         }
     }
 }
 
 /// Reads keys on its own thread, which ends with the process.
-fn read_keys(send: Sender<News>) {
+fn read_keys(send: Sender<ScreenEvent>) {
     std::thread::spawn(move || {
         loop {
-            let news = event::read().map_or(News::Closed, News::Terminal);
-            let closed = matches!(news, News::Closed);
+            let news = event::read().map_or(ScreenEvent::Closed, ScreenEvent::Terminal);
+            let closed = matches!(news, ScreenEvent::Closed);
             if send.send(news).is_err() || closed {
                 return;
             }
@@ -92,13 +92,13 @@ fn read_keys(send: Sender<News>) {
 }
 
 /// Signals are caught for as long as the runtime lives.
-fn watch_signals(send: &Sender<News>) -> Result<Runtime, Error> {
+fn watch_signals(send: &Sender<ScreenEvent>) -> Result<Runtime, Error> {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_io().build();
     let runtime = runtime.at("start", "signal handling")?;
     let inside = runtime.enter();
     for kind in [SignalKind::interrupt(), SignalKind::terminate(), SignalKind::hangup()] {
         let (mut arrivals, send) = (signal(kind).at("catch", "signals")?, send.clone());
-        runtime.spawn(async move { arrivals.recv().await.is_some_and(|()| send.send(News::Signal).is_ok()) });
+        runtime.spawn(async move { arrivals.recv().await.is_some_and(|()| send.send(ScreenEvent::Signal).is_ok()) });
     }
     drop(inside);
     Ok(runtime)

@@ -2,9 +2,9 @@
 
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 
-use super::change::Change;
+use super::change::Delta;
 use super::look::Look;
-use super::table::{self, Row, Sort, View};
+use super::table::{self, Sort, TopView, ViewRow};
 
 /// Seconds in a column of the throughput, by zoom.
 const STEPS: [f64; 8] = [0.1, 0.5, 1.0, 2.0, 5.0, 15.0, 60.0, 300.0];
@@ -19,9 +19,9 @@ pub(in crate::cli) struct State {
     pub(super) mountpoint: String,
     /// Seconds between two looks.
     pub(super) interval: f64,
-    pub(super) view: View,
+    pub(super) view: TopView,
     /// The order of each view.
-    sorts: [Sort; View::ALL.len()],
+    sorts: [Sort; TopView::ALL.len()],
     pub(super) filter: String,
     /// Whether the filter is being typed.
     pub(super) typing: bool,
@@ -33,14 +33,14 @@ pub(in crate::cli) struct State {
     /// The look that the next one is compared with.
     base: Option<Look>,
     pub(super) look: Look,
-    pub(super) change: Option<Change>,
+    pub(super) change: Option<Delta>,
     /// Seconds without an answer, if too many.
     pub(super) silent: Option<f64>,
 }
 
 /// A request of a key beyond the screen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::cli) enum Asked {
+pub(in crate::cli) enum KeyAction {
     Nothing,
     /// Read the table of another view.
     Table,
@@ -53,8 +53,8 @@ impl State {
         State {
             mountpoint,
             interval,
-            view: View::default(),
-            sorts: View::ALL.map(|view| Sort { column: view.first_sort(), reverse: false }),
+            view: TopView::default(),
+            sorts: TopView::ALL.map(|view| Sort { column: view.first_sort(), reverse: false }),
             filter: String::new(),
             typing: false,
             help: false,
@@ -73,7 +73,7 @@ impl State {
         self.base.is_some()
     }
 
-    pub(in crate::cli) fn view(&self) -> View {
+    pub(in crate::cli) fn view(&self) -> TopView {
         self.view
     }
 
@@ -87,7 +87,7 @@ impl State {
             (self.base, self.look) = (Some(look.clone()), look);
             return;
         };
-        let change = Change::between(base, &look);
+        let change = Delta::between(base, &look);
         match (change, &mut self.change) {
             (Some(change), Some(before)) if change.span < EARLY * self.interval => {
                 (before.files, before.processes) = (change.files, change.processes);
@@ -113,7 +113,7 @@ impl State {
         self.sorts[self.view as usize]
     }
 
-    pub(super) fn rows(&self) -> Vec<Row> {
+    pub(super) fn rows(&self) -> Vec<ViewRow> {
         table::rows(self.view, &self.look, self.change.as_ref(), self.sort(), &self.filter)
     }
 
@@ -122,21 +122,21 @@ impl State {
         STEPS[self.zoom]
     }
 
-    pub(in crate::cli) fn key(&mut self, key: KeyEvent) -> Asked {
+    pub(in crate::cli) fn key(&mut self, key: KeyEvent) -> KeyAction {
         if key.modifiers.contains(KeyModifiers::CONTROL) {
-            return if key.code == KeyCode::Char('c') { Asked::Quit } else { Asked::Nothing };
+            return if key.code == KeyCode::Char('c') { KeyAction::Quit } else { KeyAction::Nothing };
         }
         if self.typing {
             return self.type_filter(key.code);
         }
         if std::mem::take(&mut self.help) {
-            return Asked::Nothing;
+            return KeyAction::Nothing;
         }
         let (column, columns) = (&mut self.sorts[self.view as usize].column, self.view.columns().len());
         match key.code {
             KeyCode::Esc if !self.filter.is_empty() => self.filter.clear(),
             KeyCode::Esc if self.marked.is_some() => self.marked = None,
-            KeyCode::Char('q') | KeyCode::Esc => return Asked::Quit,
+            KeyCode::Char('q') | KeyCode::Esc => return KeyAction::Quit,
             KeyCode::Char(' ') => self.paused = !self.paused,
             KeyCode::Char('?' | 'h') => self.help = true,
             KeyCode::Char('/') => self.typing = true,
@@ -152,22 +152,22 @@ impl State {
             KeyCode::Home => self.mark(|_| 0),
             KeyCode::End => self.mark(|_| usize::MAX),
             KeyCode::Tab => return self.show(self.view as usize + 1),
-            KeyCode::BackTab => return self.show(self.view as usize + View::ALL.len() - 1),
+            KeyCode::BackTab => return self.show(self.view as usize + TopView::ALL.len() - 1),
             KeyCode::Char(letter) => {
-                return match View::ALL.iter().position(|view| view.title().1 == letter) {
+                return match TopView::ALL.iter().position(|view| view.title().1 == letter) {
                     Some(at) => self.show(at),
-                    None => Asked::Nothing,
+                    None => KeyAction::Nothing,
                 };
             }
             _ => {}
         }
-        Asked::Nothing
+        KeyAction::Nothing
     }
 
-    fn show(&mut self, at: usize) -> Asked {
-        self.view = View::ALL[at % View::ALL.len()];
+    fn show(&mut self, at: usize) -> KeyAction {
+        self.view = TopView::ALL[at % TopView::ALL.len()];
         self.marked = None;
-        Asked::Table
+        KeyAction::Table
     }
 
     /// Marks another row, or the first one if none is marked.
@@ -176,7 +176,7 @@ impl State {
         self.marked = last.map(|last| self.marked.map_or(0, to).min(last));
     }
 
-    fn type_filter(&mut self, code: KeyCode) -> Asked {
+    fn type_filter(&mut self, code: KeyCode) -> KeyAction {
         match code {
             KeyCode::Enter => self.typing = false,
             KeyCode::Esc => {
@@ -188,7 +188,7 @@ impl State {
             _ => {}
         }
         self.marked = None;
-        Asked::Nothing
+        KeyAction::Nothing
     }
 }
 
@@ -212,15 +212,16 @@ mod tests {
         State::new("/mnt".into(), 1.0)
     }
 
-    fn press(state: &mut State, keys: &str) -> Asked {
+    fn press(state: &mut State, keys: &str) -> KeyAction {
         keys.chars().map(|key| state.key(KeyCode::Char(key).into())).last().expect("a key")
     }
 
     #[test]
     fn each_view_has_its_key_and_its_own_order() {
         let mut state = state();
-        for (key, view) in "pouf".chars().zip([View::Processes, View::Operations, View::Queue, View::Files]) {
-            assert_eq!((press(&mut state, &key.to_string()), state.view), (Asked::Table, view));
+        for (key, view) in "pouf".chars().zip([TopView::Processes, TopView::Operations, TopView::Queue, TopView::Files])
+        {
+            assert_eq!((press(&mut state, &key.to_string()), state.view), (KeyAction::Table, view));
         }
         let first = state.sort();
         press(&mut state, ">r");
@@ -229,17 +230,17 @@ mod tests {
         assert!(!state.sort().reverse);
         press(&mut state, "f<r");
         assert_eq!(state.sort(), first);
-        press(&mut state, &">".repeat(View::Files.columns().len()));
+        press(&mut state, &">".repeat(TopView::Files.columns().len()));
         assert_eq!(state.sort(), first, "it goes round");
-        assert_eq!((state.key(KeyCode::BackTab.into()), state.view), (Asked::Table, View::Queue));
-        assert_eq!((state.key(KeyCode::Tab.into()), state.view), (Asked::Table, View::Files));
+        assert_eq!((state.key(KeyCode::BackTab.into()), state.view), (KeyAction::Table, TopView::Queue));
+        assert_eq!((state.key(KeyCode::Tab.into()), state.view), (KeyAction::Table, TopView::Files));
     }
 
     #[test]
     fn no_two_keys_are_the_same() {
         let taken = "q h?/<>,.r+-=jk ";
         assert!(
-            View::ALL.iter().all(|view| !taken.contains(view.title().1) && view.title().0.contains(view.title().1))
+            TopView::ALL.iter().all(|view| !taken.contains(view.title().1) && view.title().0.contains(view.title().1))
         );
     }
 
@@ -251,13 +252,13 @@ mod tests {
         state.key(KeyCode::Backspace.into());
         state.key(KeyCode::Enter.into());
         assert_eq!((&*state.filter, state.typing), ("qui", false));
-        assert_eq!((state.key(KeyCode::Esc.into()), &*state.filter), (Asked::Nothing, ""), "first the filter goes");
-        assert_eq!(state.key(KeyCode::Esc.into()), Asked::Quit);
+        assert_eq!((state.key(KeyCode::Esc.into()), &*state.filter), (KeyAction::Nothing, ""), "first the filter goes");
+        assert_eq!(state.key(KeyCode::Esc.into()), KeyAction::Quit);
         press(&mut state, "/x");
         let end = KeyEvent::new(KeyCode::Char('c'), KeyModifiers::CONTROL);
-        assert_eq!((state.key(end), press(&mut self::state(), "q")), (Asked::Quit, Asked::Quit));
+        assert_eq!((state.key(end), press(&mut self::state(), "q")), (KeyAction::Quit, KeyAction::Quit));
         press(&mut state, "?");
-        assert_eq!(press(&mut self::state(), "?"), Asked::Nothing);
+        assert_eq!(press(&mut self::state(), "?"), KeyAction::Nothing);
     }
 
     #[test]
@@ -312,14 +313,14 @@ mod tests {
             state.key(code.into());
             assert_eq!(state.marked, None, "there is none");
         }
-        let busy = |n: usize| crate::cli::top::change::Busy { name: n.to_string(), ..Default::default() };
-        state.change = Some(Change { files: (0..30).map(busy).collect(), ..Change::default() });
+        let busy = |n: usize| crate::cli::top::change::ActivityChange { name: n.to_string(), ..Default::default() };
+        state.change = Some(Delta { files: (0..30).map(busy).collect(), ..Delta::default() });
         let marks = keys.map(|code| {
             state.key(code.into());
             state.marked
         });
         assert_eq!(marks, [0, 10, 9, 29, 0].map(Some));
-        assert_eq!((state.key(KeyCode::Esc.into()), state.marked), (Asked::Nothing, None));
+        assert_eq!((state.key(KeyCode::Esc.into()), state.marked), (KeyAction::Nothing, None));
         let step = state.step();
         press(&mut state, "+++++++++");
         assert!(state.step() < step);

@@ -3,7 +3,7 @@
 use std::cmp::Ordering;
 use std::time::Duration;
 
-use super::change::{Busy, Change, OpChange};
+use super::change::{ActivityChange, Delta, OpChange};
 use super::look::Look;
 use super::shown;
 use crate::stats::queue::{PendingEvent, Queue};
@@ -11,7 +11,7 @@ use crate::stats::render::{one_line, seconds};
 
 /// Which table is shown.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(in crate::cli) enum View {
+pub(in crate::cli) enum TopView {
     #[default]
     Files,
     Processes,
@@ -19,49 +19,49 @@ pub(in crate::cli) enum View {
     Queue,
 }
 
-impl View {
-    pub(super) const ALL: [View; 4] = [View::Files, View::Processes, View::Operations, View::Queue];
+impl TopView {
+    pub(super) const ALL: [TopView; 4] = [TopView::Files, TopView::Processes, TopView::Operations, TopView::Queue];
 
     /// The underlined letter is the key.
     pub(super) fn title(self) -> (&'static str, char) {
         match self {
-            View::Files => ("files", 'f'),
-            View::Processes => ("processes", 'p'),
-            View::Operations => ("operations", 'o'),
-            View::Queue => ("queue", 'u'),
+            TopView::Files => ("files", 'f'),
+            TopView::Processes => ("processes", 'p'),
+            TopView::Operations => ("operations", 'o'),
+            TopView::Queue => ("queue", 'u'),
         }
     }
 
-    pub(super) fn columns(self) -> &'static [Column] {
+    pub(super) fn columns(self) -> &'static [ViewColumn] {
         match self {
-            View::Files => &FILES,
-            View::Processes => &PROCESSES,
-            View::Operations => &OPERATIONS,
-            View::Queue => &QUEUE,
+            TopView::Files => &FILES,
+            TopView::Processes => &PROCESSES,
+            TopView::Operations => &OPERATIONS,
+            TopView::Queue => &QUEUE,
         }
     }
 
     /// The initial sort column.
     pub(super) fn first_sort(self) -> usize {
-        let wanted = if self == View::Queue { "LSN" } else { "BUSY" };
+        let wanted = if self == TopView::Queue { "LSN" } else { "BUSY" };
         self.columns().iter().position(|column| column.title == wanted).unwrap_or(0)
     }
 }
 
 /// A column.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Column {
+pub(super) struct ViewColumn {
     pub(super) title: &'static str,
     /// The least width; the last column takes the rest.
     pub(super) width: u16,
     /// If there is too little room, the columns with the highest numbers are left out first.
     pub(super) spare: u8,
-    pub(super) kind: Kind,
+    pub(super) kind: ColumnKind,
 }
 
 /// The alignment and initial order of a column.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum ColumnKind {
     /// Right, largest first.
     Number,
     /// Right, smallest first.
@@ -72,13 +72,13 @@ pub(super) enum Kind {
     Path,
 }
 
-const fn column(title: &'static str, width: u16, spare: u8, kind: Kind) -> Column {
-    Column { title, width, spare, kind }
+const fn column(title: &'static str, width: u16, spare: u8, kind: ColumnKind) -> ViewColumn {
+    ViewColumn { title, width, spare, kind }
 }
 
-use Kind::{Number, Order, Path, Text};
+use ColumnKind::{Number, Order, Path, Text};
 
-const FILES: [Column; 8] = [
+const FILES: [ViewColumn; 8] = [
     column("READ/s", 6, 0, Number),
     column("WRITE/s", 7, 0, Number),
     column("CALLS/s", 7, 2, Number),
@@ -89,7 +89,7 @@ const FILES: [Column; 8] = [
     column("FILE", 12, 0, Path),
 ];
 
-const PROCESSES: [Column; 9] = [
+const PROCESSES: [ViewColumn; 9] = [
     column("PID", 7, 1, Order),
     column("COMMAND", 15, 0, Text),
     column("READ/s", 6, 0, Number),
@@ -101,7 +101,7 @@ const PROCESSES: [Column; 9] = [
     column("CGROUP", 6, 6, Path),
 ];
 
-const OPERATIONS: [Column; 10] = [
+const OPERATIONS: [ViewColumn; 10] = [
     column("OPERATION", 15, 0, Text),
     column("CALLS/s", 7, 0, Number),
     column("BYTES/s", 7, 1, Number),
@@ -114,7 +114,7 @@ const OPERATIONS: [Column; 10] = [
     column("CALLS", 6, 7, Number),
 ];
 
-const QUEUE: [Column; 8] = [
+const QUEUE: [ViewColumn; 8] = [
     column("LSN", 8, 3, Order),
     column("STATE", 12, 0, Text),
     column("SIZE", 5, 1, Number),
@@ -127,23 +127,23 @@ const QUEUE: [Column; 8] = [
 
 /// A cell: its text, and for a number its sort key.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(super) struct Cell {
+pub(super) struct ViewCell {
     pub(super) text: String,
     pub(super) value: Option<f64>,
 }
 
-fn text(text: impl Into<String>) -> Cell {
-    Cell { text: text.into(), value: None }
+fn text(text: impl Into<String>) -> ViewCell {
+    ViewCell { text: text.into(), value: None }
 }
 
-fn number(value: Option<f64>, shown: impl Fn(f64) -> String) -> Cell {
-    Cell { text: shown::or_dash(value, shown), value }
+fn number(value: Option<f64>, shown: impl Fn(f64) -> String) -> ViewCell {
+    ViewCell { text: shown::or_dash(value, shown), value }
 }
 
 /// A row.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Row {
-    pub(super) cells: Vec<Cell>,
+pub(super) struct ViewRow {
+    pub(super) cells: Vec<ViewCell>,
     /// The full text, for below the table.
     pub(super) more: String,
     /// Nothing moved.
@@ -158,12 +158,12 @@ pub(super) struct Sort {
 }
 
 /// The rows of a view with a cell that contains `filter` in any case, sorted. Equal rows keep the daemon's order.
-pub(super) fn rows(view: View, look: &Look, change: Option<&Change>, sort: Sort, filter: &str) -> Vec<Row> {
-    let mut rows: Vec<Row> = match (view, change) {
-        (View::Files, Some(change)) => change.files.iter().map(file).collect(),
-        (View::Processes, Some(change)) => change.processes.iter().map(process).collect(),
-        (View::Operations, Some(change)) => change.operations.iter().map(|op| operation(op, change)).collect(),
-        (View::Queue, _) => look.queue.iter().flat_map(|queue| &queue.pending).map(pending).collect(),
+pub(super) fn rows(view: TopView, look: &Look, change: Option<&Delta>, sort: Sort, filter: &str) -> Vec<ViewRow> {
+    let mut rows: Vec<ViewRow> = match (view, change) {
+        (TopView::Files, Some(change)) => change.files.iter().map(file).collect(),
+        (TopView::Processes, Some(change)) => change.processes.iter().map(process).collect(),
+        (TopView::Operations, Some(change)) => change.operations.iter().map(|op| operation(op, change)).collect(),
+        (TopView::Queue, _) => look.queue.iter().flat_map(|queue| &queue.pending).map(pending).collect(),
         (_, None) => Vec::new(),
     };
     let wanted = filter.to_lowercase();
@@ -182,28 +182,28 @@ pub(super) fn rows(view: View, look: &Look, change: Option<&Change>, sort: Sort,
 }
 
 /// No number sorts below every number.
-fn by_number(a: &Cell, b: &Cell) -> Ordering {
-    let value = |cell: &Cell| cell.value.unwrap_or(f64::NEG_INFINITY);
+fn by_number(a: &ViewCell, b: &ViewCell) -> Ordering {
+    let value = |cell: &ViewCell| cell.value.unwrap_or(f64::NEG_INFINITY);
     value(a).total_cmp(&value(b))
 }
 
-fn file(busy: &Busy) -> Row {
+fn file(busy: &ActivityChange) -> ViewRow {
     let mut cells = rates(busy);
     cells.insert(4, number(busy.new.slow_share(), shown::percent));
     cells.push(text(&busy.name));
-    Row { cells, more: busy.name.clone(), idle: busy.new.calls() == 0 }
+    ViewRow { cells, more: busy.name.clone(), idle: busy.new.calls() == 0 }
 }
 
-fn process(busy: &Busy) -> Row {
+fn process(busy: &ActivityChange) -> ViewRow {
     let pid = busy.pid.map(|pid| pid as f64);
     let mut cells = vec![number(pid, |pid| format!("{pid:.0}")), text(&busy.name)];
     cells.extend(rates(busy));
     cells.push(text(&busy.cgroup));
-    Row { cells, more: format!("{} {}", busy.name, busy.cgroup), idle: busy.new.calls() == 0 }
+    ViewRow { cells, more: format!("{} {}", busy.name, busy.cgroup), idle: busy.new.calls() == 0 }
 }
 
 /// Read, written and calls per second, busy share, totals read and written.
-fn rates(busy: &Busy) -> Vec<Cell> {
+fn rates(busy: &ActivityChange) -> Vec<ViewCell> {
     let rate = |amount: u64| busy.per_second(amount);
     vec![
         number(rate(busy.new.bytes_read), shown::size),
@@ -215,7 +215,7 @@ fn rates(busy: &Busy) -> Vec<Cell> {
     ]
 }
 
-fn operation(op: &OpChange, change: &Change) -> Row {
+fn operation(op: &OpChange, change: &Delta) -> ViewRow {
     let rate = |amount: u64| Some(change.per_second(amount));
     // Only operations that move bytes have a size.
     let moves = |value: f64| (op.bytes > 0).then_some(value);
@@ -232,16 +232,16 @@ fn operation(op: &OpChange, change: &Change) -> Row {
         number(rate(op.errors), shown::count),
         number(Some(op.all_calls as f64), shown::count),
     ];
-    Row { cells, more: String::new(), idle: op.calls == 0 }
+    ViewRow { cells, more: String::new(), idle: op.calls == 0 }
 }
 
-fn pending(pending: &PendingEvent) -> Row {
+fn pending(pending: &PendingEvent) -> ViewRow {
     let state: &str = pending.state.into();
     let state = match (pending.done, pending.size) {
         (Some(done), Some(size @ 1..)) => format!("{state} {}", shown::percent(done as f64 / size as f64)),
         _ => state.to_owned(),
     };
-    let span = |span: Option<Duration>| Cell {
+    let span = |span: Option<Duration>| ViewCell {
         text: shown::or_dash(span, seconds),
         value: span.map(|span| span.as_secs_f64()),
     };
@@ -263,17 +263,17 @@ fn pending(pending: &PendingEvent) -> Row {
         text(&pending.change),
         text(path),
     ];
-    Row { cells, more, idle: false }
+    ViewRow { cells, more, idle: false }
 }
 
 /// The title of a view, after its name.
-pub(super) fn extent(view: View, look: &Look, shown: usize) -> String {
+pub(super) fn extent(view: TopView, look: &Look, shown: usize) -> String {
     match view {
-        View::Files => look.files.as_ref().map_or_else(String::new, |files| {
+        TopView::Files => look.files.as_ref().map_or_else(String::new, |files| {
             format!("{} in use of {} known", files.table.files.len(), files.table.known)
         }),
-        View::Processes | View::Operations => String::new(),
-        View::Queue => look.queue.as_ref().map_or_else(String::new, |Queue { events, bytes_to_copy, .. }| {
+        TopView::Processes | TopView::Operations => String::new(),
+        TopView::Queue => look.queue.as_ref().map_or_else(String::new, |Queue { events, bytes_to_copy, .. }| {
             let more = if *events > shown as u64 { format!(", {shown} shown") } else { String::new() };
             format!("{events} pending, {} to copy{more}", shown::size(*bytes_to_copy as f64))
         }),
@@ -281,7 +281,7 @@ pub(super) fn extent(view: View, look: &Look, shown: usize) -> String {
 }
 
 /// The columns that fit, as indices into `columns`; the last one takes the rest of the width.
-pub(super) fn fitting(columns: &[Column], width: u16) -> Vec<usize> {
+pub(super) fn fitting(columns: &[ViewColumn], width: u16) -> Vec<usize> {
     let mut kept: Vec<usize> = (0..columns.len()).collect();
     let needed = |kept: &[usize]| kept.iter().map(|at| columns[*at].width + 1).sum::<u16>().saturating_sub(1);
     while needed(&kept) > width {
@@ -301,40 +301,46 @@ mod tests {
     use crate::stats::files::{ActiveFiles, Activity};
     use crate::stats::queue::EventState;
 
-    fn busy(name: &str, new: u64, all: u64) -> Busy {
+    fn busy(name: &str, new: u64, all: u64) -> ActivityChange {
         let sums = |bytes: u64| Activity {
             reads: bytes / 10,
             bytes_read: bytes,
             time: Duration::from_secs(bytes),
             ..Activity::default()
         };
-        Busy { name: name.into(), span: Some(2.0), new: sums(new), all: sums(all), ..Busy::default() }
+        ActivityChange {
+            name: name.into(),
+            span: Some(2.0),
+            new: sums(new),
+            all: sums(all),
+            ..ActivityChange::default()
+        }
     }
 
-    fn names(rows: &[Row]) -> Vec<&str> {
+    fn names(rows: &[ViewRow]) -> Vec<&str> {
         rows.iter().map(|row| &*row.cells.last().expect("a name").text).collect()
     }
 
-    fn by(view: View, title: &str, reverse: bool) -> Sort {
+    fn by(view: TopView, title: &str, reverse: bool) -> Sort {
         Sort { column: view.columns().iter().position(|column| column.title == title).expect("a column"), reverse }
     }
 
     #[test]
     fn files_are_sorted_by_any_column_and_found_by_a_part_of_their_name() {
         let files = vec![busy("/run/Model", 100, 900), busy("/data/b", 3000, 3000), busy("/data/a", 0, 5000)];
-        let (look, change) = (Look::default(), Change { span: 2.0, files, ..Change::default() });
+        let (look, change) = (Look::default(), Delta { span: 2.0, files, ..Delta::default() });
         let told = |sort, filter: &str| {
-            let rows = rows(View::Files, &look, Some(&change), sort, filter);
+            let rows = rows(TopView::Files, &look, Some(&change), sort, filter);
             names(&rows).into_iter().map(str::to_owned).collect::<Vec<_>>()
         };
-        let busiest = Sort { column: View::Files.first_sort(), reverse: false };
+        let busiest = Sort { column: TopView::Files.first_sort(), reverse: false };
         assert_eq!(told(busiest, ""), ["/data/b", "/run/Model", "/data/a"]);
         assert_eq!(told(Sort { reverse: true, ..busiest }, ""), ["/data/a", "/run/Model", "/data/b"]);
-        assert_eq!(told(by(View::Files, "READ", false), ""), ["/data/a", "/data/b", "/run/Model"]);
-        assert_eq!(told(by(View::Files, "FILE", false), ""), ["/data/a", "/data/b", "/run/Model"]);
-        assert_eq!(told(by(View::Files, "SLOW", false), "model"), ["/run/Model"]);
+        assert_eq!(told(by(TopView::Files, "READ", false), ""), ["/data/a", "/data/b", "/run/Model"]);
+        assert_eq!(told(by(TopView::Files, "FILE", false), ""), ["/data/a", "/data/b", "/run/Model"]);
+        assert_eq!(told(by(TopView::Files, "SLOW", false), "model"), ["/run/Model"]);
         assert!(told(busiest, "nothing like it").is_empty());
-        let all = rows(View::Files, &look, Some(&change), busiest, "");
+        let all = rows(TopView::Files, &look, Some(&change), busiest, "");
         assert_eq!(all[0].cells[0].text, "1.5K", "in two seconds");
         assert!(all[2].idle && !all[0].idle);
     }
@@ -355,25 +361,25 @@ mod tests {
         look.files = Some(Dated { at: 0.0, table: ActiveFiles { files: Vec::new(), known: 7 } });
         let op = OpChange { op: "read".into(), calls: 4, bytes: 8192, ..OpChange::default() };
         let one = || vec![busy("a", 1, 1)];
-        let change = Change { span: 1.0, files: one(), processes: one(), operations: vec![op], ..Change::default() };
-        for view in View::ALL {
+        let change = Delta { span: 1.0, files: one(), processes: one(), operations: vec![op], ..Delta::default() };
+        for view in TopView::ALL {
             for column in 0..view.columns().len() {
                 let rows = rows(view, &look, Some(&change), Sort { column, reverse: false }, "");
                 assert_eq!((rows.len(), rows[0].cells.len()), (1, view.columns().len()), "{view:?}");
             }
             let before = rows(view, &look, None, Sort::default(), "");
-            assert_eq!(before.len(), usize::from(view == View::Queue), "{view:?}");
+            assert_eq!(before.len(), usize::from(view == TopView::Queue), "{view:?}");
         }
-        let row = &rows(View::Queue, &look, None, Sort::default(), "")[0];
+        let row = &rows(TopView::Queue, &look, None, Sort::default(), "")[0];
         assert_eq!((&*row.cells[1].text, &*row.more), ("copying 25%", "/a -> /b; no room"));
-        assert_eq!(extent(View::Queue, &look, 1), "9 pending, 8 to copy, 1 shown");
-        let op = &rows(View::Operations, &look, Some(&change), Sort::default(), "")[0];
+        assert_eq!(extent(TopView::Queue, &look, 1), "9 pending, 8 to copy, 1 shown");
+        let op = &rows(TopView::Operations, &look, Some(&change), Sort::default(), "")[0];
         assert_eq!((&*op.cells[3].text, &*op.cells[4].text), ("2.0K", "-"));
     }
 
     #[test]
     fn columns_go_where_there_is_no_room_for_them() {
-        for view in View::ALL {
+        for view in TopView::ALL {
             assert_eq!(fitting(view.columns(), 120).len(), view.columns().len(), "{view:?}");
             let narrow = fitting(view.columns(), 40);
             let width: u16 = narrow.iter().map(|at| view.columns()[*at].width + 1).sum();

@@ -4,8 +4,8 @@ use std::path::{Path, PathBuf};
 use std::sync::mpsc::{self, RecvTimeoutError, Sender};
 use std::time::{Duration, Instant};
 
-use super::look::{self, Checkpoints, Dated, Look, Timeline};
-use super::table::View;
+use super::look::{self, Checkpoints, Dated, FlowTimeline, Look};
+use super::table::TopView;
 use crate::cli::talk;
 use crate::error::{Errno, Error, Result};
 
@@ -14,9 +14,9 @@ use crate::error::{Errno, Error, Result};
 pub(super) fn watch(
     mountpoint: PathBuf,
     interval: Duration,
-    view: Option<View>,
+    view: Option<TopView>,
     tell: impl Fn(Result<Look>) -> bool + Send + 'static,
-) -> Sender<View> {
+) -> Sender<TopView> {
     let (ask, asked) = mpsc::channel();
     std::thread::spawn(move || {
         let (mut view, mut due) = (view, Instant::now());
@@ -41,23 +41,23 @@ pub(super) fn watch(
     ask
 }
 
-fn look(mountpoint: &Path, view: Option<View>) -> Result<Look> {
+fn look(mountpoint: &Path, view: Option<TopView>) -> Result<Look> {
     let mut look = Look {
         stats: look::parse(&read(mountpoint, "stats.json")?).map_err(|e| misread(mountpoint, "stats.json", &e))?,
-        timeline: Timeline::parse(&read(mountpoint, "timeline.json")?)
+        timeline: FlowTimeline::parse(&read(mountpoint, "timeline.json")?)
             .map_err(|e| misread(mountpoint, "timeline.json", &e))?,
         ..Look::default()
     };
     let at = look.stats.mounted_for.as_secs_f64();
     match view {
-        None | Some(View::Operations) => {}
-        Some(View::Files) => {
+        None | Some(TopView::Operations) => {}
+        Some(TopView::Files) => {
             look.files = table(mountpoint, "files.json", look::parse)?.map(|table| Dated { at, table });
         }
-        Some(View::Processes) => {
+        Some(TopView::Processes) => {
             look.processes = table(mountpoint, "processes.json", look::parse)?.map(|table| Dated { at, table });
         }
-        Some(View::Queue) => {
+        Some(TopView::Queue) => {
             look.queue = table(mountpoint, "queue.json", look::parse)?;
         }
     }

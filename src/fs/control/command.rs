@@ -17,7 +17,7 @@ pub(super) const KNOWN: &str = "sync, sync PATH, deadline TIME, status, reload, 
 
 /// What to stage.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Wanted {
+pub(super) enum StageTarget {
     /// A file, or all files below a directory.
     Path(Vec<Name>),
     /// All files whose path from the root matches.
@@ -37,7 +37,7 @@ pub(super) enum AsideHow {
 }
 
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Command {
+pub(super) enum ControlCommand {
     /// Waits until everything, or everything below a path (its names, from the root), is on the slow tier.
     Sync(Option<Vec<Name>>),
     /// Copies to the slow tier what it can within this time, and reports what is left.
@@ -54,9 +54,9 @@ pub(super) enum Command {
     /// Compares the fast copies of clean files with their slow ones, below a path.
     Verify(Vec<Name>),
     /// Brings slow files to the fast tier.
-    Stage(Vec<Wanted>),
+    Stage(Vec<StageTarget>),
     /// More files for a job that has not ended.
-    StageMore(u64, Vec<Wanted>),
+    StageMore(u64, Vec<StageTarget>),
     /// Reports the progress of a job until it ends.
     WatchStaging(u64),
     /// One job, or all.
@@ -79,9 +79,9 @@ pub(super) enum Command {
     Mark(String),
 }
 
-impl Command {
+impl ControlCommand {
     /// One line, with or without its newline. The error is the text of the reply.
-    pub(super) fn parse(line: &[u8]) -> Result<Command, String> {
+    pub(super) fn parse(line: &[u8]) -> Result<ControlCommand, String> {
         let line = std::str::from_utf8(line).map_err(|_| "a command is plain ASCII; escape the path".to_owned())?;
         let line = line.strip_suffix('\n').unwrap_or(line);
         if line.contains('\n') {
@@ -90,63 +90,63 @@ impl Command {
         let (word, argument) = line.split_once(' ').unwrap_or((line, ""));
         let argument = argument.trim();
         Ok(match word {
-            "sync" if argument.is_empty() => Command::Sync(None),
-            "sync" => Command::Sync(Some(names(argument)?)),
-            "deadline" => Command::Deadline(
+            "sync" if argument.is_empty() => ControlCommand::Sync(None),
+            "sync" => ControlCommand::Sync(Some(names(argument)?)),
+            "deadline" => ControlCommand::Deadline(
                 humantime::parse_duration(argument)
                     .map_err(|_| format!("deadline takes a time as 120s or 2min, got {argument:?}"))?,
             ),
-            "status" => no_argument(word, argument, Command::Status)?,
-            "reload" => no_argument(word, argument, Command::Reload)?,
-            "pause" => no_argument(word, argument, Command::Pause(true))?,
-            "resume" => no_argument(word, argument, Command::Pause(false))?,
-            "front" => Command::Front(path(word, argument)?),
-            "evict" => Command::Evict(path(word, argument)?),
-            "verify" => Command::Verify(path(word, argument)?),
-            "stage" => Command::Stage(wanted(word, argument)?),
-            "staging" => Command::staging(argument)?,
-            "pin" => Command::Pin(path(word, argument)?),
-            "unpin" => Command::Unpin(path(word, argument)?),
-            "pins" => no_argument(word, argument, Command::Pins)?,
+            "status" => no_argument(word, argument, ControlCommand::Status)?,
+            "reload" => no_argument(word, argument, ControlCommand::Reload)?,
+            "pause" => no_argument(word, argument, ControlCommand::Pause(true))?,
+            "resume" => no_argument(word, argument, ControlCommand::Pause(false))?,
+            "front" => ControlCommand::Front(path(word, argument)?),
+            "evict" => ControlCommand::Evict(path(word, argument)?),
+            "verify" => ControlCommand::Verify(path(word, argument)?),
+            "stage" => ControlCommand::Stage(wanted(word, argument)?),
+            "staging" => ControlCommand::staging(argument)?,
+            "pin" => ControlCommand::Pin(path(word, argument)?),
+            "unpin" => ControlCommand::Unpin(path(word, argument)?),
+            "pins" => no_argument(word, argument, ControlCommand::Pins)?,
             "set-aside" => {
                 let (how, rest) = match argument.split_once(' ') {
                     Some(("dry-run", rest)) => (AsideHow::DryRun, rest),
                     Some(("without-copy", rest)) => (AsideHow::WithoutCopy, rest),
                     _ => (AsideHow::WithCopy, argument),
                 };
-                Command::SetAside(path(word, rest.trim())?, how)
+                ControlCommand::SetAside(path(word, rest.trim())?, how)
             }
-            "window" => Command::window(argument)?,
-            "mark" => Command::Mark(argument.to_owned()),
+            "window" => ControlCommand::window(argument)?,
+            "mark" => ControlCommand::Mark(argument.to_owned()),
             unknown => return Err(format!("unknown command {unknown:?}; known: {KNOWN}")),
         })
     }
 
-    fn staging(argument: &str) -> Result<Command, String> {
+    fn staging(argument: &str) -> Result<ControlCommand, String> {
         let (word, rest) = argument.split_once(' ').unwrap_or((argument, ""));
         let (number, rest) = rest.trim().split_once(' ').unwrap_or((rest.trim(), ""));
         let job = || number.parse().map_err(|_| format!("staging {word} takes a job's number, got {number:?}"));
         match word {
-            "more" => Ok(Command::StageMore(job()?, wanted("staging more N", rest.trim())?)),
-            "watch" => Ok(Command::WatchStaging(job()?)),
-            "cancel" if number.is_empty() => Ok(Command::CancelStaging(None)),
-            "cancel" => Ok(Command::CancelStaging(Some(job()?))),
-            "pause" => no_argument("staging pause", number, Command::PauseStaging(true)),
-            "resume" => no_argument("staging resume", number, Command::PauseStaging(false)),
+            "more" => Ok(ControlCommand::StageMore(job()?, wanted("staging more N", rest.trim())?)),
+            "watch" => Ok(ControlCommand::WatchStaging(job()?)),
+            "cancel" if number.is_empty() => Ok(ControlCommand::CancelStaging(None)),
+            "cancel" => Ok(ControlCommand::CancelStaging(Some(job()?))),
+            "pause" => no_argument("staging pause", number, ControlCommand::PauseStaging(true)),
+            "resume" => no_argument("staging resume", number, ControlCommand::PauseStaging(false)),
             unknown => {
                 Err(format!("staging takes more N PATH..., watch N, cancel [N], pause or resume, got {unknown:?}"))
             }
         }
     }
 
-    fn window(argument: &str) -> Result<Command, String> {
+    fn window(argument: &str) -> Result<ControlCommand, String> {
         let (word, name) = argument.split_once(' ').unwrap_or((argument, ""));
         let name = name.trim().to_owned();
         match word {
-            "start" => Ok(Command::StartWindow(name)),
-            "stop" => Ok(Command::StopWindow(Some(name).filter(|name| !name.is_empty()))),
-            "files" => Ok(Command::WindowFiles(name)),
-            "recording" => Ok(Command::WindowRecording(name)),
+            "start" => Ok(ControlCommand::StartWindow(name)),
+            "stop" => Ok(ControlCommand::StopWindow(Some(name).filter(|name| !name.is_empty()))),
+            "files" => Ok(ControlCommand::WindowFiles(name)),
+            "recording" => Ok(ControlCommand::WindowRecording(name)),
             unknown => {
                 Err(format!("window takes start NAME, stop [NAME], files NAME or recording NAME, got {unknown:?}"))
             }
@@ -154,7 +154,7 @@ impl Command {
     }
 }
 
-fn no_argument(word: &str, argument: &str, command: Command) -> Result<Command, String> {
+fn no_argument(word: &str, argument: &str, command: ControlCommand) -> Result<ControlCommand, String> {
     match argument {
         "" => Ok(command),
         extra => Err(format!("{word} takes no argument, got {extra:?}")),
@@ -170,13 +170,15 @@ fn path(word: &str, argument: &str) -> Result<Vec<Name>, String> {
 }
 
 /// Paths and patterns, at least one.
-fn wanted(word: &str, argument: &str) -> Result<Vec<Wanted>, String> {
+fn wanted(word: &str, argument: &str) -> Result<Vec<StageTarget>, String> {
     let one = |word: &str| match word.strip_prefix("glob:") {
-        None if word.starts_with("plan:") => promise(word).map(Wanted::Promise),
-        None => names(word).map(Wanted::Path),
+        None if word.starts_with("plan:") => promise(word).map(StageTarget::Promise),
+        None => names(word).map(StageTarget::Path),
         Some(pattern) => {
             let bytes = path::unescape(pattern).and_then(|bytes| String::from_utf8(bytes).ok());
-            bytes.map(Wanted::Pattern).ok_or_else(|| format!("pattern {pattern:?}: not escaped UTF-8; %20 for a space"))
+            bytes
+                .map(StageTarget::Pattern)
+                .ok_or_else(|| format!("pattern {pattern:?}: not escaped UTF-8; %20 for a space"))
         }
     };
     match argument {
@@ -206,7 +208,7 @@ fn names(escaped: &str) -> Result<Vec<Name>, String> {
 
 /// Checks whether a line is a command; the error is the reply if it is not.
 pub fn parse_command(line: &[u8]) -> Result<(), String> {
-    Command::parse(line).map(drop)
+    ControlCommand::parse(line).map(drop)
 }
 
 #[cfg(test)]
@@ -215,45 +217,49 @@ mod tests {
 
     #[test]
     fn commands_are_single_lines() {
-        assert_eq!(Command::parse(b"sync\n"), Ok(Command::Sync(None)));
-        assert_eq!(Command::parse(b"sync"), Ok(Command::Sync(None)));
-        assert_eq!(Command::parse(b"status\n"), Ok(Command::Status));
+        assert_eq!(ControlCommand::parse(b"sync\n"), Ok(ControlCommand::Sync(None)));
+        assert_eq!(ControlCommand::parse(b"sync"), Ok(ControlCommand::Sync(None)));
+        assert_eq!(ControlCommand::parse(b"status\n"), Ok(ControlCommand::Status));
         let name = |bytes: &[u8]| Name::new(bytes).expect("a valid name");
         assert_eq!(
-            Command::parse(b"sync /run/epoch%201\n"),
-            Ok(Command::Sync(Some(vec![name(b"run"), name(b"epoch 1")])))
+            ControlCommand::parse(b"sync /run/epoch%201\n"),
+            Ok(ControlCommand::Sync(Some(vec![name(b"run"), name(b"epoch 1")])))
         );
-        assert_eq!(Command::parse(b"sync /\n"), Ok(Command::Sync(Some(vec![]))));
+        assert_eq!(ControlCommand::parse(b"sync /\n"), Ok(ControlCommand::Sync(Some(vec![]))));
         for (how, word) in
             [(AsideHow::WithCopy, ""), (AsideHow::DryRun, "dry-run "), (AsideHow::WithoutCopy, "without-copy ")]
         {
             let line = format!("set-aside {word}/a%20b\n");
-            assert_eq!(Command::parse(line.as_bytes()), Ok(Command::SetAside(vec![name(b"a b")], how)));
+            assert_eq!(ControlCommand::parse(line.as_bytes()), Ok(ControlCommand::SetAside(vec![name(b"a b")], how)));
         }
     }
 
     #[test]
     fn what_is_to_be_staged_are_paths_and_patterns() {
         let name = |bytes: &[u8]| Name::new(bytes).expect("a valid name");
-        let wanted =
-            vec![Wanted::Path(vec![name(b"a b")]), Wanted::Path(vec![]), Wanted::Pattern("data/**/*.jpg".to_owned())];
-        assert_eq!(Command::parse(b"stage /a%20b / glob:data/**/*.jpg\n"), Ok(Command::Stage(wanted)));
-        let planned = vec![Wanted::Promise(Promise { before: 9, after: 8, bytes: 7 }), Wanted::Path(vec![name(b"x")])];
-        assert_eq!(Command::parse(b"stage plan:9:8:7 /x\n"), Ok(Command::Stage(planned)));
+        let wanted = vec![
+            StageTarget::Path(vec![name(b"a b")]),
+            StageTarget::Path(vec![]),
+            StageTarget::Pattern("data/**/*.jpg".to_owned()),
+        ];
+        assert_eq!(ControlCommand::parse(b"stage /a%20b / glob:data/**/*.jpg\n"), Ok(ControlCommand::Stage(wanted)));
+        let planned =
+            vec![StageTarget::Promise(Promise { before: 9, after: 8, bytes: 7 }), StageTarget::Path(vec![name(b"x")])];
+        assert_eq!(ControlCommand::parse(b"stage plan:9:8:7 /x\n"), Ok(ControlCommand::Stage(planned)));
         for bad in ["plan:", "plan:1:2", "plan:1:2:3:4", "plan:1:-2:3", "plan:1:x:3"] {
-            let said = Command::parse(format!("stage {bad} /x").as_bytes()).expect_err("no promise");
+            let said = ControlCommand::parse(format!("stage {bad} /x").as_bytes()).expect_err("no promise");
             assert!(said.contains("plan:BEFORE"), "{bad}: {said}");
         }
-        assert_eq!(Command::parse(b"staging cancel\n"), Ok(Command::CancelStaging(None)));
-        assert_eq!(Command::parse(b"staging cancel 3\n"), Ok(Command::CancelStaging(Some(3))));
-        let more = Command::StageMore(7, vec![Wanted::Path(vec![name(b"x")])]);
-        assert_eq!(Command::parse(b"staging more 7 /x\n"), Ok(more));
-        assert_eq!(Command::parse(b"staging resume\n"), Ok(Command::PauseStaging(false)));
+        assert_eq!(ControlCommand::parse(b"staging cancel\n"), Ok(ControlCommand::CancelStaging(None)));
+        assert_eq!(ControlCommand::parse(b"staging cancel 3\n"), Ok(ControlCommand::CancelStaging(Some(3))));
+        let more = ControlCommand::StageMore(7, vec![StageTarget::Path(vec![name(b"x")])]);
+        assert_eq!(ControlCommand::parse(b"staging more 7 /x\n"), Ok(more));
+        assert_eq!(ControlCommand::parse(b"staging resume\n"), Ok(ControlCommand::PauseStaging(false)));
     }
 
     #[test]
     fn a_bad_command_says_what_is_known() {
-        let said = |line: &[u8]| Command::parse(line).expect_err("not a command");
+        let said = |line: &[u8]| ControlCommand::parse(line).expect_err("not a command");
         assert_eq!(said(b"frobnicate now\n"), format!("unknown command \"frobnicate\"; known: {KNOWN}"));
         assert!(said(b"\n").contains("known: sync"));
         assert!(said(b"sync\nsync\n").contains("one command at a time"));
@@ -264,7 +270,7 @@ mod tests {
         assert!(said(b"stage\n").contains("takes paths") && said(b"staging watch x\n").contains("job's number"));
         assert!(said(b"staging pause 3\n").contains("no argument") && said(b"staging stop\n").contains("cancel [N]"));
         assert!(said(b"deadline soon\n").contains("120s"));
-        assert_eq!(Command::parse(b"deadline 2min\n"), Ok(Command::Deadline(Duration::from_secs(120))));
+        assert_eq!(ControlCommand::parse(b"deadline 2min\n"), Ok(ControlCommand::Deadline(Duration::from_secs(120))));
         assert!(said(b"evict\n").contains("takes a path") && said(b"verify \n").contains("takes a path"));
     }
 }

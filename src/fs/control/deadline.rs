@@ -30,7 +30,7 @@ struct Deadline {
     /// Receives the LSN to be applied once everything written before is durable on the fast tier.
     synced: Receiver<Done<Lsn>>,
     lsn: Option<Lsn>,
-    save: Option<Save>,
+    save: Option<CheckpointSave>,
     saved: Vec<Saved>,
     /// The last checkpoint that we started to save.
     tried: Option<u64>,
@@ -40,13 +40,13 @@ struct Deadline {
 
 /// A checkpoint being saved; given up on when this is dropped.
 #[derive(Debug)]
-struct Save {
+struct CheckpointSave {
     path: String,
     saving: Arc<Saving>,
     done: Receiver<Done<Saved>>,
 }
 
-impl Drop for Save {
+impl Drop for CheckpointSave {
     fn drop(&mut self) {
         self.saving.cancel();
     }
@@ -145,7 +145,7 @@ impl Deadline {
         self.tried = Some(unsaved.number);
         let watched = Arc::clone(&saving);
         let done = apart(&control.tiers, "deadline", move |tiers| tiers.save_checkpoint(&unsaved, &watched));
-        self.save = Some(Save { path, saving, done });
+        self.save = Some(CheckpointSave { path, saving, done });
     }
 
     fn progress(&self, control: &Control) -> String {

@@ -1,7 +1,7 @@
 //! `.dlio/latest-safe`: a link to the newest checkpoint that is wholly on the slow tier.
 
 use super::asker::Asker;
-use super::node::Node;
+use super::node::VirtualNode;
 use super::paths::walk;
 use super::sources::Control;
 use crate::error::{Errno, Result};
@@ -12,7 +12,7 @@ impl Control {
     /// The link's target, relative to `.dlio`. ENOENT if there is no such checkpoint, or it is not there any more.
     /// EACCES for a user who could not reach the target: the path is not shown to them.
     pub(in crate::fs) fn latest_safe(&self, ino: Ino, asker: &Asker) -> Result<Vec<u8>> {
-        if Node::of(ino)? != Node::LatestSafe {
+        if VirtualNode::of(ino)? != VirtualNode::LatestSafe {
             return Err(Errno::EINVAL.into());
         }
         let path = self.tiers.latest_safe().ok_or(Errno::ENOENT)?;

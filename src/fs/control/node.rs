@@ -21,12 +21,12 @@ pub(in crate::fs) fn owns(ino: Ino) -> bool {
 macro_rules! files {
     ($($node:ident $name:literal $perm:literal,)*) => {
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-        pub(in crate::fs) enum Node {
+        pub(in crate::fs) enum VirtualNode {
             Dir,
             $($node,)*
         }
 
-        const FILES: [(Node, &str, u32); [$($perm),*].len()] = [$((Node::$node, $name, $perm)),*];
+        const FILES: [(VirtualNode, &str, u32); [$($perm),*].len()] = [$((VirtualNode::$node, $name, $perm)),*];
     };
 }
 
@@ -59,8 +59,8 @@ files! {
     Control "control" 0o666,
 }
 
-impl Node {
-    pub(super) fn files() -> impl Iterator<Item = Node> {
+impl VirtualNode {
+    pub(super) fn files() -> impl Iterator<Item = VirtualNode> {
         FILES.into_iter().map(|(node, ..)| node)
     }
 
@@ -69,11 +69,11 @@ impl Node {
     }
 
     /// ENOENT for a number that is in our range but names nothing.
-    pub(super) fn of(ino: Ino) -> Result<Node, Errno> {
+    pub(super) fn of(ino: Ino) -> Result<VirtualNode, Errno> {
         if (LINKS..FIRST).contains(&ino) {
-            return Ok(Node::LatestSafe);
+            return Ok(VirtualNode::LatestSafe);
         }
-        [Node::Dir].into_iter().chain(Node::files()).find(|node| node.ino() == ino).ok_or(Errno::ENOENT)
+        [VirtualNode::Dir].into_iter().chain(VirtualNode::files()).find(|node| node.ino() == ino).ok_or(Errno::ENOENT)
     }
 
     /// Its name and mode.
@@ -103,17 +103,17 @@ mod tests {
     #[test]
     fn our_inode_numbers_are_apart_from_the_engine_s() {
         assert!(!owns(ROOT) && !owns(LINKS - 1) && owns(LINKS) && owns(FIRST));
-        assert_eq!([LINKS, FIRST - 1].map(Node::of), [Ok(Node::LatestSafe); 2]);
-        for node in [Node::Dir].into_iter().chain(Node::files()) {
-            assert_eq!(Node::of(node.ino()), Ok(node));
+        assert_eq!([LINKS, FIRST - 1].map(VirtualNode::of), [Ok(VirtualNode::LatestSafe); 2]);
+        for node in [VirtualNode::Dir].into_iter().chain(VirtualNode::files()) {
+            assert_eq!(VirtualNode::of(node.ino()), Ok(node));
         }
-        assert_eq!(Node::of(u64::MAX), Err(Errno::ENOENT));
+        assert_eq!(VirtualNode::of(u64::MAX), Err(Errno::ENOENT));
     }
 
     #[test]
     fn only_the_root_s_entry_and_what_is_inside_are_protected() {
         assert!(refuse_change(ROOT, b".dlio").is_err());
-        assert!(refuse_change(Node::Dir.ino(), b"anything").is_err());
+        assert!(refuse_change(VirtualNode::Dir.ino(), b"anything").is_err());
         assert!(refuse_change(ROOT, b".dlio2").is_ok());
         assert!(refuse_change(7, b".dlio").is_ok());
     }

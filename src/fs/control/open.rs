@@ -5,29 +5,29 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 
-use super::session::Session;
+use super::session::ControlSession;
 use crate::stats::{Stats, ops};
 
 /// An open file of `.dlio`.
 #[derive(Debug)]
 pub(in crate::fs) struct Virtual {
-    pub(super) what: What,
+    pub(super) what: VirtualContent,
     pub(super) _share: Option<TextShare>,
 }
 
 #[derive(Debug)]
-pub(super) enum What {
+pub(super) enum VirtualContent {
     /// Rendered when it was opened.
     Text(Vec<u8>),
     /// Grows while it is read.
-    Ops(Lines),
-    Control(Mutex<Session>),
+    Ops(OpsReader),
+    Control(Mutex<ControlSession>),
 }
 
 impl Virtual {
     /// Whether it is `control`.
     pub(in crate::fs) fn is_command(&self) -> bool {
-        matches!(self.what, What::Control(_))
+        matches!(self.what, VirtualContent::Control(_))
     }
 }
 
@@ -52,12 +52,12 @@ impl Drop for TextShare {
 
 /// A reader of `ops`.
 #[derive(Debug)]
-pub(super) struct Lines {
+pub(super) struct OpsReader {
     pub(super) stats: Arc<Stats>,
     pub(super) reader: Mutex<ops::Reader>,
 }
 
-impl Drop for Lines {
+impl Drop for OpsReader {
     fn drop(&mut self) {
         self.stats.close_lines();
     }

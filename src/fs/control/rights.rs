@@ -7,7 +7,7 @@
 //! Rights depend on who opened the file in `.dlio`: the descriptor may have been given to another program since.
 
 use super::asker::Asker;
-use super::command::{Command, Wanted};
+use super::command::{ControlCommand, StageTarget};
 use super::paths::{shown, walk};
 use super::sources::Control;
 use super::stage::no_job;
@@ -15,36 +15,38 @@ use crate::error::Errno;
 use crate::path::Name;
 use crate::tiers::{Attr, Ino, ROOT};
 
-impl Command {
+impl ControlCommand {
     /// Refuses what this user may not ask for. The error is the text of the reply.
     pub(super) fn allow(&self, control: &Control, asker: &Asker) -> Result<(), String> {
         if asker.is_trusted() {
             return Ok(());
         }
         match self {
-            Command::Sync(None) | Command::Status | Command::Pins => Ok(()),
-            Command::Sync(Some(names)) => control.reached(asker, names).map(drop),
-            Command::Front(names)
-            | Command::Evict(names)
-            | Command::Verify(names)
-            | Command::Pin(names)
-            | Command::Unpin(names) => control.owned(asker, names),
-            Command::Stage(wanted) => control.may_stage(asker, wanted),
-            Command::StageMore(number, wanted) => {
+            ControlCommand::Sync(None) | ControlCommand::Status | ControlCommand::Pins => Ok(()),
+            ControlCommand::Sync(Some(names)) => control.reached(asker, names).map(drop),
+            ControlCommand::Front(names)
+            | ControlCommand::Evict(names)
+            | ControlCommand::Verify(names)
+            | ControlCommand::Pin(names)
+            | ControlCommand::Unpin(names) => control.owned(asker, names),
+            ControlCommand::Stage(wanted) => control.may_stage(asker, wanted),
+            ControlCommand::StageMore(number, wanted) => {
                 control.job_of(asker, *number).and_then(|()| control.may_stage(asker, wanted))
             }
-            Command::WatchStaging(number) | Command::CancelStaging(Some(number)) => control.job_of(asker, *number),
-            Command::Deadline(_)
-            | Command::Reload
-            | Command::Pause(_)
-            | Command::CancelStaging(None)
-            | Command::PauseStaging(_)
-            | Command::SetAside(..)
-            | Command::StartWindow(_)
-            | Command::StopWindow(_)
-            | Command::WindowFiles(_)
-            | Command::WindowRecording(_)
-            | Command::Mark(_) => Err(only_the_owner()),
+            ControlCommand::WatchStaging(number) | ControlCommand::CancelStaging(Some(number)) => {
+                control.job_of(asker, *number)
+            }
+            ControlCommand::Deadline(_)
+            | ControlCommand::Reload
+            | ControlCommand::Pause(_)
+            | ControlCommand::CancelStaging(None)
+            | ControlCommand::PauseStaging(_)
+            | ControlCommand::SetAside(..)
+            | ControlCommand::StartWindow(_)
+            | ControlCommand::StopWindow(_)
+            | ControlCommand::WindowFiles(_)
+            | ControlCommand::WindowRecording(_)
+            | ControlCommand::Mark(_) => Err(only_the_owner()),
         }
     }
 }
@@ -72,10 +74,10 @@ impl Control {
     }
 
     /// Only paths: nothing checks who owns the files that a pattern finds, and plans are the owner's.
-    fn may_stage(&self, asker: &Asker, wanted: &[Wanted]) -> Result<(), String> {
+    fn may_stage(&self, asker: &Asker, wanted: &[StageTarget]) -> Result<(), String> {
         wanted.iter().try_for_each(|one| match one {
-            Wanted::Path(names) => self.owned(asker, names),
-            Wanted::Pattern(_) | Wanted::Promise(_) => Err(only_the_owner()),
+            StageTarget::Path(names) => self.owned(asker, names),
+            StageTarget::Pattern(_) | StageTarget::Promise(_) => Err(only_the_owner()),
         })
     }
 

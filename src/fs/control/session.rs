@@ -4,12 +4,12 @@
 //! result, `ok: ...` or `error: ...`, and end of file. Closing the descriptor ends the waiting. File positions mean
 //! nothing here.
 //!
-//! Each command is a variant of [`Command`] and a function that [`begin`] calls, in the file of its kind. A command
+//! Each command is a variant of [`ControlCommand`] and a function that [`begin`] calls, in the file of its kind. A command
 //! that takes longer than a read may wait leaves a [`Running`](super::reply::Running) behind, which continues on each
 //! read.
 
 use super::asker::Asker;
-use super::command::{Command, LINE_MAX};
+use super::command::{ControlCommand, LINE_MAX};
 use super::reply::Reply;
 use super::sources::Control;
 use super::{aside, deadline, evict, pins, stage, sync, verify, windows};
@@ -17,15 +17,15 @@ use crate::error::{Errno, Result};
 
 /// A descriptor of `control`.
 #[derive(Debug)]
-pub(in crate::fs) struct Session {
+pub(in crate::fs) struct ControlSession {
     /// Who opened it.
     asker: Asker,
     reply: Reply,
 }
 
-impl Session {
+impl ControlSession {
     pub(super) fn new(asker: Asker) -> Self {
-        Session { asker, reply: Reply::usage() }
+        ControlSession { asker, reply: Reply::usage() }
     }
 
     pub(super) fn read(&mut self, control: &Control, size: usize) -> Vec<u8> {
@@ -43,7 +43,7 @@ impl Session {
         if line.len() > LINE_MAX {
             return Err(Errno::E2BIG.into());
         }
-        let begun = Command::parse(line).map_err(|text| (Errno::EINVAL, text)).and_then(|command| {
+        let begun = ControlCommand::parse(line).map_err(|text| (Errno::EINVAL, text)).and_then(|command| {
             command.allow(control, &self.asker).map_err(|text| (Errno::EPERM, text))?;
             begin(control, &self.asker, command).map_err(|text| (Errno::EINVAL, text))
         });
@@ -57,29 +57,29 @@ impl Session {
 }
 
 /// Runs a command, or starts it. The error is the text of the reply.
-fn begin(control: &Control, asker: &Asker, command: Command) -> Result<Reply, String> {
+fn begin(control: &Control, asker: &Asker, command: ControlCommand) -> Result<Reply, String> {
     match command {
-        Command::Sync(below) => sync::begin(control, asker, below),
-        Command::Deadline(time) => Ok(deadline::begin(control, time)),
-        Command::Pause(paused) => Ok(sync::pause(control, paused)),
-        Command::Front(names) => sync::front(control, names),
-        Command::Evict(names) => evict::begin(control, asker, names),
-        Command::Verify(names) => verify::begin(control, asker, names),
-        Command::Stage(wanted) => stage::begin(control, asker, wanted),
-        Command::StageMore(number, wanted) => stage::more(control, number, wanted),
-        Command::WatchStaging(number) => Ok(stage::watch(number)),
-        Command::CancelStaging(number) => stage::cancel(control, number),
-        Command::PauseStaging(paused) => Ok(stage::pause(control, paused)),
-        Command::Pin(names) => pins::pin(control, asker, &names),
-        Command::Unpin(names) => pins::unpin(control, &names),
-        Command::Pins => Ok(pins::list(control, asker)),
-        Command::SetAside(names, how) => aside::begin(control, &names, how),
-        Command::Status => Ok(Reply::text(control.status_for(asker).json())),
-        Command::Reload => control.live.reload().map(Reply::ok).map_err(|error| error.to_string()),
-        Command::StartWindow(name) => windows::start(control, &name),
-        Command::StopWindow(name) => windows::stop(control, name.as_deref()),
-        Command::WindowFiles(name) => windows::files(control, &name),
-        Command::WindowRecording(name) => windows::recording(control, &name),
-        Command::Mark(text) => windows::mark(control, &text),
+        ControlCommand::Sync(below) => sync::begin(control, asker, below),
+        ControlCommand::Deadline(time) => Ok(deadline::begin(control, time)),
+        ControlCommand::Pause(paused) => Ok(sync::pause(control, paused)),
+        ControlCommand::Front(names) => sync::front(control, names),
+        ControlCommand::Evict(names) => evict::begin(control, asker, names),
+        ControlCommand::Verify(names) => verify::begin(control, asker, names),
+        ControlCommand::Stage(wanted) => stage::begin(control, asker, wanted),
+        ControlCommand::StageMore(number, wanted) => stage::more(control, number, wanted),
+        ControlCommand::WatchStaging(number) => Ok(stage::watch(number)),
+        ControlCommand::CancelStaging(number) => stage::cancel(control, number),
+        ControlCommand::PauseStaging(paused) => Ok(stage::pause(control, paused)),
+        ControlCommand::Pin(names) => pins::pin(control, asker, &names),
+        ControlCommand::Unpin(names) => pins::unpin(control, &names),
+        ControlCommand::Pins => Ok(pins::list(control, asker)),
+        ControlCommand::SetAside(names, how) => aside::begin(control, &names, how),
+        ControlCommand::Status => Ok(Reply::text(control.status_for(asker).json())),
+        ControlCommand::Reload => control.live.reload().map(Reply::ok).map_err(|error| error.to_string()),
+        ControlCommand::StartWindow(name) => windows::start(control, &name),
+        ControlCommand::StopWindow(name) => windows::stop(control, name.as_deref()),
+        ControlCommand::WindowFiles(name) => windows::files(control, &name),
+        ControlCommand::WindowRecording(name) => windows::recording(control, &name),
+        ControlCommand::Mark(text) => windows::mark(control, &text),
     }
 }

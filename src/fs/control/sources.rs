@@ -41,7 +41,7 @@ pub(in crate::fs) struct Control {
     pub(super) since: Time,
     /// Open files of each user other than the mount's owner.
     pub(super) texts: Arc<Mutex<HashMap<u32, usize>>>,
-    pub(super) checkpoints: Mutex<Checkpoints>,
+    pub(super) checkpoints: Mutex<CheckpointCache>,
     /// Look-ups of the link so far.
     pub(super) looks: AtomicU64,
 }
@@ -54,7 +54,7 @@ pub(in crate::fs) trait OpenFiles: Debug + Send + Sync {
 
 /// The complete checkpoints of this mount at the last look-up.
 #[derive(Debug, Default)]
-pub(super) struct Checkpoints {
+pub(super) struct CheckpointCache {
     pub(super) asked: Option<Instant>,
     pub(super) told: Vec<safe::Checkpoint>,
     pub(super) total: u64,

@@ -4,7 +4,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use super::asker::Asker;
-use super::command::Wanted;
+use super::command::StageTarget;
 use super::paths::{joined, shown};
 use super::reply::{Reply, Running};
 use super::sources::Control;
@@ -16,23 +16,23 @@ use crate::tiers::Tiers;
 /// How often a job is checked meanwhile.
 const LOOK: Duration = Duration::from_millis(50);
 
-pub(super) fn begin(control: &Control, asker: &Asker, wanted: Vec<Wanted>) -> Result<Reply, String> {
+pub(super) fn begin(control: &Control, asker: &Asker, wanted: Vec<StageTarget>) -> Result<Reply, String> {
     let number = start(control, asker, wanted)?;
     Ok(Reply::ok(format!("job {number}")))
 }
 
 /// Begins one job for each pattern, and one for all paths. Returns the last one's number.
-fn start(control: &Control, asker: &Asker, wanted: Vec<Wanted>) -> Result<u64, String> {
+fn start(control: &Control, asker: &Asker, wanted: Vec<StageTarget>) -> Result<u64, String> {
     let tiers = &control.tiers;
     let (mut paths, mut named, mut last, mut promised) = (Vec::new(), Vec::new(), None, None);
     for one in wanted {
         match one {
-            Wanted::Path(names) => {
+            StageTarget::Path(names) => {
                 named.push(shown(&names));
                 paths.push(joined(&names));
             }
-            Wanted::Pattern(pattern) => last = Some(stage_pattern(tiers, &pattern)?),
-            Wanted::Promise(promise) => promised = Some(promise),
+            StageTarget::Pattern(pattern) => last = Some(stage_pattern(tiers, &pattern)?),
+            StageTarget::Promise(promise) => promised = Some(promise),
         }
     }
     if !paths.is_empty() {
@@ -59,15 +59,15 @@ fn stage_pattern(tiers: &Tiers, pattern: &str) -> Result<u64, String> {
     tiers.stage_fitting(pattern).map_err(|error| error.to_string())
 }
 
-pub(super) fn more(control: &Control, number: u64, wanted: Vec<Wanted>) -> Result<Reply, String> {
+pub(super) fn more(control: &Control, number: u64, wanted: Vec<StageTarget>) -> Result<Reply, String> {
     let mut named = Vec::new();
     let paths = wanted.into_iter().map(|one| match one {
-        Wanted::Path(names) => {
+        StageTarget::Path(names) => {
             named.push(shown(&names));
             Ok(joined(&names))
         }
-        Wanted::Pattern(_) | Wanted::Promise(_) => {
-            Err("a job takes more paths, but no patterns; start another job with stage glob:".to_owned())
+        StageTarget::Pattern(_) | StageTarget::Promise(_) => {
+            Err("a job takes more paths, no patterns; begin another one with stage glob:".to_owned())
         }
     });
     let paths: Vec<_> = paths.collect::<Result<_, _>>()?;

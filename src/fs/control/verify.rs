@@ -14,17 +14,17 @@ use crate::tiers::{Bad, Cx, Ino, Tiers, Verified, Verifying};
 
 /// Which fast copy to compare.
 #[derive(Clone, Copy, Debug)]
-enum Subject {
+enum VerifyTarget {
     Clean(Ino),
     /// By the number of its copy.
     Staged(u64),
 }
 
-impl Subject {
+impl VerifyTarget {
     fn path(self, tiers: &Tiers) -> String {
         match self {
-            Subject::Clean(ino) => path_of(tiers, ino).unwrap_or_else(|| format!("removed file {ino}")),
-            Subject::Staged(number) => match tiers.copy_path(number) {
+            VerifyTarget::Clean(ino) => path_of(tiers, ino).unwrap_or_else(|| format!("removed file {ino}")),
+            VerifyTarget::Staged(number) => match tiers.copy_path(number) {
                 Some(path) => format!("/{}", escape(&path)),
                 None => format!("staged copy {number}"),
             },
@@ -37,7 +37,7 @@ struct Verification {
     clean: CleanFiles,
     staged: StagedFiles,
     /// The one being compared.
-    current: Option<(Subject, Verifying)>,
+    current: Option<(VerifyTarget, Verifying)>,
     files: u64,
     bytes: u64,
     bad: u64,
@@ -78,11 +78,16 @@ impl Running for Verification {
 }
 
 /// Compares some more of a file, or begins to.
-fn compare(tiers: &Tiers, cx: &Cx, subject: Subject, file: Option<Verifying>) -> Result<(Verified, Option<Verifying>)> {
+fn compare(
+    tiers: &Tiers,
+    cx: &Cx,
+    subject: VerifyTarget,
+    file: Option<Verifying>,
+) -> Result<(Verified, Option<Verifying>)> {
     let begun = match (file, subject) {
         (Some(file), _) => Ok(file),
-        (None, Subject::Clean(ino)) => tiers.begin_verify(cx, ino)?,
-        (None, Subject::Staged(number)) => tiers.begin_verify_staged(cx, number)?,
+        (None, VerifyTarget::Clean(ino)) => tiers.begin_verify(cx, ino)?,
+        (None, VerifyTarget::Staged(number)) => tiers.begin_verify_staged(cx, number)?,
     };
     let mut file = match begun {
         Ok(file) => file,
@@ -93,26 +98,26 @@ fn compare(tiers: &Tiers, cx: &Cx, subject: Subject, file: Option<Verifying>) ->
 
 impl Verification {
     /// The next file to compare, and its state if it is begun.
-    fn next(&mut self) -> Option<(Subject, Option<Verifying>)> {
+    fn next(&mut self) -> Option<(VerifyTarget, Option<Verifying>)> {
         if let Some((subject, file)) = self.current.take() {
             return Some((subject, Some(file)));
         }
         if let Some(ino) = self.clean.next() {
-            return Some((Subject::Clean(ino), None));
+            return Some((VerifyTarget::Clean(ino), None));
         }
-        Some((Subject::Staged(self.staged.next()?), None))
+        Some((VerifyTarget::Staged(self.staged.next()?), None))
     }
 
     /// All staged copies come up; finding out whose they are and where costs a look-up each.
-    fn is_asked_for(&self, control: &Control, subject: Subject) -> bool {
+    fn is_asked_for(&self, control: &Control, subject: VerifyTarget) -> bool {
         match subject {
-            Subject::Clean(_) => true,
-            Subject::Staged(number) => self.staged.has(control, number),
+            VerifyTarget::Clean(_) => true,
+            VerifyTarget::Staged(number) => self.staged.has(control, number),
         }
     }
 
     /// Compares some more of a file; returns its line, if it needs one.
-    fn compare(&mut self, control: &Control, subject: Subject, file: Option<Verifying>) -> Result<String, String> {
+    fn compare(&mut self, control: &Control, subject: VerifyTarget, file: Option<Verifying>) -> Result<String, String> {
         match control.on_slow(move |tiers, cx| compare(tiers, cx, subject, file)) {
             Err(Error::SlowTimeout) => Err("the slow tier does not answer".to_owned()),
             Ok((Verified::More, file)) => {

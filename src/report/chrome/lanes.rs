@@ -7,7 +7,7 @@ use std::collections::{BTreeSet, HashMap};
 
 /// The owner of a row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) enum Owner {
+pub(super) enum LaneOwner {
     Thread {
         pid: u32,
         thread: u32,
@@ -18,9 +18,9 @@ pub(super) enum Owner {
 
 /// A row, from its first call to its last.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Row {
+pub(super) struct LaneRow {
     pub(super) id: u64,
-    pub(super) owner: Owner,
+    pub(super) owner: LaneOwner,
     pub(super) ended: u64,
 }
 
@@ -28,14 +28,14 @@ pub(super) struct Row {
 #[derive(Debug, Default)]
 pub(super) struct Lanes {
     /// When the rows of each owner end, and their ids.
-    rows: HashMap<Owner, BTreeSet<(u64, u64)>>,
+    rows: HashMap<LaneOwner, BTreeSet<(u64, u64)>>,
     /// The last id given.
     id: u64,
 }
 
 impl Lanes {
     /// The row for a span from `began` to `ended`, and whether it is new.
-    pub(super) fn place(&mut self, owner: Owner, began: u64, ended: u64) -> (u64, bool) {
+    pub(super) fn place(&mut self, owner: LaneOwner, began: u64, ended: u64) -> (u64, bool) {
         let rows = self.rows.entry(owner).or_default();
         // The row that ended last: consecutive calls stay in one row.
         let free = rows.range(..=(began, u64::MAX)).next_back().copied();
@@ -50,9 +50,9 @@ impl Lanes {
     }
 
     /// Ends all rows. Ids are not reused.
-    pub(super) fn end(&mut self) -> Vec<Row> {
+    pub(super) fn end(&mut self) -> Vec<LaneRow> {
         let rows = self.rows.drain().flat_map(|(owner, rows)| rows.into_iter().map(move |row| (owner, row)));
-        let mut rows: Vec<_> = rows.map(|(owner, (ended, id))| Row { id, owner, ended }).collect();
+        let mut rows: Vec<_> = rows.map(|(owner, (ended, id))| LaneRow { id, owner, ended }).collect();
         rows.sort_unstable_by_key(|row| row.id);
         rows
     }
@@ -66,7 +66,7 @@ mod tests {
 
     #[test]
     fn what_is_in_a_row_does_not_overlap_and_rows_are_few() {
-        let owner = Owner::Thread { pid: 1, thread: 2 };
+        let owner = LaneOwner::Thread { pid: 1, thread: 2 };
         let mut random = SmallRng::seed_from_u64(7);
         let (mut lanes, mut last, mut began) = (Lanes::default(), HashMap::new(), 0);
         for _ in 0..10_000 {
@@ -82,7 +82,7 @@ mod tests {
         assert!(rows.iter().all(|row| last[&row.id] == row.ended && row.owner == owner));
         assert_eq!(lanes.place(owner, 0, 0), (rows.len() as u64 + 1, true));
         // Another owner's, and one that came late.
-        assert!(lanes.place(Owner::Named("epochs"), 5, 5).1);
+        assert!(lanes.place(LaneOwner::Named("epochs"), 5, 5).1);
         assert!(lanes.place(owner, 1 << 20, 1 << 21).0 != lanes.place(owner, 5, 1 << 19).0);
     }
 }

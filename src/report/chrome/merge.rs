@@ -18,7 +18,7 @@ const DEPTH_MAX: usize = 512;
 
 /// What must be known of a trace before it is copied.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Found {
+pub(super) struct MergeInfo {
     /// Nanoseconds since 1970 at its time 0.
     pub(super) base: u64,
     /// The offset of the byte that ends its events.
@@ -30,10 +30,10 @@ pub(super) struct Found {
 }
 
 /// Scans a trace to its end. Errors: why ours cannot be merged into it.
-pub(super) fn look(trace: impl Read) -> Result<Found, String> {
+pub(super) fn look(trace: impl Read) -> Result<MergeInfo, String> {
     let read = Cell::new(0);
     let mut deserializer = serde_json::Deserializer::from_reader(Tame::new(trace, &read));
-    let looked = deserializer.deserialize_any(Trace { read: &read }).and_then(|looked| {
+    let looked = deserializer.deserialize_any(TraceVisitor { read: &read }).and_then(|looked| {
         deserializer.end()?;
         Ok(looked)
     });
@@ -43,7 +43,7 @@ pub(super) fn look(trace: impl Read) -> Result<Found, String> {
         "it has no baseTimeNanoseconds, without which nobody knows when its events were: the profiler of PyTorch 2.4 and \
          later tells it",
     )?;
-    Ok(Found { base, end, is_empty, pids })
+    Ok(MergeInfo { base, end, is_empty, pids })
 }
 
 /// Passes on what it reads, counts it, and refuses what would be stored whole in memory.
@@ -91,14 +91,14 @@ impl<R: Read> Read for Tame<'_, R> {
 }
 
 /// The trace as a whole.
-struct Trace<'a> {
+struct TraceVisitor<'a> {
     read: &'a Cell<u64>,
 }
 
 /// Where the events end, whether there are none, and their processes.
 type Events = (u64, bool, HashSet<u64>);
 
-impl<'de> Visitor<'de> for Trace<'_> {
+impl<'de> Visitor<'de> for TraceVisitor<'_> {
     type Value = (Option<u64>, Option<Events>);
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -140,7 +140,7 @@ impl<'de> Visitor<'de> for InEvents<'_> {
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut events: A) -> Result<Events, A::Error> {
         let (mut is_empty, mut pids) = (true, HashSet::new());
-        while let Some(Event { pid }) = events.next_element()? {
+        while let Some(TraceEvent { pid }) = events.next_element()? {
             is_empty = false;
             pids.extend(pid.0);
         }
@@ -150,7 +150,7 @@ impl<'de> Visitor<'de> for InEvents<'_> {
 }
 
 #[derive(Deserialize)]
-struct Event {
+struct TraceEvent {
     #[serde(default)]
     pid: Pid,
 }
@@ -191,7 +191,7 @@ impl<'de> Deserialize<'de> for Pid {
 mod tests {
     use super::*;
 
-    fn found(trace: &str) -> Result<Found, String> {
+    fn found(trace: &str) -> Result<MergeInfo, String> {
         look(trace.as_bytes())
     }
 

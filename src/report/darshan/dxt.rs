@@ -28,7 +28,7 @@ type Key = (u64, u32);
 
 /// How many calls there are for each key, and whether the trace is complete.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(super) struct Plan {
+pub(super) struct DxtExtent {
     /// Writes, reads; in order.
     counts: Vec<(Key, [u64; 2])>,
     /// When the last call ended, since the mount.
@@ -45,10 +45,10 @@ struct Segment {
     took: u64,
 }
 
-impl Plan {
+impl DxtExtent {
     /// Counts the calls that began in `time`.
-    pub(super) fn new(recording: &mut Recording, time: &Range<Duration>) -> Plan {
-        let mut plan = Plan::default();
+    pub(super) fn new(recording: &mut Recording, time: &Range<Duration>) -> DxtExtent {
+        let mut plan = DxtExtent::default();
         let mut earliest = Duration::MAX;
         let mut counts: HashMap<Key, [u64; 2]> = HashMap::new();
         recording.calls(Duration::ZERO, Duration::MAX, |traced| {
@@ -250,7 +250,7 @@ mod tests {
     }
 
     fn written(recording: &mut Recording, together: u64, time: &Range<Duration>) -> Vec<u8> {
-        let plan = Plan::new(recording, time);
+        let plan = DxtExtent::new(recording, time);
         let ids = plan.inos().into_iter().map(|ino| (ino, 100 + ino)).collect();
         let ranks = Ranks::new(plan.processes());
         let mut out = Vec::new();
@@ -309,13 +309,16 @@ mod tests {
     fn what_is_missing_is_noticed() {
         let calls: Vec<_> = (0..10).map(|n| traced(Op::Read, n, 7, 3)).collect();
         let mut whole = recording(&calls);
-        assert!(Plan::new(&mut whole, &ALWAYS).is_all);
+        assert!(DxtExtent::new(&mut whole, &ALWAYS).is_all);
         whole.meta.trace.collected = 11;
-        assert!(!Plan::new(&mut whole, &ALWAYS).is_all, "one is not kept any more");
+        assert!(!DxtExtent::new(&mut whole, &ALWAYS).is_all, "one is not kept any more");
         whole.meta.window = Some("epoch".into());
-        assert!(Plan::new(&mut whole, &(Duration::from_millis(4)..Duration::MAX)).is_all, "the window's are all there");
+        assert!(
+            DxtExtent::new(&mut whole, &(Duration::from_millis(4)..Duration::MAX)).is_all,
+            "the window's are all there"
+        );
         whole.flaws.push("damaged".into());
-        assert!(!Plan::new(&mut whole, &ALWAYS).is_all);
+        assert!(!DxtExtent::new(&mut whole, &ALWAYS).is_all);
     }
 
     #[test]

@@ -17,12 +17,12 @@ pub(super) const NAME: &str = "heatmap:POSIX";
 pub(super) struct Heat {
     /// Seconds of a bin.
     pub(super) width: f64,
-    pub(super) rows: Vec<Row>,
+    pub(super) rows: Vec<ProcessHeat>,
 }
 
 /// The row of one process.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(super) struct Row {
+pub(super) struct ProcessHeat {
     pub(super) rank: i64,
     pub(super) read: Vec<i64>,
     pub(super) written: Vec<i64>,
@@ -38,13 +38,13 @@ impl Heat {
         }
         // Spans are counted from the mount: the first bin may begin a little before the job.
         let before = (seconds(from) / width) as usize;
-        let mut rows: BTreeMap<i64, Row> = BTreeMap::new();
+        let mut rows: BTreeMap<i64, ProcessHeat> = BTreeMap::new();
         for HeatRow { process, read, written } in &meta.heat.rows {
             let row = rows.entry(ranks.of(*process)).or_default();
             merge(&mut row.read, read.get(before..).unwrap_or_default());
             merge(&mut row.written, written.get(before..).unwrap_or_default());
         }
-        let longest = |rows: &BTreeMap<i64, Row>| {
+        let longest = |rows: &BTreeMap<i64, ProcessHeat>| {
             rows.values().flat_map(|row| [row.read.len(), row.written.len()]).max().unwrap_or(0)
         };
         while longest(&rows) > BINS_MAX || seconds(run) / width > BINS_MAX as f64 {
@@ -58,13 +58,13 @@ impl Heat {
             row.read.resize(bins, 0);
             row.written.resize(bins, 0);
         }
-        let rows: Vec<Row> = rows.into_values().collect();
+        let rows: Vec<ProcessHeat> = rows.into_values().collect();
         let any = rows.iter().any(|row| row.read.iter().chain(&row.written).any(|bytes| *bytes > 0));
         any.then_some(Heat { width, rows })
     }
 
     /// The form of a row in a log.
-    pub(super) fn bytes(&self, id: u64, row: &Row) -> Vec<u8> {
+    pub(super) fn bytes(&self, id: u64, row: &ProcessHeat) -> Vec<u8> {
         let head = [id, row.rank as u64, self.width.to_bits(), row.read.len() as u64, 0, 0];
         let bins = row.written.iter().chain(&row.read).map(|bytes| *bytes as u64);
         head.into_iter().chain(bins).flat_map(u64::to_le_bytes).collect()
@@ -106,7 +106,8 @@ mod tests {
     #[test]
     fn each_process_has_a_row_that_lasts_as_long_as_the_job() {
         let found = heat(&meta(0.1, &[(9, &[1, 2], &[]), (4, &[], &[3])]), 0.0, 0.35).expect("bytes");
-        let row = |rank, read: [i64; 4], written: [i64; 4]| Row { rank, read: read.into(), written: written.into() };
+        let row =
+            |rank, read: [i64; 4], written: [i64; 4]| ProcessHeat { rank, read: read.into(), written: written.into() };
         assert_eq!(found.rows, [row(0, [0; 4], [3, 0, 0, 0]), row(1, [1, 2, 0, 0], [0; 4])]);
         let bytes = found.bytes(7, &found.rows[1]);
         assert_eq!(bytes.len(), 48 + 16 * 4);

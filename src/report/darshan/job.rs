@@ -18,7 +18,7 @@ const LATEST: Duration = Duration::from_secs(253_402_300_799);
 
 /// A job.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(super) struct Job {
+pub(super) struct DarshanJob {
     pub(super) uid: u32,
     /// Since 1970.
     pub(super) start: Duration,
@@ -36,7 +36,7 @@ pub(super) struct Job {
 /// Type of the file system.
 pub(super) const FS_TYPE: &str = "fuse.dlio";
 
-impl Job {
+impl DarshanJob {
     /// A job that starts `from` after the mount was made and lasts `run`.
     pub(super) fn new(meta: &Meta, from: Duration, run: Duration, processes: usize) -> Self {
         let start = Duration::from_nanos(meta.since).saturating_add(from).min(LATEST);
@@ -47,7 +47,7 @@ impl Job {
         let command =
             format!("dlio-fs mount {mountpoint} --fast {} --slow {}", plain(&meta.fast.path), plain(&meta.slow.path));
         let mount_entry = mountpoint.split_whitespace().next().unwrap_or("/").to_owned();
-        Job {
+        DarshanJob {
             uid: meta.uid,
             start,
             end: start.saturating_add(run).min(LATEST),
@@ -178,7 +178,7 @@ mod tests {
     #[test]
     fn a_job_lies_in_the_log_as_darshan_has_it() {
         assert_eq!(NUMBERS + METADATA, 1080);
-        let job = Job::new(&meta(), Duration::from_secs(5), Duration::from_millis(1500), 3);
+        let job = DarshanJob::new(&meta(), Duration::from_secs(5), Duration::from_millis(1500), 3);
         let bytes = job.bytes();
         let eight = |at: usize| i64::from_le_bytes(std::array::from_fn(|n| bytes[8 * at + n]));
         assert_eq!([0, 1, 2, 3, 4, 5, 6].map(eight), [1000, 1_000_005, 500_000_000, 1_000_007, 0, 3, 0]);
@@ -189,7 +189,7 @@ mod tests {
 
     #[test]
     fn what_has_no_room_is_left_out_line_by_line() {
-        let mut job = Job::new(&meta(), Duration::ZERO, Duration::ZERO, 1);
+        let mut job = DarshanJob::new(&meta(), Duration::ZERO, Duration::ZERO, 1);
         job.tell(vec![("a".into(), "x".repeat(5000)), ("b".into(), "two\nlines=3".into())]);
         job.tell((0..50).map(|n| (format!("rank_{n}"), "python".repeat(8))).collect());
         let (metadata, _) = texts(&job.bytes());
@@ -202,20 +202,20 @@ mod tests {
     fn however_long_its_paths_it_fits() {
         let mut meta = meta();
         (meta.mountpoint, meta.fast.path) = ("/ä\n\0".repeat(2000), "/f".repeat(3000));
-        let bytes = Job::new(&meta, Duration::MAX, Duration::MAX, 1).bytes();
+        let bytes = DarshanJob::new(&meta, Duration::MAX, Duration::MAX, 1).bytes();
         assert!(bytes.len() <= 4096, "{}", bytes.len());
         let (_, text) = texts(&bytes);
         assert_eq!((text.matches('\n').count(), text.matches('\t').count(), text.matches('\0').count()), (1, 1, 1));
-        let (_, text) = texts(&Job::new(&Meta::default(), Duration::ZERO, Duration::ZERO, 1).bytes());
+        let (_, text) = texts(&DarshanJob::new(&Meta::default(), Duration::ZERO, Duration::ZERO, 1).bytes());
         assert!(text.ends_with("\nfuse.dlio\t/\0"), "{text}");
     }
 
     #[test]
     fn dates_are_told_as_c_tells_them() {
-        let date = |secs| Job::date(Duration::from_secs(secs));
+        let date = |secs| DarshanJob::date(Duration::from_secs(secs));
         assert_eq!(date(0), "Thu Jan  1 00:00:00 1970");
         assert_eq!(date(1_795_339_701), "Sun Nov 22 09:28:21 2026");
         assert_eq!(date(951_782_400), "Tue Feb 29 00:00:00 2000");
-        assert_eq!(Job::date(Duration::MAX).len(), 24);
+        assert_eq!(DarshanJob::date(Duration::MAX).len(), 24);
     }
 }

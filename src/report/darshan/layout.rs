@@ -50,7 +50,7 @@ impl Module {
 
 /// The regions of a log, compressed.
 #[derive(Debug, Default)]
-pub(super) struct Log {
+pub(super) struct DarshanLog {
     pub(super) job: Vec<u8>,
     pub(super) names: Vec<u8>,
     /// In ascending order.
@@ -66,7 +66,7 @@ pub(super) fn region(write: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> io
     out.finish()
 }
 
-impl Log {
+impl DarshanLog {
     pub(super) fn write(&self, out: &mut dyn Write) -> io::Result<()> {
         out.write_all(&self.header())?;
         out.write_all(&self.job)?;
@@ -143,7 +143,7 @@ pub(super) mod tests {
         assert_eq!(VERSIONS_AT + 4 * MODULES, HEADER);
         let part = |text: &'static str| region(|out| out.write_all(text.as_bytes())).expect("into memory");
         let modules = vec![(Module::Posix, part("p")), (Module::Heat, part(""))];
-        let log = Log { job: part("job"), names: part("names"), modules, partial: vec![Module::Dxt] };
+        let log = DarshanLog { job: part("job"), names: part("names"), modules, partial: vec![Module::Dxt] };
         let mut bytes = Vec::new();
         log.write(&mut bytes).expect("into memory");
         let found = found(&bytes);

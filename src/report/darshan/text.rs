@@ -3,21 +3,21 @@
 use std::io::{self, Write};
 
 use super::heat::{self, Heat};
-use super::job::{FS_TYPE, Job};
-use super::layout::{HEADER, Log, Module, VERSION};
+use super::job::{DarshanJob, FS_TYPE};
+use super::layout::{DarshanLog, HEADER, Module, VERSION};
 use super::posix::{Posix, RENAMED_FROM};
 
 /// Everything before the records.
-pub(super) fn head(job: &Job, log: &Log, out: &mut dyn Write) -> io::Result<()> {
+pub(super) fn head(job: &DarshanJob, log: &DarshanLog, out: &mut dyn Write) -> io::Result<()> {
     writeln!(out, "# darshan log version: {VERSION}")?;
     writeln!(out, "# compression method: ZLIB")?;
     writeln!(out, "# exe: {}", job.command)?;
     writeln!(out, "# uid: {}", job.uid)?;
     writeln!(out, "# jobid: 0")?;
     writeln!(out, "# start_time: {}", job.start.as_secs())?;
-    writeln!(out, "# start_time_asci: {}", Job::date(job.start))?;
+    writeln!(out, "# start_time_asci: {}", DarshanJob::date(job.start))?;
     writeln!(out, "# end_time: {}", job.end.as_secs())?;
-    writeln!(out, "# end_time_asci: {}", Job::date(job.end))?;
+    writeln!(out, "# end_time_asci: {}", DarshanJob::date(job.end))?;
     writeln!(out, "# nprocs: {}", job.processes)?;
     // As readers compute it, who only have doubles.
     writeln!(out, "# run time: {:.4}", job.end.as_secs_f64() - job.start.as_secs_f64())?;
@@ -39,7 +39,7 @@ pub(super) fn head(job: &Job, log: &Log, out: &mut dyn Write) -> io::Result<()> 
 }
 
 /// The header of a module; an incomplete module says so.
-pub(super) fn module(module: Module, log: &Log, out: &mut dyn Write) -> io::Result<()> {
+pub(super) fn module(module: Module, log: &DarshanLog, out: &mut dyn Write) -> io::Result<()> {
     writeln!(out, "\n# *******************************************************")?;
     writeln!(out, "# {} module data", module.name())?;
     writeln!(out, "# *******************************************************")?;
@@ -49,7 +49,7 @@ pub(super) fn module(module: Module, log: &Log, out: &mut dyn Write) -> io::Resu
     writeln!(out, "\n#<module>\t<rank>\t<record id>\t<counter>\t<value>\t<file name>\t<mount pt>\t<fs type>")
 }
 
-pub(super) fn posix(posix: &Posix, name: &str, job: &Job, out: &mut dyn Write) -> io::Result<()> {
+pub(super) fn posix(posix: &Posix, name: &str, job: &DarshanJob, out: &mut dyn Write) -> io::Result<()> {
     let (rank, id) = (posix.rank, posix.id);
     let (mountpoint, fs_type) = mount_of(name, job);
     for (counter, value) in &posix.counters {
@@ -63,7 +63,7 @@ pub(super) fn posix(posix: &Posix, name: &str, job: &Job, out: &mut dyn Write) -
 }
 
 /// All rows, with a row's reads before its writes.
-pub(super) fn heat(heat: &Heat, id: u64, job: &Job, out: &mut dyn Write) -> io::Result<()> {
+pub(super) fn heat(heat: &Heat, id: u64, job: &DarshanJob, out: &mut dyn Write) -> io::Result<()> {
     let name = heat::NAME;
     let (mountpoint, fs_type) = mount_of(name, job);
     for row in &heat.rows {
@@ -86,6 +86,6 @@ pub(super) fn heat(heat: &Heat, id: u64, job: &Job, out: &mut dyn Write) -> io::
 }
 
 /// Where Darshan's tools locate a name: on the mount if it begins with the mount's path.
-fn mount_of<'a>(name: &str, job: &'a Job) -> (&'a str, &'static str) {
+fn mount_of<'a>(name: &str, job: &'a DarshanJob) -> (&'a str, &'static str) {
     if name.starts_with(&job.mount_entry) { (&job.mount_entry, FS_TYPE) } else { ("UNKNOWN", "UNKNOWN") }
 }

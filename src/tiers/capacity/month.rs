@@ -46,7 +46,7 @@ enum Policy {
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Case {
+struct MonthCase {
     policy: Policy,
     /// Size of the data set, and of a checkpoint, in hundredths of the tier.
     set: u64,
@@ -57,7 +57,7 @@ struct Case {
 }
 
 #[derive(Debug, Default)]
-struct File {
+struct MonthFile {
     bytes: u64,
     set: u64,
     read: Option<Duration>,
@@ -66,7 +66,7 @@ struct File {
 
 /// A checkpoint on the fast tier.
 #[derive(Debug)]
-struct Save {
+struct MonthSave {
     number: u64,
     began: Duration,
     bytes: u64,
@@ -78,20 +78,20 @@ struct Save {
 }
 
 #[derive(Clone, Copy, Debug)]
-enum Name {
+enum MonthName {
     Save(u64),
     File(usize),
 }
 
 #[derive(Clone, Copy, Debug)]
-enum Event {
+enum MonthEvent {
     Begin,
     Piece(u64),
     Drained(u64),
 }
 
 #[derive(Clone, Copy, Debug, Default)]
-struct Epoch {
+struct MonthEpoch {
     set: u64,
     read: u64,
     hit: u64,
@@ -101,22 +101,22 @@ struct Epoch {
 }
 
 struct Month {
-    case: Case,
+    case: MonthCase,
     limits: SpaceLimits,
     random: SmallRng,
     now: Duration,
-    files: Vec<File>,
+    files: Vec<MonthFile>,
     /// Staged files by time of reading; a file that was read again is there twice, and only the last entry counts.
     by_read: VecDeque<(Duration, usize)>,
     staged: u64,
-    saves: Vec<Save>,
+    saves: Vec<MonthSave>,
     saved: u64,
-    events: BTreeMap<(Duration, u64), Event>,
+    events: BTreeMap<(Duration, u64), MonthEvent>,
     planned: u64,
     rounds: ReadRounds,
     checkpoints: CheckpointForecast,
     evicting: Evicting,
-    epochs: Vec<Epoch>,
+    epochs: Vec<MonthEpoch>,
     /// Checkpoints that found too little room when they began, not counting the first four.
     short: u64,
     /// The most bytes of checkpoints on the fast tier.
@@ -124,7 +124,7 @@ struct Month {
 }
 
 impl Month {
-    fn new(case: Case) -> Self {
+    fn new(case: MonthCase) -> Self {
         let limits = SpaceLimits { high: 0.85, low: 0.70, reserve: 0.10, inodes: 0.05, quotas: [None; 3], keep: 2 };
         let mut month = Month {
             case,
@@ -149,11 +149,11 @@ impl Month {
             let mut left = TIER * case.set / 100;
             while left > 0 {
                 let bytes = month.random.random_range(FILE / 2..FILE * 3 / 2).min(left);
-                month.files.push(File { bytes, set, ..File::default() });
+                month.files.push(MonthFile { bytes, set, ..MonthFile::default() });
                 left -= bytes;
             }
         }
-        month.at(SAVE_EVERY, Event::Begin);
+        month.at(SAVE_EVERY, MonthEvent::Begin);
         month
     }
 
@@ -173,7 +173,7 @@ impl Month {
         if self.case.shuffled {
             files.shuffle(&mut self.random);
         }
-        self.epochs.push(Epoch { set, ..Epoch::default() });
+        self.epochs.push(MonthEpoch { set, ..MonthEpoch::default() });
         let took = EPOCH.mul_f64(self.random.random_range(0.9..1.1));
         for file in &files {
             self.now += took / files.len() as u32;
@@ -188,13 +188,13 @@ impl Month {
     fn pause(&mut self) {
         let begun = std::mem::take(&mut self.events);
         for ((at, number), event) in begun {
-            let at = if matches!(event, Event::Drained(_)) { at } else { at + PAUSE };
+            let at = if matches!(event, MonthEvent::Drained(_)) { at } else { at + PAUSE };
             self.events.insert((at, number), event);
         }
         self.now += PAUSE;
     }
 
-    fn at(&mut self, moment: Duration, event: Event) {
+    fn at(&mut self, moment: Duration, event: MonthEvent) {
         self.planned += 1;
         self.events.insert((moment, self.planned), event);
     }
@@ -203,9 +203,9 @@ impl Month {
         while let Some(entry) = self.events.first_entry().filter(|entry| entry.key().0 <= self.now) {
             let ((moment, _), event) = entry.remove_entry();
             match event {
-                Event::Begin => self.begin_save(moment),
-                Event::Piece(number) => self.write_piece(moment, number),
-                Event::Drained(number) => {
+                MonthEvent::Begin => self.begin_save(moment),
+                MonthEvent::Piece(number) => self.write_piece(moment, number),
+                MonthEvent::Drained(number) => {
                     self.saves.iter_mut().filter(|save| save.number == number).for_each(|save| save.clean = true);
                 }
             }
@@ -219,9 +219,9 @@ impl Month {
         self.short += u64::from(self.saved >= 4 && self.usage().avail < bytes);
         self.saved += 1;
         let (number, score) = (self.saved, self.random.random());
-        self.saves.push(Save { number, began: now, bytes, written: 0, clean: false, gone: false, score });
-        self.at(now, Event::Piece(number));
-        self.at(now + SAVE_EVERY, Event::Begin);
+        self.saves.push(MonthSave { number, began: now, bytes, written: 0, clean: false, gone: false, score });
+        self.at(now, MonthEvent::Piece(number));
+        self.at(now + SAVE_EVERY, MonthEvent::Begin);
     }
 
     /// Ten pieces in half a minute, drained at a tenth of that speed.
@@ -229,12 +229,12 @@ impl Month {
         let save = self.saves.iter_mut().find(|save| save.number == number).unwrap();
         save.written = (save.written + save.bytes / 10).min(save.bytes);
         if save.written + 10 <= save.bytes {
-            return self.at(now + Duration::from_secs(3), Event::Piece(number));
+            return self.at(now + Duration::from_secs(3), MonthEvent::Piece(number));
         }
         let (began, bytes) = (save.began, save.bytes);
         self.checkpoints.learn(began, bytes);
         self.most_saved = self.most_saved.max(self.bytes_saved(true) + self.bytes_saved(false));
-        self.at(now + Duration::from_secs(300), Event::Drained(number));
+        self.at(now + Duration::from_secs(300), MonthEvent::Drained(number));
         // The application removes the worst, dirty or not, but never the last.
         if self.saves.len() > self.case.best.saturating_add(1) {
             let older = &self.saves[..self.saves.len() - 1];
@@ -263,16 +263,16 @@ impl Month {
     }
 
     /// The files that may go, in order; staged copies only if asked for.
-    fn candidates(&self, data: bool) -> impl Iterator<Item = (Name, Candidate)> {
+    fn candidates(&self, data: bool) -> impl Iterator<Item = (MonthName, Candidate)> {
         let saves = self.saves.iter().filter(|save| save.clean && !save.gone).map(|save| {
             let (class, group) = (Class::Checkpoint, Some(save.number));
             let candidate =
                 Candidate { class, pinned: false, group, last_used: save.began, bytes: save.bytes, drained: 0 };
-            (Name::Save(save.number), candidate)
+            (MonthName::Save(save.number), candidate)
         });
         let staged = self.by_read.iter().filter(|(read, at)| self.is_staged_since(*read, *at)).map(|(read, at)| {
             let (class, bytes) = (Class::Data, self.files[*at].bytes);
-            (Name::File(*at), Candidate { class, pinned: false, group: None, last_used: *read, bytes, drained: 0 })
+            (MonthName::File(*at), Candidate { class, pinned: false, group: None, last_used: *read, bytes, drained: 0 })
         });
         saves.chain(staged.take(if data { usize::MAX } else { 0 }))
     }
@@ -302,15 +302,15 @@ impl Month {
         }
     }
 
-    fn drop_one(&mut self, name: Name) {
+    fn drop_one(&mut self, name: MonthName) {
         match name {
-            Name::File(at) => {
+            MonthName::File(at) => {
                 let file = &mut self.files[at];
                 assert!(file.staged);
                 file.staged = false;
                 self.staged -= file.bytes;
             }
-            Name::Save(number) => {
+            MonthName::Save(number) => {
                 let newest = self.saves.iter().rev().take(2).any(|save| save.number == number);
                 let save = self.saves.iter_mut().find(|save| save.number == number).unwrap();
                 assert!(save.clean && !save.gone && !newest, "{save:?}");
@@ -383,12 +383,12 @@ impl Month {
     }
 
     /// The epochs over a data set.
-    fn of(&self, set: u64) -> Vec<Epoch> {
+    fn of(&self, set: u64) -> Vec<MonthEpoch> {
         self.epochs.iter().copied().filter(|epoch| epoch.set == set).collect()
     }
 
     /// The epochs after everything has found its place.
-    fn settled(&self) -> Vec<Epoch> {
+    fn settled(&self) -> Vec<MonthEpoch> {
         [0, 1].iter().flat_map(|set| self.of(*set).into_iter().skip(SETTLED)).collect()
     }
 
@@ -414,7 +414,7 @@ impl Month {
     }
 
     fn row(&self) -> String {
-        let Case { policy, set, save, shuffled, .. } = self.case;
+        let MonthCase { policy, set, save, shuffled, .. } = self.case;
         let order = if shuffled { "shuffled" } else { "same" };
         let fits = self.fits() as f64 / (TIER / 100 * set) as f64;
         let taken: Vec<_> = self.taken_over().iter().map(|share| format!("{:.0}%", share * 100.0)).collect();
@@ -436,7 +436,7 @@ const TITLE: &str = "policy        set    save  order      fits    hits   least 
 
 /// The columns: `set` is a share of the tier, `fits` and `hits` of the set, `least` of what fits, `copied` of the tier
 /// in each epoch, `taken over` of what fits by the second data set at the end of its first epochs.
-fn run(case: Case) -> Month {
+fn run(case: MonthCase) -> Month {
     let month = Month::new(case).run();
     println!("{}", month.row());
     month
@@ -445,7 +445,8 @@ fn run(case: Case) -> Month {
 #[test]
 fn what_fits_stays_and_what_is_out_of_use_goes() {
     println!("{TITLE}");
-    let orders = |set| [false, true].map(|shuffled| Case { policy: Policy::Ours, set, save: 4, best: 3, shuffled });
+    let orders =
+        |set| [false, true].map(|shuffled| MonthCase { policy: Policy::Ours, set, save: 4, best: 3, shuffled });
     for case in [50, 100, 200, 400].into_iter().flat_map(orders) {
         let month = run(case);
         assert!(month.least_hit() > 0.95, "what fits is read from the fast tier");
@@ -457,7 +458,7 @@ fn what_fits_stays_and_what_is_out_of_use_goes() {
         assert!(taken[1..].iter().zip(least).all(|(taken, least)| *taken > least), "{taken:?}");
     }
     for case in [100, 200].into_iter().flat_map(orders) {
-        let month = run(Case { policy: Policy::Lru, ..case });
+        let month = run(MonthCase { policy: Policy::Lru, ..case });
         let most = match (case.shuffled, case.set) {
             (false, _) => 0.001,
             (true, 200) => 0.1,
@@ -471,18 +472,18 @@ fn what_fits_stays_and_what_is_out_of_use_goes() {
 #[test]
 fn each_rule_is_worth_it() {
     println!("{TITLE}");
-    let large = Case { policy: Policy::Ours, set: 100, save: 18, best: 1, shuffled: true };
+    let large = MonthCase { policy: Policy::Ours, set: 100, save: 18, best: 1, shuffled: true };
     let ours = run(large);
     assert!(ours.copied() < 0.001 && ours.least_hit() > 0.75 && ours.short == 0);
-    let late = run(Case { policy: Policy::LateRoom, ..large });
+    let late = run(MonthCase { policy: Policy::LateRoom, ..large });
     assert!(late.copied() > 0.1 && late.least_hit() < ours.least_hit() && late.short > 0);
-    let none = run(Case { policy: Policy::NoRoom, ..large });
+    let none = run(MonthCase { policy: Policy::NoRoom, ..large });
     assert!(none.short > none.saved / 2);
-    let single = run(Case { policy: Policy::OneInterval, ..large });
+    let single = run(MonthCase { policy: Policy::OneInterval, ..large });
     assert!(single.mean_hit() < ours.mean_hit() / 2.0);
 
-    let small = Case { save: 4, best: EVERY, ..large };
-    let (ours, all) = (run(small), run(Case { policy: Policy::AllToLow, ..small }));
+    let small = MonthCase { save: 4, best: EVERY, ..large };
+    let (ours, all) = (run(small), run(MonthCase { policy: Policy::AllToLow, ..small }));
     assert!(
         ours.copied() < 0.001
             && ours.least_hit() > 0.9

@@ -14,6 +14,7 @@ use serde::{Deserialize, Serialize};
 use crate::path::{escape, unescape};
 use crate::tiers::Lsn;
 use crate::tiers::checkpoints::bursts::SMALLEST;
+use crate::tiers::log::record::Path;
 
 /// How many checkpoints the index keeps, and how many files in all; the oldest go first. Further files of a checkpoint
 /// are only counted.
@@ -36,9 +37,6 @@ const MARKERS: [&str; 8] = [
 ];
 /// After a marker, and this long without another file, a checkpoint is complete before its burst is over.
 const QUIET: Duration = Duration::from_secs(1);
-
-/// A path from the mount's root, without a leading slash.
-type Path = Vec<u8>;
 
 /// The checkpoints of a mount.
 #[derive(Debug, Default)]

@@ -14,18 +14,18 @@ const MASK: u16 = 0x10;
 const OTHER: u16 = 0x20;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Entry {
+struct AclEntry {
     tag: u16,
     perm: u16,
     id: u32,
 }
 
-fn parse(bytes: &[u8]) -> Option<Vec<Entry>> {
+fn parse(bytes: &[u8]) -> Option<Vec<AclEntry>> {
     let (version, entries) = bytes.split_first_chunk::<4>()?;
     if u32::from_le_bytes(*version) != VERSION || entries.len() % 8 != 0 {
         return None;
     }
-    let entries = entries.chunks_exact(8).map(|e| Entry {
+    let entries = entries.chunks_exact(8).map(|e| AclEntry {
         tag: u16::from_le_bytes([e[0], e[1]]),
         perm: u16::from_le_bytes([e[2], e[3]]),
         id: u32::from_le_bytes([e[4], e[5], e[6], e[7]]),
@@ -33,7 +33,7 @@ fn parse(bytes: &[u8]) -> Option<Vec<Entry>> {
     Some(entries.collect())
 }
 
-fn encode(entries: &[Entry]) -> Vec<u8> {
+fn encode(entries: &[AclEntry]) -> Vec<u8> {
     let mut bytes = VERSION.to_le_bytes().to_vec();
     for e in entries {
         bytes.extend(e.tag.to_le_bytes());
@@ -44,13 +44,13 @@ fn encode(entries: &[Entry]) -> Vec<u8> {
 }
 
 /// The entry that corresponds to the mode's group bits: the mask if there is one.
-fn group_entry(entries: &mut [Entry]) -> Option<&mut Entry> {
+fn group_entry(entries: &mut [AclEntry]) -> Option<&mut AclEntry> {
     let tag = if entries.iter().any(|e| e.tag == MASK) { MASK } else { GROUP_OBJ };
     entries.iter_mut().find(|e| e.tag == tag)
 }
 
 /// Whether the mode bits say all that the list says.
-fn is_minimal(entries: &[Entry]) -> bool {
+fn is_minimal(entries: &[AclEntry]) -> bool {
     entries.iter().all(|e| matches!(e.tag, USER_OBJ | GROUP_OBJ | OTHER))
 }
 
@@ -59,7 +59,7 @@ fn is_minimal(entries: &[Entry]) -> bool {
 pub(crate) fn inherit(default: &[u8], mode: u32) -> Option<(u32, Option<Vec<u8>>)> {
     let mut entries = parse(default)?;
     let mut perm = mode;
-    let mut narrow = |entry: &mut Entry, shift: u32| {
+    let mut narrow = |entry: &mut AclEntry, shift: u32| {
         let allowed = entry.perm & ((perm >> shift) & 7) as u16;
         entry.perm = allowed;
         perm = perm & !(7 << shift) | (u32::from(allowed) << shift);
@@ -110,7 +110,7 @@ pub(crate) fn mode_of(access: &[u8], perm: u32) -> Option<(u32, bool)> {
 /// A list that says more than a mode of 0640, to test for ACL support.
 pub(crate) fn example() -> Vec<u8> {
     const USER: u16 = 0x02;
-    let entry = |tag, perm, id| Entry { tag, perm, id };
+    let entry = |tag, perm, id| AclEntry { tag, perm, id };
     let nobody = u32::MAX;
     encode(&[
         entry(USER_OBJ, 6, nobody),
@@ -126,7 +126,7 @@ mod tests {
     use super::*;
 
     fn list(entries: &[(u16, u16)]) -> Vec<u8> {
-        encode(&entries.iter().map(|&(tag, perm)| Entry { tag, perm, id: u32::MAX }).collect::<Vec<_>>())
+        encode(&entries.iter().map(|&(tag, perm)| AclEntry { tag, perm, id: u32::MAX }).collect::<Vec<_>>())
     }
 
     #[test]

@@ -59,13 +59,13 @@ struct ClosedDirs {
 
 /// A directory, and the way to it.
 #[derive(Debug)]
-struct At {
+struct OpenedDir {
     opener: Arc<Opener>,
     inner: Arc<dyn Dir>,
-    above: Option<(Arc<At>, Vec<u8>)>,
+    above: Option<(Arc<OpenedDir>, Vec<u8>)>,
 }
 
-impl At {
+impl OpenedDir {
     fn path(&self) -> Vec<u8> {
         self.above.as_ref().map_or_else(Vec::new, |(above, name)| above.path_of(name))
     }
@@ -82,32 +82,32 @@ impl At {
 
 /// A node that may be closed.
 #[derive(Clone, Copy)]
-enum Node<'a> {
-    Dir(&'a At),
+enum ClosableNode<'a> {
+    Dir(&'a OpenedDir),
     /// The last field is where a rename takes it.
-    Named(&'a At, &'a [u8], Option<(&'a At, &'a [u8])>),
+    Named(&'a OpenedDir, &'a [u8], Option<(&'a OpenedDir, &'a [u8])>),
     File(&'a Closable<dyn File>),
     Inode(&'a Closable<dyn Inode>),
 }
 
-impl Node<'_> {
+impl ClosableNode<'_> {
     fn hold(&self) -> io::Result<Held> {
         match self {
-            Node::Dir(at) => Ok(Held::Dir(at.inner.clone())),
-            Node::Named(at, name, _) => at.inner.inode(name).map(Held::Inode),
-            Node::File(file) => Ok(Held::File(file.inner.clone())),
-            Node::Inode(held) => Ok(Held::Inode(held.inner.clone())),
+            ClosableNode::Dir(at) => Ok(Held::Dir(at.inner.clone())),
+            ClosableNode::Named(at, name, _) => at.inner.inode(name).map(Held::Inode),
+            ClosableNode::File(file) => Ok(Held::File(file.inner.clone())),
+            ClosableNode::Inode(held) => Ok(Held::Inode(held.inner.clone())),
         }
     }
 
     fn paths(&self) -> Vec<Vec<u8>> {
         match self {
-            Node::Dir(at) => vec![at.path()],
-            Node::Named(at, name, to) => {
+            ClosableNode::Dir(at) => vec![at.path()],
+            ClosableNode::Named(at, name, to) => {
                 [Some((*at, *name)), *to].into_iter().flatten().map(|(at, name)| at.path_of(name)).collect()
             }
-            Node::File(file) => vec![file.at.path_of(&file.name)],
-            Node::Inode(held) => vec![held.at.path_of(&held.name)],
+            ClosableNode::File(file) => vec![file.at.path_of(&file.name)],
+            ClosableNode::Inode(held) => vec![held.at.path_of(&held.name)],
         }
     }
 }
@@ -169,7 +169,7 @@ impl OpenGuard<'_> {
 
 impl Opener {
     /// Makes a call: step 1, and the other steps if it is denied.
-    fn call<T>(&self, nodes: &[Node<'_>], call: impl Fn() -> io::Result<T>) -> io::Result<T> {
+    fn call<T>(&self, nodes: &[ClosableNode<'_>], call: impl Fn() -> io::Result<T>) -> io::Result<T> {
         match call() {
             Err(e) if is_denied(&e) => {}
             done => return done,
@@ -180,14 +180,14 @@ impl Opener {
     }
 
     /// The same for a call that sets a mode.
-    fn call_in_turn<T>(&self, nodes: &[Node<'_>], call: impl Fn() -> io::Result<T>) -> io::Result<T> {
+    fn call_in_turn<T>(&self, nodes: &[ClosableNode<'_>], call: impl Fn() -> io::Result<T>) -> io::Result<T> {
         let Some(notes) = self.notes.get() else { return call() };
         let _turn = self.turn.lock();
         self.call_opened(notes, nodes, call)
     }
 
     /// The same for a call that reads a mode.
-    fn look<T>(&self, nodes: &[Node<'_>], call: impl Fn() -> io::Result<T>) -> io::Result<T> {
+    fn look<T>(&self, nodes: &[ClosableNode<'_>], call: impl Fn() -> io::Result<T>) -> io::Result<T> {
         match self.unchanged(&call) {
             Some(Err(e)) if is_denied(&e) => {}
             Some(found) => return found,
@@ -206,7 +206,7 @@ impl Opener {
     fn call_opened<T>(
         &self,
         notes: &ClosedDirs,
-        nodes: &[Node<'_>],
+        nodes: &[ClosableNode<'_>],
         call: impl Fn() -> io::Result<T>,
     ) -> io::Result<T> {
         let done = call();
@@ -222,7 +222,7 @@ impl Opener {
     fn open_and_call<T>(
         denied: io::Result<T>,
         notes: &ClosedDirs,
-        nodes: &[Node<'_>],
+        nodes: &[ClosableNode<'_>],
         call: impl Fn() -> io::Result<T>,
     ) -> io::Result<T> {
         let (mut opened, mut done) = (Vec::new(), denied);
@@ -251,7 +251,7 @@ impl Opener {
 
 impl ClosedDirs {
     /// Steps 2 to 4. `None`: the node is not closed, or not ours.
-    fn open_up(&self, node: &Node<'_>) -> io::Result<Option<OpenGuard<'_>>> {
+    fn open_up(&self, node: &ClosableNode<'_>) -> io::Result<Option<OpenGuard<'_>>> {
         let Ok(held) = node.hold() else { return Ok(None) };
         let Ok(stat) = held.stat() else { return Ok(None) };
         let perm = opened(stat.kind, stat.perm);
@@ -310,7 +310,7 @@ pub(crate) fn closable(root: Arc<dyn Dir>) -> Arc<dyn Dir> {
     }
     let turn = Mutex::new(Rank::Opening, ());
     let opener = Arc::new(Opener { turn, changes: AtomicU64::new(0), notes: OnceLock::new() });
-    Arc::new(ClosableDir(Arc::new(At { opener, inner: root, above: None })))
+    Arc::new(ClosableDir(Arc::new(OpenedDir { opener, inner: root, above: None })))
 }
 
 /// From here on closed nodes are opened, with notes in `tmp`. First closes the nodes that a crash has left open.
@@ -377,17 +377,17 @@ fn close_at(root: &Arc<dyn Dir>, path: &[u8], ino: u64, perm: u32) -> io::Result
 }
 
 #[derive(Debug)]
-struct ClosableDir(Arc<At>);
+struct ClosableDir(Arc<OpenedDir>);
 
 impl ClosableDir {
     /// A call on names of this directory only.
     fn here<T>(&self, call: impl Fn(&dyn Dir) -> io::Result<T>) -> io::Result<T> {
-        self.0.opener.call(&[Node::Dir(&self.0)], || call(&*self.0.inner))
+        self.0.opener.call(&[ClosableNode::Dir(&self.0)], || call(&*self.0.inner))
     }
 
     /// A call that needs the node, too.
     fn with_node<T>(&self, name: &[u8], call: impl Fn(&dyn Dir) -> io::Result<T>) -> io::Result<T> {
-        let nodes = [Node::Dir(&self.0), Node::Named(&self.0, name, None)];
+        let nodes = [ClosableNode::Dir(&self.0), ClosableNode::Named(&self.0, name, None)];
         let nodes = if name == b"." { &nodes[..1] } else { &nodes[..] };
         self.0.opener.call(nodes, || call(&*self.0.inner))
     }
@@ -398,13 +398,13 @@ impl ClosableDir {
 }
 
 /// The other directory of a call that takes two; all directories of one tier have this type.
-fn other(to: &dyn Dir) -> io::Result<&At> {
+fn other(to: &dyn Dir) -> io::Result<&OpenedDir> {
     to.as_any().downcast_ref().map(|ClosableDir(at)| &**at).ok_or_else(|| Errno::EXDEV.into())
 }
 
 impl Dir for ClosableDir {
     fn stat(&self, name: &[u8]) -> io::Result<Stat> {
-        self.0.opener.look(&[Node::Dir(&self.0)], || self.0.inner.stat(name))
+        self.0.opener.look(&[ClosableNode::Dir(&self.0)], || self.0.inner.stat(name))
     }
 
     fn stat_at_hand(&self, name: &[u8]) -> Option<io::Result<Stat>> {
@@ -418,7 +418,7 @@ impl Dir for ClosableDir {
     fn dir(&self, name: &[u8]) -> io::Result<Arc<dyn Dir>> {
         let inner = self.with_node(name, |dir| dir.dir(name))?;
         let above = Some((self.0.clone(), name.to_vec()));
-        Ok(Arc::new(ClosableDir(Arc::new(At { opener: self.0.opener.clone(), inner, above }))))
+        Ok(Arc::new(ClosableDir(Arc::new(OpenedDir { opener: self.0.opener.clone(), inner, above }))))
     }
 
     fn open(&self, name: &[u8], access: Access) -> io::Result<Arc<dyn File>> {
@@ -454,10 +454,10 @@ impl Dir for ClosableDir {
     fn rename(&self, name: &[u8], to: &dyn Dir, to_name: &[u8], mode: RenameMode) -> io::Result<()> {
         let (from, to) = (&*self.0, other(to)?);
         let nodes = [
-            Node::Dir(from),
-            Node::Dir(to),
-            Node::Named(from, name, Some((to, to_name))),
-            Node::Named(to, to_name, Some((from, name))),
+            ClosableNode::Dir(from),
+            ClosableNode::Dir(to),
+            ClosableNode::Named(from, name, Some((to, to_name))),
+            ClosableNode::Named(to, to_name, Some((from, name))),
         ];
         self.0.opener.call(&nodes, || from.inner.rename(name, &*to.inner, to_name, mode))
     }
@@ -496,25 +496,25 @@ impl Dir for ClosableDir {
 /// An inode, or an open file.
 #[derive(Debug)]
 struct Closable<T: ?Sized> {
-    at: Arc<At>,
+    at: Arc<OpenedDir>,
     name: Vec<u8>,
     inner: Arc<T>,
 }
 
 /// What is to be opened for a call on the extended attributes.
 trait AsNode {
-    fn as_node(&self) -> Node<'_>;
+    fn as_node(&self) -> ClosableNode<'_>;
 }
 
 impl AsNode for Closable<dyn File> {
-    fn as_node(&self) -> Node<'_> {
-        Node::File(self)
+    fn as_node(&self) -> ClosableNode<'_> {
+        ClosableNode::File(self)
     }
 }
 
 impl AsNode for Closable<dyn Inode> {
-    fn as_node(&self) -> Node<'_> {
-        Node::Inode(self)
+    fn as_node(&self) -> ClosableNode<'_> {
+        ClosableNode::Inode(self)
     }
 }
 
@@ -559,7 +559,7 @@ where
 
     fn link(&self, to: &dyn Dir, to_name: &[u8]) -> io::Result<()> {
         let to = other(to)?;
-        self.at.opener.call(&[Node::Dir(to)], || self.inner.link(&*to.inner, to_name))
+        self.at.opener.call(&[ClosableNode::Dir(to)], || self.inner.link(&*to.inner, to_name))
     }
 
     delegate! {

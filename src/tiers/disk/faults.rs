@@ -68,7 +68,7 @@ pub const LOOKING: [&str; 11] =
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, strum::Display, strum::EnumString)]
 #[strum(serialize_all = "lowercase")]
-pub enum Tier {
+pub enum TierName {
     Fast,
     Slow,
 }
@@ -92,7 +92,7 @@ enum What {
 /// Some calls and how they end.
 #[derive(Clone, Debug)]
 struct Rule {
-    tier: Option<Tier>,
+    tier: Option<TierName>,
     call: Option<String>,
     part: Option<String>,
     first: u64,
@@ -103,7 +103,7 @@ struct Rule {
 
 impl Rule {
     /// Counts the call if the rule covers it.
-    fn take(&mut self, tier: Tier, call: &str, path: &str) -> Option<What> {
+    fn take(&mut self, tier: TierName, call: &str, path: &str) -> Option<What> {
         let is_ours = self.tier.is_none_or(|wanted| wanted == tier)
             && self.call.as_ref().is_none_or(|wanted| wanted == call)
             && self.part.as_ref().is_none_or(|part| path.contains(part.as_str()));
@@ -273,7 +273,7 @@ pub(crate) fn held_back(text: String, first: Lsn, records: usize) -> String {
 }
 
 /// How often each call was made on each tier.
-pub type Counts = BTreeMap<(Tier, &'static str), u64>;
+pub type Counts = BTreeMap<(TierName, &'static str), u64>;
 
 #[derive(Debug, Default)]
 struct Seen {
@@ -283,7 +283,7 @@ struct Seen {
     fired: u64,
     record: Option<fs::File>,
     /// Inodes whose sync was failed, and the files that were synced again all the same.
-    failed_syncs: BTreeSet<(Tier, u64)>,
+    failed_syncs: BTreeSet<(TierName, u64)>,
     synced_again: Vec<String>,
 }
 
@@ -301,7 +301,7 @@ pub fn install([fast, slow]: [Arc<dyn Dir>; 2], boot: String) -> Result<([Arc<dy
     let faults = Arc::new(Faults::default());
     faults.set(&plan)?;
     let boot = faults.plan.lock().boot.clone().unwrap_or(boot);
-    Ok(([faults.wrap(Tier::Fast, fast), faults.wrap(Tier::Slow, slow)], boot))
+    Ok(([faults.wrap(TierName::Fast, fast), faults.wrap(TierName::Slow, slow)], boot))
 }
 
 impl Faults {
@@ -320,9 +320,9 @@ impl Faults {
     }
 
     /// Wraps a tier for one engine, which cannot know what an earlier engine failed to sync.
-    pub fn wrap(self: &Arc<Self>, tier: Tier, dir: Arc<dyn Dir>) -> Arc<dyn Dir> {
+    pub fn wrap(self: &Arc<Self>, tier: TierName, dir: Arc<dyn Dir>) -> Arc<dyn Dir> {
         self.seen.lock().failed_syncs.retain(|(other, _)| *other != tier);
-        Arc::new(FaultyDir { at: At { faults: Arc::clone(self), tier, path: String::new() }, inner: dir })
+        Arc::new(FaultyDir { at: FaultSite { faults: Arc::clone(self), tier, path: String::new() }, inner: dir })
     }
 
     /// How many calls were made to end differently since the plan was set.
@@ -345,7 +345,7 @@ impl Faults {
     }
 
     /// Counts a call and says how it ends; does not return if the process stops before it.
-    fn enter(&self, at: &At, call: &'static str, path: &str) -> Ticket {
+    fn enter(&self, at: &FaultSite, call: &'static str, path: &str) -> Ticket {
         let mut seen = self.seen.lock();
         if seen.held {
             return Ticket { what: None, stop: None };
@@ -377,13 +377,13 @@ impl Faults {
     }
 
     /// Inode numbers are reused, so a new file does not inherit a failed sync.
-    fn created(&self, at: &At, file: &dyn File) {
+    fn created(&self, at: &FaultSite, file: &dyn File) {
         if let Ok(stat) = file.stat() {
             self.seen.lock().failed_syncs.remove(&(at.tier, stat.ino));
         }
     }
 
-    fn file_synced(&self, at: &At, ino: Option<u64>, done: &io::Result<()>) {
+    fn file_synced(&self, at: &FaultSite, ino: Option<u64>, done: &io::Result<()>) {
         let Some(ino) = ino else { return };
         let mut seen = self.seen.lock();
         if seen.failed_syncs.contains(&(at.tier, ino)) {
@@ -412,15 +412,15 @@ struct Ticket {
 
 /// Where a wrapped directory or file is, for rules and records.
 #[derive(Clone, Debug)]
-struct At {
+struct FaultSite {
     faults: Arc<Faults>,
-    tier: Tier,
+    tier: TierName,
     path: String,
 }
 
-impl At {
-    fn below(&self, name: &[u8]) -> At {
-        At { path: self.path_of(name), ..self.clone() }
+impl FaultSite {
+    fn below(&self, name: &[u8]) -> FaultSite {
+        FaultSite { path: self.path_of(name), ..self.clone() }
     }
 
     fn path_of(&self, name: &[u8]) -> String {
@@ -470,7 +470,7 @@ fn apart(new: &NewAttr) -> impl Iterator<Item = NewAttr> {
 
 #[derive(Debug)]
 struct FaultyDir {
-    at: At,
+    at: FaultSite,
     inner: Arc<dyn Dir>,
 }
 
@@ -576,7 +576,7 @@ impl Dir for FaultyDir {
 /// An inode, or an open file.
 #[derive(Debug)]
 struct Faulty<T: ?Sized> {
-    at: At,
+    at: FaultSite,
     inner: Arc<T>,
 }
 
@@ -687,11 +687,11 @@ mod tests {
         let mut rule = rule("slow:write@tmp/:2:2:EIO").unwrap();
         let mut take = |tier, call: &str, path: &str| rule.take(tier, call, path).is_some();
         assert!(
-            !take(Tier::Fast, "write", "tmp/a")
-                && !take(Tier::Slow, "sync", "tmp/a")
-                && !take(Tier::Slow, "write", "a")
+            !take(TierName::Fast, "write", "tmp/a")
+                && !take(TierName::Slow, "sync", "tmp/a")
+                && !take(TierName::Slow, "write", "a")
         );
-        let taken: Vec<bool> = (0..5).map(|_| take(Tier::Slow, "write", "tmp/a")).collect();
+        let taken: Vec<bool> = (0..5).map(|_| take(TierName::Slow, "write", "tmp/a")).collect();
         assert_eq!(taken, [false, true, true, false, false]);
     }
 }

@@ -24,7 +24,7 @@ use crate::tiers::{Ino, Lsn};
 
 /// A node that is aside at some point of the log.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Entry {
+pub(crate) struct AsideEntry {
     pub(crate) lsn: Lsn,
     pub(crate) ino: Ino,
     pub(crate) since: u64,
@@ -101,16 +101,16 @@ pub(crate) fn left_out(records: &[(Lsn, Record)]) -> HashSet<Lsn> {
 }
 
 /// The nodes that are aside once everything up to `upto` is applied, directories before their contents.
-pub(crate) fn aside_at(records: &[(Lsn, Record)], upto: Lsn) -> Vec<Entry> {
+pub(crate) fn aside_at(records: &[(Lsn, Record)], upto: Lsn) -> Vec<AsideEntry> {
     let (cancelled, counted) = (cancelled(records), counted(records));
-    let mut all: BTreeMap<Ino, Entry> = BTreeMap::new();
+    let mut all: BTreeMap<Ino, AsideEntry> = BTreeMap::new();
     for (lsn, record) in records.iter().take_while(|(lsn, _)| *lsn <= upto) {
         match record {
             Record::Saved { ino, since, paths, kept } if counted.contains(lsn) => {
                 // The same node, which a start has renumbered.
                 all.retain(|_, other| !other.paths.iter().any(|path| paths.contains(path)));
                 let (since, paths, kept) = (*since, paths.clone(), kept.clone());
-                all.insert(*ino, Entry { lsn: *lsn, ino: *ino, since, paths, kept });
+                all.insert(*ino, AsideEntry { lsn: *lsn, ino: *ino, since, paths, kept });
             }
             Record::Content { ino, .. } | Record::Make { ino, .. } => drop(all.remove(ino)),
             Record::Remove { ino, .. } | Record::Rename { ino, .. } | Record::Link { ino, .. }
@@ -130,8 +130,8 @@ pub(crate) fn aside_at(records: &[(Lsn, Record)], upto: Lsn) -> Vec<Entry> {
         }
         all.retain(|_, one| !one.paths.is_empty());
     }
-    let mut all: Vec<Entry> = all.into_values().collect();
-    let depth = |one: &Entry| one.paths[0].iter().filter(|byte| **byte == b'/').count();
+    let mut all: Vec<AsideEntry> = all.into_values().collect();
+    let depth = |one: &AsideEntry| one.paths[0].iter().filter(|byte| **byte == b'/').count();
     all.sort_by_key(|one| (depth(one), one.lsn));
     all
 }
@@ -146,7 +146,7 @@ impl Recovery<'_> {
         Ok(())
     }
 
-    pub(crate) fn replay_aside(&mut self, entry: Entry) -> Result<()> {
+    pub(crate) fn replay_aside(&mut self, entry: AsideEntry) -> Result<()> {
         self.last_dir = None;
         if let Some(known) = self.known_aside(&entry)? {
             return self.renew_aside(known, entry);
@@ -158,7 +158,7 @@ impl Recovery<'_> {
     }
 
     /// The node, if it is shown already.
-    fn known_aside(&mut self, entry: &Entry) -> Result<Option<Ino>> {
+    fn known_aside(&mut self, entry: &AsideEntry) -> Result<Option<Ino>> {
         let known = self.met.get(&entry.ino).copied();
         let there = match self.place(&entry.paths[0])? {
             Some(place) => self.find(&place, None)?,
@@ -169,7 +169,7 @@ impl Recovery<'_> {
     }
 
     /// Renews a known node: its attributes may have changed.
-    fn renew_aside(&mut self, known: Ino, entry: Entry) -> Result<()> {
+    fn renew_aside(&mut self, known: Ino, entry: AsideEntry) -> Result<()> {
         self.meet(entry.ino, known);
         let mut st = self.tiers.state.lock();
         let Some(old) = st.aside.get(known).cloned() else { return Ok(()) };
@@ -182,7 +182,7 @@ impl Recovery<'_> {
         Ok(())
     }
 
-    fn show_file(&mut self, entry: Entry, object: ObjectId, size: u64, attrs: Attrs) -> Result<()> {
+    fn show_file(&mut self, entry: AsideEntry, object: ObjectId, size: u64, attrs: Attrs) -> Result<()> {
         if let Some(what) = self.lacks(entry.lsn, object, size)? {
             let path = escape(&entry.paths[0]);
             tracing::error!(path, object = object.number, "what was set aside is damaged and not shown: {what}");
@@ -214,7 +214,7 @@ impl Recovery<'_> {
         Ok(())
     }
 
-    fn show_node(&mut self, entry: Entry, spec: &Spec) -> Result<()> {
+    fn show_node(&mut self, entry: AsideEntry, spec: &Spec) -> Result<()> {
         let is_dir = spec.kind == Kind::Dir;
         let places = self.places_aside(&entry, (spec.attrs.uid, spec.attrs.gid), is_dir)?;
         // Someone else has made one there by now.
@@ -240,7 +240,7 @@ impl Recovery<'_> {
 
     /// The names of the node, except those that a directory has by now: a directory neither hides nor is hidden.
     /// `alone`: skips every name that exists.
-    fn places_aside(&mut self, entry: &Entry, owner: (u32, u32), alone: bool) -> Result<Vec<DirEntryKey>> {
+    fn places_aside(&mut self, entry: &AsideEntry, owner: (u32, u32), alone: bool) -> Result<Vec<DirEntryKey>> {
         let mut places = Vec::new();
         for path in &entry.paths {
             let Some(place) = self.place_of_new(path, owner)? else { continue };

@@ -24,7 +24,7 @@ use crate::tiers::objects::pool::Pool;
 use crate::tiers::objects::version::Content;
 use crate::tiers::ops::attrs;
 use crate::tiers::ops::names::{add_made, add_subdir, apply_rename};
-use crate::tiers::recovery::aside::{Entry, left_out};
+use crate::tiers::recovery::aside::{AsideEntry, left_out};
 use crate::tiers::recovery::state::{Looked, Recovery};
 use crate::tiers::{Cx, Ino, Lsn, ROOT, Tiers};
 
@@ -139,7 +139,7 @@ impl<'a> Recovery<'a> {
             }
             Record::Saved { ino, since, paths, kept } => {
                 let (ino, since, paths, kept) = (*ino, *since, paths.clone(), kept.clone());
-                self.replay_aside(Entry { lsn, ino, since, paths, kept })
+                self.replay_aside(AsideEntry { lsn, ino, since, paths, kept })
             }
             Record::Start { .. }
             | Record::Seal { .. }

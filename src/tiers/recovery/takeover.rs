@@ -99,7 +99,7 @@ impl Recovery<'_> {
         let tiers = self.tiers;
         let group = {
             let mut st = tiers.state.lock();
-            let mut parts = Parts::default();
+            let mut parts = GroupParts::default();
             let planned: Vec<Planned> = steps
                 .into_iter()
                 .map(|step| {
@@ -129,13 +129,13 @@ impl Recovery<'_> {
 
 /// The parts of a group besides its steps.
 #[derive(Default)]
-struct Parts {
+struct GroupParts {
     contents: HashMap<Ino, (Lsn, Arc<Content>)>,
     /// The nodes that it brings to the slow tree, directories included.
     brought: HashMap<Path, Ino>,
 }
 
-impl Parts {
+impl GroupParts {
     /// The effects of a step on the view; see [`crate::tiers::model::publish_plan`].
     fn effects(&mut self, st: &EngineState, step: &Step) -> Vec<Effect> {
         let at = |path: &Path| self.place(st, path);
