@@ -345,9 +345,9 @@ impl<W: Write> Observed<W> {
         };
         self.meta.failures = self.failures.iter().map(failure).collect();
         self.meta.until = self.meta.epochs.last().map_or(0.0, |epoch| epoch.ended + 0.5);
-        self.meta.heat = self.heat.told();
+        self.meta.heat = self.heat.recorded();
         self.meta.processes = std::mem::take(&mut self.processes);
-        self.meta.timeline = self.timeline.told();
+        self.meta.timeline = self.timeline.recorded();
         self.meta.files = self.files.extent();
         self.out.meta(&self.meta).expect("written");
         let mut some = Vec::new();

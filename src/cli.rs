@@ -6,6 +6,7 @@
 mod advise;
 mod bench;
 mod checkpoints;
+mod client;
 mod completions;
 mod demo;
 mod doctor;
@@ -32,7 +33,6 @@ mod sandbox;
 mod set_aside;
 mod stage;
 mod status;
-mod talk;
 mod top;
 mod umount;
 mod verify;

@@ -7,6 +7,7 @@
 //! if they do not suffice, it moves, with its reply, to a bounded pool of threads that may wait. A watchdog answers EIO
 //! for it after `slow_wait`, or EINTR once its program is being killed.
 
+mod caller;
 mod control;
 mod convert;
 mod descriptors;
@@ -14,16 +15,15 @@ mod failures;
 mod handles;
 mod io_paths;
 mod job_report;
-mod live;
 mod observer;
 mod ops;
 mod options;
 mod published;
+mod reload;
 mod reply;
 mod seen;
 mod shown;
 mod slow_pool;
-mod who;
 
 use std::ffi::OsStr;
 use std::io;
@@ -52,12 +52,12 @@ use control::node;
 use failures::Failures;
 use handles::Open;
 pub use job_report::JobReports;
-pub use live::Live;
 pub use observer::Observer;
 use ops::{Changes, Core};
 pub use options::FsOptions;
 use published::Published;
 pub use published::silent_after;
+pub use reload::LiveSettings;
 use reply::{Answer, Synced};
 use seen::{ObservedCall, OpAt, Subject, is_root_s_getattr};
 use slow_pool::{Caller, GivenUp, Limits, SlowPool};
@@ -139,7 +139,7 @@ impl Metrics {
 
 impl DlioFs {
     /// Starts the threads that may wait. Errors: a thread could not be started.
-    pub fn new(tiers: Arc<Tiers>, stats: Arc<Stats>, live: Arc<Live>, options: FsOptions) -> Result<Self> {
+    pub fn new(tiers: Arc<Tiers>, stats: Arc<Stats>, live: Arc<LiveSettings>, options: FsOptions) -> Result<Self> {
         let wait = Some(options.slow_wait);
         let wait = Limits { threads: SLOW_THREADS, threads_most: SLOW_THREADS_MOST, queue: SLOW_QUEUE, wait };
         let control = |threads| Limits { threads, threads_most: threads, queue: CONTROL_QUEUE, wait: None };
@@ -258,7 +258,7 @@ impl DlioFs {
             Caller {
                 uid,
                 wait: is_root_s_getattr(&seen).then_some(ROOT_WAIT).or(is_known.then_some(KNOWN_WAIT)),
-                is_killed: Box::new(move || who::is_killed(thread)),
+                is_killed: Box::new(move || caller::is_killed(thread)),
                 about: Box::new(move || about(&core, &seen)),
             }
         };
@@ -298,7 +298,7 @@ impl DlioFs {
 /// Describes a call for people.
 fn about(core: &Core, seen: &ObservedCall) -> String {
     let path = seen.on.ino().and_then(|ino| core.path_of(ino)).unwrap_or_default();
-    let who = who::shown(seen.thread).unwrap_or_else(|| "a process that is invisible from here".to_owned());
+    let who = caller::shown(seen.thread).unwrap_or_else(|| "a process that is not seen from here".to_owned());
     format!("{} of {path} by {who}", seen.what.op.name())
 }
 

@@ -26,7 +26,6 @@
 mod answer;
 mod attach;
 mod background;
-mod beneath;
 mod daemon;
 mod left;
 mod lock;
@@ -40,6 +39,7 @@ mod recorder;
 mod spawn;
 mod table;
 mod trust;
+mod underlay;
 mod utab;
 
 use std::io::{self, IsTerminal};
@@ -73,12 +73,12 @@ pub use spawn::{Started, describe, start as start_in_background};
 pub use table::{MountEntry, also_at, holder_of, mounted_at, mounts, mounts_of};
 pub use trust::{TrustedTier, check as check_trust};
 
-use beneath::Tree;
 use recorder::{Directory, Recorder};
+use underlay::Tree;
 
 use crate::config::{Config, OnTerm, Rules, Settings};
 use crate::error::{Context, Error, Result};
-use crate::fs::{DlioFs, FsOptions, JobReports, Live, Observer};
+use crate::fs::{DlioFs, FsOptions, JobReports, LiveSettings, Observer};
 use crate::stats::Stats;
 use crate::stats::recording::{Meta, TierPlace};
 use crate::stats::status::Safety;
@@ -140,7 +140,7 @@ pub fn serve(request: Request) -> Result<Left> {
     let reports = config.job_report.as_ref();
     let reports = reports.map(|dir| JobReports::new(dir, config.job.as_deref(), mountpoint, whose)).transpose()?;
     let owner = Owner::ourselves(mountpoint, Some(tree.path()), writable);
-    let mut lock = FastLock::take(fast, &owner)?; // 4
+    let mut lock = FastLock::acquire(fast, &owner)?; // 4
     let port = request.settings.config().metrics_addr.as_ref().map(metrics::listen).transpose()?;
     let tiers = Arc::new(open_tiers(&request, &tree, writable)?); // 5, 6
     let has_room = tiers.lacks().is_none();
@@ -252,9 +252,9 @@ impl Drop for DetachOnFailure<'_> {
 }
 
 /// What a reload changes. `ballast` and the wait for the slow tier stay as they were at the start.
-fn live_settings(settings: &Settings, tiers: &Arc<Tiers>) -> Live {
+fn live_settings(settings: &Settings, tiers: &Arc<Tiers>) -> LiveSettings {
     let tiers = Arc::clone(tiers);
-    Live::new(settings.clone(), move |config| {
+    LiveSettings::new(settings.clone(), move |config| {
         logging::set_filter(&config.log)?;
         tiers.set_options(engine_options(config)?);
         Ok(())
@@ -276,7 +276,7 @@ fn registry(settings: &Config) -> Stats {
 fn file_system(
     request: &Request,
     (tiers, stats): (&Arc<Tiers>, &Arc<Stats>),
-    live: Arc<Live>,
+    live: Arc<LiveSettings>,
     metrics_addr: Option<SocketAddr>,
     ((owner_uid, owner_gid), job_reports): ((u32, u32), Option<JobReports>),
 ) -> Result<DlioFs> {
@@ -376,7 +376,7 @@ fn catch_signals(runtime: &Runtime, ended: &SyncSender<ServingEnd>) -> Result<()
 fn renew_on_hangup(
     runtime: &Runtime,
     ended: &SyncSender<ServingEnd>,
-    live: &Arc<Live>,
+    live: &Arc<LiveSettings>,
     in_background: bool,
 ) -> Result<()> {
     let _inside = runtime.enter();
@@ -398,7 +398,7 @@ fn renew_on_hangup(
 }
 
 /// The log first, so that its new file has the lines about the rest. Each step logs its result.
-fn renew(live: &Live, in_background: bool) {
+fn renew(live: &LiveSettings, in_background: bool) {
     let opened = match logging::reopen() {
         Ok(opened) => opened,
         Err(error) => {

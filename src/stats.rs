@@ -10,6 +10,7 @@
 
 pub mod access;
 pub mod catalog;
+pub mod checkpoints;
 mod collect;
 pub mod counters;
 pub mod daemon;
@@ -24,7 +25,6 @@ pub mod queue;
 pub mod record;
 pub mod recording;
 pub mod render;
-pub mod safe;
 pub mod staging;
 pub mod status;
 pub mod timeline;
@@ -201,12 +201,12 @@ impl Stats {
                 Arc::clone(&entry.insert(Arc::new(FileCounters { ino, first, before, piece, used })))
             }
         };
-        self.make_room(ino);
+        self.merge_idle(ino);
         file
     }
 
     /// Puts a new file in the queue, and merges those at its front that nobody uses.
-    fn make_room(&self, new: u64) {
+    fn merge_idle(&self, new: u64) {
         let mut queue = self.queue.lock();
         queue.push_back(new);
         let mut looked_at = Vec::with_capacity(LOOKED_AT);
@@ -356,7 +356,7 @@ impl Stats {
         if self.plans.is_empty() {
             return Vec::new();
         }
-        self.plans.told(&self.spent(self.plans.paths().into_iter(), name))
+        self.plans.running(&self.spent(self.plans.paths().into_iter(), name))
     }
 
     fn spent(

@@ -57,7 +57,7 @@ type Sample = (f64, f64, f64);
 /// All samples of each device.
 type Looks = Vec<(Device, Vec<Sample>)>;
 
-fn look(all: &mut Looks, begun: Instant) -> Result<()> {
+fn sample(all: &mut Looks, begun: Instant) -> Result<()> {
     let counted = counters().at("read", "/proc/diskstats")?;
     let now = begun.elapsed().as_secs_f64();
     for (device, samples) in all {
@@ -86,13 +86,13 @@ impl Sampler {
         let (stop, stopped) = mpsc::channel::<()>();
         let begun = Instant::now();
         let mut all: Vec<_> = devices.iter().map(|device| (device.clone(), Vec::new())).collect();
-        look(&mut all, begun)?;
+        sample(&mut all, begun)?;
         let thread = std::thread::spawn(move || {
             for number in 1.. {
                 let next = (begun + every * number).saturating_duration_since(Instant::now());
                 let ended = stopped.recv_timeout(next) != Err(RecvTimeoutError::Timeout);
                 // The last sample includes what has just been written.
-                look(&mut all, begun)?;
+                sample(&mut all, begun)?;
                 if ended {
                     break;
                 }

@@ -46,7 +46,7 @@ impl Many {
     }
 
     /// Stats each by its path; returns seconds per file.
-    pub fn look(&self, stop: &StopFlag) -> Result<f64> {
+    pub fn stat(&self, stop: &StopFlag) -> Result<f64> {
         self.each(|path| path.symlink_metadata().map(drop).at("stat", path.display()), stop)
     }
 
@@ -113,7 +113,7 @@ mod tests {
         let (many, stop) = (Many::new(dir.path().join("many"), 2_005), StopFlag::default());
         many.make_dirs().expect("made");
         let begun = Instant::now();
-        let all = [many.create(&stop), many.look(&stop), many.read(&stop)].map(|each| each.expect("done"));
+        let all = [many.create(&stop), many.stat(&stop), many.read(&stop)].map(|each| each.expect("done"));
         let whole = begun.elapsed().as_secs_f64();
         assert!(all.iter().map(|each| each * 2_005.0).sum::<f64>() <= whole);
         let counts = (0..3).map(|number| fs::read_dir(numbered(many.top(), number)).expect("listed").count());
@@ -122,7 +122,7 @@ mod tests {
         assert!(many.read(&stop).is_err());
         remove(many.top(), &stop).expect("removed");
         remove(many.top(), &stop).expect("gone already");
-        assert!(!many.top().exists() && many.look(&stop).is_err());
+        assert!(!many.top().exists() && many.stat(&stop).is_err());
     }
 
     #[test]

@@ -102,7 +102,7 @@ pub fn pass(order: &[PathBuf], load: Load, stop: &StopFlag) -> Result<Pass> {
         let threads = (0..load.threads).map(|_| scope.spawn(|| prepare(order, load.decode, batch, &shared, stop)));
         let threads = threads.collect();
         if let Pace::Steps { compute, ahead, .. } = load.pace {
-            (0..steps).all(|step| take(step, batch, compute, ahead, &shared));
+            (0..steps).all(|step| consume(step, batch, compute, ahead, &shared));
         }
         join(threads)
     })?;
@@ -156,7 +156,7 @@ fn prepare(order: &[PathBuf], decode: bool, batch: usize, shared: &PassShared, s
 }
 
 /// Waits for a batch and computes its step; returns false once a reader has failed.
-fn take(step: usize, batch: usize, compute: Duration, ahead: usize, (state, changed): &PassShared) -> bool {
+fn consume(step: usize, batch: usize, compute: Duration, ahead: usize, (state, changed): &PassShared) -> bool {
     {
         let mut state = state.lock();
         state.limit = state.limit.max((step + 1) * batch);
@@ -220,11 +220,11 @@ mod tests {
             Condvar::new(),
         );
         for (step, ahead, limit) in [(0, 0, 4), (1, 0, 8), (1, 1, 12), (2, 2, 20)] {
-            assert!(take(step, batch, Duration::ZERO, ahead, &shared));
+            assert!(consume(step, batch, Duration::ZERO, ahead, &shared));
             assert_eq!(shared.0.lock().limit, limit);
         }
         shared.0.lock().failed = true;
-        assert!(!take(0, batch, Duration::ZERO, 0, &shared));
+        assert!(!consume(0, batch, Duration::ZERO, 0, &shared));
     }
 
     #[test]

@@ -4,8 +4,8 @@ use std::path::PathBuf;
 
 use clap::Args;
 
+use super::client;
 use super::outcome::{Outcome, say};
-use super::talk;
 
 /// List the checkpoints that were written through the mount, and which of them are on the slow tier
 ///
@@ -31,8 +31,8 @@ pub(super) struct CheckpointsArgs {
 }
 
 pub(super) fn run(args: &CheckpointsArgs) -> Outcome {
-    let mountpoint = talk::the_mount(args.mountpoint.as_deref())?;
+    let mountpoint = client::the_mount(args.mountpoint.as_deref())?;
     let name = if args.json { "checkpoints.json" } else { "checkpoints" };
-    say(talk::read(&mountpoint, name)?.trim_end())?;
-    Ok(talk::exit(&talk::status(&mountpoint)?))
+    say(client::read(&mountpoint, name)?.trim_end())?;
+    Ok(client::exit(&client::status(&mountpoint)?))
 }

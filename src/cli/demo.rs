@@ -18,7 +18,7 @@ use super::drain::{self, DrainScope};
 use super::outcome::{Exit, Failure, Outcome, say};
 use super::progress::ProgressDisplay;
 use super::sandbox::{self, Mount, Sandbox};
-use super::{talk, umount};
+use super::{client, umount};
 use crate::error::{Context, Error};
 use crate::mount::{self, PRIVATE_DIR};
 
@@ -55,7 +55,7 @@ fn show(sandbox: &Sandbox, parent: &Path) -> Result<(), Failure> {
 
     say("1. Training writes checkpoints to the mount; they land on the fast tier.")?;
     let expected = train(sandbox, &mount.mountpoint)?;
-    say(format_args!("   {}\n", talk::first_line(&mount.mountpoint)?))?;
+    say(format_args!("   {}\n", client::first_line(&mount.mountpoint)?))?;
 
     say("2. They are copied to the slow tier and published in the order of writing.")?;
     let begun = Instant::now();
@@ -64,8 +64,8 @@ fn show(sandbox: &Sandbox, parent: &Path) -> Result<(), Failure> {
     drop(progress);
     say(format_args!("   done in {:.1} s\n", begun.elapsed().as_secs_f64()))?;
 
-    say("3. The mount's own statistics: cat mnt/.dlio/stats")?;
-    let stats = talk::read(&mount.mountpoint, "stats")?;
+    say("3. What the mount says of itself: cat mnt/.dlio/stats")?;
+    let stats = client::read(&mount.mountpoint, "stats")?;
     // The table of operations is too long for a screen.
     let shown = stats.lines().filter(|line| !line.is_empty()).take_while(|line| !line.starts_with("operation"));
     shown.map(|line| format!("   {line}")).try_for_each(say)?;

@@ -6,9 +6,9 @@ use std::time::{Duration, Instant};
 use clap::Args;
 use serde_json::json;
 
+use super::client::{self, Control, Said};
 use super::outcome::{Exit, Failure, Outcome, complain, say, say_json};
 use super::progress::ProgressDisplay;
-use super::talk::{self, Control, Said};
 
 /// Copy everything, or everything below PATH, to the slow tier, showing progress
 ///
@@ -52,7 +52,7 @@ pub(super) struct SyncArgs {
 
 pub(super) fn run(args: &DrainArgs) -> Outcome {
     if let Some(time) = args.deadline {
-        return drain_until(&talk::the_mount(args.path.as_deref())?, time, args.json);
+        return drain_until(&client::the_mount(args.path.as_deref())?, time, args.json);
     }
     let place = DrainScope::of(args.path.as_deref())?;
     if args.wait {
@@ -64,9 +64,9 @@ pub(super) fn run(args: &DrainArgs) -> Outcome {
     if args.json {
         place.tell_as_json()?
     } else {
-        say(talk::first_line(&place.mountpoint)?)?
+        say(client::first_line(&place.mountpoint)?)?
     }
-    let safe = talk::status(&place.mountpoint)?.safety.safe;
+    let safe = client::status(&place.mountpoint)?.safety.safe;
     Ok(if safe { Exit::Done } else { Exit::Undrained })
 }
 
@@ -92,7 +92,7 @@ fn drain_until(mountpoint: &Path, time: Duration, as_json: bool) -> Outcome {
             Said::Error(why) => return Err(Failure::new(Exit::Failure, why)),
             Said::Waiting(line) => match line.split_once(": ") {
                 Some((kind @ ("saved" | "not saved" | "left"), what)) if as_json => {
-                    findings.push(talk::finding(kind, what));
+                    findings.push(client::finding(kind, what));
                 }
                 Some(("saved" | "left", _)) => say(line)?,
                 _ => complain(line),
@@ -116,8 +116,8 @@ pub(super) struct DrainScope {
 impl DrainScope {
     fn of(path: Option<&Path>) -> Result<DrainScope, Failure> {
         match path {
-            Some(path) => talk::mount_of(path).map(|(mountpoint, below)| DrainScope { mountpoint, below }),
-            None => Ok(DrainScope::whole(talk::the_mount(None)?)),
+            Some(path) => client::mount_of(path).map(|(mountpoint, below)| DrainScope { mountpoint, below }),
+            None => Ok(DrainScope::whole(client::the_mount(None)?)),
         }
     }
 
@@ -127,7 +127,7 @@ impl DrainScope {
 
     /// How safe the mount is, from `.dlio/stats.json`.
     fn tell_as_json(&self) -> Result<(), Failure> {
-        let stats = talk::read(&self.mountpoint, "stats.json")?;
+        let stats = client::read(&self.mountpoint, "stats.json")?;
         let stats: serde_json::Value =
             serde_json::from_str(&stats).map_err(|error| Failure::new(Exit::Failure, error.to_string()))?;
         let mountpoint = self.mountpoint.display().to_string();
@@ -155,11 +155,11 @@ const LOOK: Duration = Duration::from_millis(100);
 /// Waits without a command: a read-only mount drains by itself, and nothing new can come.
 fn watch(mountpoint: &Path, limit: Option<Duration>, mut tell: impl FnMut(&str)) -> Result<Waited, Failure> {
     let begun = Instant::now();
-    while !talk::status(mountpoint)?.safety.safe {
+    while !client::status(mountpoint)?.safety.safe {
         if limit.is_some_and(|limit| begun.elapsed() >= limit) {
             return Ok(Waited::TimedOut);
         }
-        tell(&talk::first_line(mountpoint)?);
+        tell(&client::first_line(mountpoint)?);
         std::thread::sleep(LOOK);
     }
     Ok(Waited::Done)
@@ -179,7 +179,7 @@ pub(super) fn wait_telling(
     let begun = Instant::now();
     let mut control = match Control::ask(&place.mountpoint, &place.sync_command()) {
         // A read-only mount takes no commands.
-        Err(_) if talk::is_read_only(&place.mountpoint) => return watch(&place.mountpoint, limit, tell),
+        Err(_) if client::is_read_only(&place.mountpoint) => return watch(&place.mountpoint, limit, tell),
         control => control?,
     };
     loop {

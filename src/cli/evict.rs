@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 use serde_json::json;
 
+use super::client::{self, Control, Said};
 use super::outcome::{Exit, Failure, Outcome, complain, say, say_json};
-use super::talk::{self, Control, Said};
 
 /// Delete the fast copies of files that are safe on the slow tier
 ///
@@ -32,9 +32,9 @@ pub(super) struct EvictArgs {
 
 pub(super) fn run(args: &EvictArgs) -> Outcome {
     let places = match (args.all, args.paths.as_slice()) {
-        (true, []) => vec![(talk::the_mount(None)?, PathBuf::new())],
+        (true, []) => vec![(client::the_mount(None)?, PathBuf::new())],
         (true, named) => {
-            let whole = |path: &PathBuf| Ok((talk::the_mountpoint(path)?, PathBuf::new()));
+            let whole = |path: &PathBuf| Ok((client::the_mountpoint(path)?, PathBuf::new()));
             named.iter().map(whole).collect::<Result<_, Failure>>()?
         }
         (false, paths) => paths.iter().map(|path| part_of_a_mount(path)).collect::<Result<_, Failure>>()?,
@@ -50,7 +50,7 @@ pub(super) fn run(args: &EvictArgs) -> Outcome {
         if args.json {
             all.push(json!({
                 "mountpoint": mountpoint.display().to_string(),
-                "findings": evicted.findings.iter().map(|(kind, what)| talk::finding(kind, what)).collect::<Vec<_>>(),
+                "findings": evicted.findings.iter().map(|(kind, what)| client::finding(kind, what)).collect::<Vec<_>>(),
                 "summary": evicted.summary,
             }));
         } else {
@@ -72,7 +72,7 @@ struct EvictReport {
 }
 
 fn part_of_a_mount(path: &Path) -> Result<(PathBuf, PathBuf), Failure> {
-    match talk::mount_of(path)? {
+    match client::mount_of(path)? {
         (_, below) if below.as_os_str().is_empty() => {
             let what =
                 format!("{} is a whole mount; add --all to evict everything that can be evicted", path.display());
@@ -84,7 +84,7 @@ fn part_of_a_mount(path: &Path) -> Result<(PathBuf, PathBuf), Failure> {
 
 /// `tell` gets each file that stays, as it is found.
 fn evict(mountpoint: &Path, below: &Path, tell: impl Fn(&str)) -> Result<EvictReport, Failure> {
-    let mut control = Control::ask(mountpoint, &format!("evict {}", talk::escaped(below)))?;
+    let mut control = Control::ask(mountpoint, &format!("evict {}", client::escaped(below)))?;
     let (mut exit, mut findings) = (Exit::Done, Vec::new());
     loop {
         match control.listen()? {

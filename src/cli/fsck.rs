@@ -44,8 +44,8 @@ pub(super) fn run(args: &FsckArgs) -> Outcome {
     // Held until the end, so that no daemon changes the tier meanwhile.
     let owner = Owner::ourselves(&args.fast, None, true);
     let lock = match args.dry_run {
-        true => FastLock::take_to_read(&args.fast, &owner),
-        false => FastLock::take(&args.fast, &owner),
+        true => FastLock::acquire_to_read(&args.fast, &owner),
+        false => FastLock::acquire(&args.fast, &owner),
     };
     let _lock = lock.map_err(|error| mountpoint_of(&args.fast).map_or(error, |at| is_mounted(&args.fast, &at)))?;
     let slow = args.slow.as_deref().map(|slow| open(slow).map_err(Failure::usage)).transpose()?;

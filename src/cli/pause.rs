@@ -4,9 +4,9 @@ use std::path::PathBuf;
 
 use clap::Args;
 
+use super::client;
 use super::outcome::{Exit, Outcome, say};
 use super::stage::answer;
-use super::talk;
 
 /// Hold the drain until `dlio-fs resume`
 ///
@@ -26,14 +26,14 @@ pub(super) struct ResumeArgs {
 }
 
 pub(super) fn run(args: &PauseArgs) -> Outcome {
-    tell(args.mountpoint.as_ref(), "pause")
+    send(args.mountpoint.as_ref(), "pause")
 }
 
 pub(super) fn run_resume(args: &ResumeArgs) -> Outcome {
-    tell(args.mountpoint.as_ref(), "resume")
+    send(args.mountpoint.as_ref(), "resume")
 }
 
-fn tell(mountpoint: Option<&PathBuf>, verb: &str) -> Outcome {
-    let mountpoint = talk::the_mount(mountpoint.map(PathBuf::as_path))?;
+fn send(mountpoint: Option<&PathBuf>, verb: &str) -> Outcome {
+    let mountpoint = client::the_mount(mountpoint.map(PathBuf::as_path))?;
     say(answer(&mountpoint, verb)?).map(|()| Exit::Done)
 }

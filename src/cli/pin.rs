@@ -4,9 +4,9 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 
+use super::client::{self, Control};
 use super::outcome::{Exit, Outcome, say};
 use super::stage::answer;
-use super::talk::{self, Control};
 
 /// Never evict files at or below PATH from the fast tier
 ///
@@ -36,7 +36,7 @@ pub(super) struct UnpinArgs {
 
 pub(super) fn run(args: &PinArgs) -> Outcome {
     if args.list {
-        let mountpoint = talk::the_mount(args.paths.first().map(PathBuf::as_path))?;
+        let mountpoint = client::the_mount(args.paths.first().map(PathBuf::as_path))?;
         let list = Control::ask(&mountpoint, "pins")?.bytes()?;
         let list = String::from_utf8_lossy(&list).into_owned();
         return if list.is_empty() { Ok(Exit::Done) } else { say(list.trim_end()).map(|()| Exit::Done) };
@@ -50,8 +50,8 @@ pub(super) fn run_unpin(args: &UnpinArgs) -> Outcome {
 
 fn tell_all(paths: &[PathBuf], verb: &str) -> Outcome {
     for path in paths {
-        let (mountpoint, below) = talk::mount_of(path).or_else(|failure| gone(path).ok_or(failure))?;
-        say(answer(&mountpoint, &format!("{verb} {}", talk::escaped(&below)))?)?;
+        let (mountpoint, below) = client::mount_of(path).or_else(|failure| gone(path).ok_or(failure))?;
+        say(answer(&mountpoint, &format!("{verb} {}", client::escaped(&below)))?)?;
     }
     Ok(Exit::Done)
 }
@@ -60,6 +60,6 @@ fn tell_all(paths: &[PathBuf], verb: &str) -> Outcome {
 fn gone(path: &Path) -> Option<(PathBuf, PathBuf)> {
     let (above, name) = (path.parent()?, path.file_name()?);
     let above = if above.as_os_str().is_empty() { Path::new(".") } else { above };
-    let (mountpoint, below) = talk::mount_of(above).ok().or_else(|| gone(above))?;
+    let (mountpoint, below) = client::mount_of(above).ok().or_else(|| gone(above))?;
     Some((mountpoint, below.join(name)))
 }

@@ -7,7 +7,7 @@ use bytesize::ByteSize;
 use clap::Args;
 
 use super::outcome::{Exit, Failure, Outcome, complain, say};
-use super::{report, talk};
+use super::{client, report};
 use crate::error::Error;
 use crate::path::unescape;
 use crate::report::plan::{PlannedFile, StagePlan};
@@ -46,8 +46,8 @@ pub(super) struct PlanArgs {
 pub(super) fn run(args: &PlanArgs) -> Outcome {
     let size = match (args.size, &*args.sources) {
         (Some(size), _) => Some(size.as_u64()),
-        (None, []) => Some(room(&talk::the_mount(None)?)?),
-        (None, [one]) if report::is_mount(one)? => Some(room(&talk::the_mount(Some(one))?)?),
+        (None, []) => Some(room(&client::the_mount(None)?)?),
+        (None, [one]) if report::is_mount(one)? => Some(room(&client::the_mount(Some(one))?)?),
         _ => None,
     };
     let mut recording = report::read(&args.sources, args.window.as_deref())?;
@@ -65,7 +65,7 @@ pub(super) fn run(args: &PlanArgs) -> Outcome {
 fn room(mountpoint: &Path) -> Result<u64, Failure> {
     let bad =
         |what: String| Error::refused(format!(".dlio/staging.json: {what}"), "use the dlio-fs that made the mount");
-    let text = talk::read(mountpoint, "staging.json")?;
+    let text = client::read(mountpoint, "staging.json")?;
     let staging: serde_json::Value = serde_json::from_str(&text).map_err(|e| bad(e.to_string()))?;
     let figure = |name: &str| staging[name].as_u64().ok_or_else(|| bad(format!("it tells no {name}")));
     Ok(figure("room")?.saturating_add(figure("copies_bytes")?))

@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 use bytesize::ByteSize;
 use indicatif::{ProgressBar, ProgressStyle};
 
+use super::client;
 use super::outcome::complain;
-use super::talk;
 use crate::stats::render::{count, seconds};
 use crate::stats::status::Status;
 
@@ -48,7 +48,7 @@ impl ProgressDisplay {
             let mut display = Display::new(off_screen);
             loop {
                 // The caller, which waits for the drain, finds out why the mount does not answer.
-                if let Ok(status) = talk::status(&mountpoint) {
+                if let Ok(status) = client::status(&mountpoint) {
                     display.show(&status);
                 }
                 if stopped.recv_timeout(LOOK) != Err(RecvTimeoutError::Timeout) {
@@ -86,7 +86,7 @@ impl Steps {
     }
 
     /// Shows the next step; the one before is done.
-    pub(super) fn begin(&mut self, text: &str) {
+    pub(super) fn start(&mut self, text: &str) {
         match &self.bar {
             Some(bar) => {
                 bar.set_position(self.begun);

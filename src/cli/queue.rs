@@ -4,8 +4,8 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 
+use super::client::{self, Control, Said};
 use super::outcome::{Exit, Failure, Outcome, say};
-use super::talk::{self, Control, Said};
 
 /// List what is on its way to the slow tier, in the order in which it will be published
 ///
@@ -37,18 +37,18 @@ pub(super) fn run(args: &QueueArgs) -> Outcome {
     if let Some(path) = &args.front {
         return front(path);
     }
-    let mountpoint = talk::the_mount(args.mountpoint.as_deref())?;
+    let mountpoint = client::the_mount(args.mountpoint.as_deref())?;
     let text = match args.json {
-        true => talk::read(&mountpoint, "queue.json")?,
-        false => talk::read(&mountpoint, "queue")?,
+        true => client::read(&mountpoint, "queue.json")?,
+        false => client::read(&mountpoint, "queue")?,
     };
     say(text.trim_end())?;
-    Ok(talk::exit(&talk::status(&mountpoint)?))
+    Ok(client::exit(&client::status(&mountpoint)?))
 }
 
 fn front(path: &Path) -> Outcome {
-    let (mountpoint, below) = talk::mount_of(path)?;
-    let mut control = Control::ask(&mountpoint, &format!("front {}", talk::escaped(&below)))?;
+    let (mountpoint, below) = client::mount_of(path)?;
+    let mut control = Control::ask(&mountpoint, &format!("front {}", client::escaped(&below)))?;
     loop {
         match control.listen()? {
             Said::Done(text) => return say(text).map(|()| Exit::Done),

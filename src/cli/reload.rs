@@ -4,8 +4,8 @@ use std::path::PathBuf;
 
 use clap::Args;
 
+use super::client::{self, Control, Said};
 use super::outcome::{Exit, Failure, Outcome, say};
-use super::talk::{self, Control, Said};
 
 /// Read the configuration file again while mounted
 ///
@@ -22,7 +22,7 @@ pub(super) struct ReloadArgs {
 }
 
 pub(super) fn run(args: &ReloadArgs) -> Outcome {
-    let mountpoint = talk::the_mount(args.mountpoint.as_deref())?;
+    let mountpoint = client::the_mount(args.mountpoint.as_deref())?;
     let mut control = Control::ask(&mountpoint, "reload")?;
     loop {
         match control.listen()? {

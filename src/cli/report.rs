@@ -12,8 +12,8 @@ use clap::Args;
 
 use outlet::FileOutlet;
 
+use super::client::{self, Control};
 use super::outcome::{Exit, Failure, Outcome};
-use super::talk::{self, Control};
 use crate::error::{Context, Error};
 use crate::mount;
 use crate::report::asked::{DocumentOptions, Merge, Weigh};
@@ -85,8 +85,8 @@ fn format(args: &ReportArgs) -> Result<Format, Failure> {
 /// The recording that the arguments name.
 pub(in crate::cli) fn read(sources: &[PathBuf], window: Option<&str>) -> Result<Recording, Failure> {
     let (named, sources) = match sources {
-        [] => of_mount(&talk::the_mount(None)?, window)?,
-        [one] if is_mount(one)? => of_mount(&talk::the_mount(Some(one))?, window)?,
+        [] => of_mount(&client::the_mount(None)?, window)?,
+        [one] if is_mount(one)? => of_mount(&client::the_mount(Some(one))?, window)?,
         [one] if one.is_dir() => (one.display().to_string(), files(&latest_of(one)?)?),
         several => (several[0].display().to_string(), files(several)?),
     };
@@ -100,7 +100,8 @@ pub(in crate::cli) fn is_mount(path: &Path) -> Result<bool, Error> {
     let mounts = mount::mounts()?;
     let absolute = std::path::absolute(path).at("find", path.display())?;
     let is_ours = mount::mounted_at(&mounts, &absolute).is_some_and(mount::MountEntry::is_ours);
-    let is_below = || talk::mount_of(path).is_ok() && mount::latest_recording(path).is_ok_and(|found| found.is_empty());
+    let is_below =
+        || client::mount_of(path).is_ok() && mount::latest_recording(path).is_ok_and(|found| found.is_empty());
     Ok(is_ours || path.is_dir() && is_below())
 }
 

@@ -37,7 +37,7 @@ pub(super) fn run(args: &RescueArgs) -> Outcome {
         return Err(Failure::usage(Error::refused(what, "name the directory that was given as --fast")));
     }
     // Held until the end, so that no daemon changes the tier meanwhile.
-    let _lock = FastLock::take_to_read(&args.fast, &Owner::ourselves(&args.to, None, true))?;
+    let _lock = FastLock::acquire_to_read(&args.fast, &Owner::ourselves(&args.to, None, true))?;
     empty_directory(&args.to)?;
     let report = rescue(&args.fast, &args.to)?;
     for path in &report.restored {

@@ -4,8 +4,8 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 
+use super::client::{self, Control, Said};
 use super::outcome::{Exit, Failure, Outcome, complain, say, say_json};
-use super::talk::{self, Control, Said};
 use crate::json;
 
 /// Take the pending changes at or below PATH out of the order, so that those behind them can continue
@@ -43,7 +43,7 @@ pub(super) fn run(args: &SetAsideArgs) -> Outcome {
         (false, true) => "without-copy ",
         (false, false) => "",
     };
-    let mut control = Control::ask(&mountpoint, &format!("set-aside {how}{}", talk::escaped(&below)))?;
+    let mut control = Control::ask(&mountpoint, &format!("set-aside {how}{}", client::escaped(&below)))?;
     let mut lines = Vec::new();
     let said = loop {
         match control.listen()? {
@@ -73,11 +73,11 @@ pub(super) fn run(args: &SetAsideArgs) -> Outcome {
 fn find(path: &Path) -> Result<(PathBuf, PathBuf), Failure> {
     let (above, name) = match (path.parent(), path.file_name()) {
         (Some(above), Some(name)) => (if above.as_os_str().is_empty() { Path::new(".") } else { above }, name),
-        _ => return talk::mount_of(path),
+        _ => return client::mount_of(path),
     };
-    match talk::mount_of(above) {
+    match client::mount_of(above) {
         Ok((mountpoint, below)) => Ok((mountpoint, below.join(name))),
         // The mount's own root.
-        Err(failure) => talk::mount_of(path).map_err(|_| failure),
+        Err(failure) => client::mount_of(path).map_err(|_| failure),
     }
 }

@@ -8,8 +8,8 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 use indicatif::{ProgressBar, ProgressStyle};
 
+use super::client::{self, Control, Said};
 use super::outcome::{Exit, Failure, Outcome, complain, say};
-use super::talk::{self, Control, Said};
 use crate::error::{Context, Error};
 use crate::path::escape;
 use crate::report::plan::StagePlan;
@@ -72,16 +72,16 @@ pub(super) fn run(args: &StageArgs) -> Outcome {
     };
     if let Some(plan) = &args.plan {
         let words = planned(plan)?;
-        return begin(&only_mount(&args.paths)?, words.into_iter(), args.wait);
+        return start(&only_mount(&args.paths)?, words.into_iter(), args.wait);
     }
     if args.show || verb.is_some() || args.list.is_some() {
         let mountpoint = only_mount(&args.paths)?;
         return match (verb, &args.list) {
             (Some(verb), _) => answer(&mountpoint, &verb).and_then(say).map(|()| Exit::Done),
-            (None, Some(list)) => begin(&mountpoint, listed(&mountpoint, list)?, args.wait),
+            (None, Some(list)) => start(&mountpoint, listed(&mountpoint, list)?, args.wait),
             (None, None) => {
                 let name = if args.json { "staging.json" } else { "staging" };
-                say(talk::read(&mountpoint, name)?.trim_end()).map(|()| Exit::Done)
+                say(client::read(&mountpoint, name)?.trim_end()).map(|()| Exit::Done)
             }
         };
     }
@@ -92,7 +92,7 @@ pub(super) fn run(args: &StageArgs) -> Outcome {
             format!("{} and {} are different mounts; stage them one by one", mountpoint.display(), other.display());
         return Err(Failure::new(Exit::Usage, what));
     }
-    begin(&mountpoint, places.drain(..).map(|(_, wanted)| wanted), args.wait)
+    start(&mountpoint, places.drain(..).map(|(_, wanted)| wanted), args.wait)
 }
 
 fn parse_job(text: &str) -> Result<String, String> {
@@ -102,8 +102,8 @@ fn parse_job(text: &str) -> Result<String, String> {
 
 fn only_mount(paths: &[PathBuf]) -> Result<PathBuf, Failure> {
     match paths {
-        [] => talk::the_mount(None),
-        [one] => talk::the_mount(Some(one)),
+        [] => client::the_mount(None),
+        [one] => client::the_mount(Some(one)),
         _ => Err(Failure::new(Exit::Usage, "name one mount point")),
     }
 }
@@ -112,12 +112,12 @@ fn only_mount(paths: &[PathBuf]) -> Result<PathBuf, Failure> {
 fn place(path: &Path) -> Result<(PathBuf, String), Failure> {
     let is_pattern = path.as_os_str().as_bytes().iter().any(|byte| b"*?[{".contains(byte));
     if !is_pattern || path.symlink_metadata().is_ok() {
-        return talk::mount_of(path).map(|(mountpoint, below)| (mountpoint, talk::escaped(&below)));
+        return client::mount_of(path).map(|(mountpoint, below)| (mountpoint, client::escaped(&below)));
     }
     let has_wildcard = |part: &Path| part.as_os_str().as_bytes().iter().any(|byte| b"*?[{".contains(byte));
     let fixed = path.ancestors().find(|above| !has_wildcard(above)).unwrap_or(Path::new("."));
     let fixed = if fixed.as_os_str().is_empty() { Path::new(".") } else { fixed };
-    let (mountpoint, below) = talk::mount_of(fixed)?;
+    let (mountpoint, below) = client::mount_of(fixed)?;
     let rest = path.strip_prefix(fixed).unwrap_or(path);
     let pattern = below.join(rest);
     Ok((mountpoint, format!("glob:{}", escape(pattern.as_os_str().as_bytes()))))
@@ -160,7 +160,7 @@ fn planned(path: &Path) -> Result<Vec<String>, Failure> {
 /// A command is one line of at most this length.
 const LINE: usize = 8 << 10;
 
-fn begin(mountpoint: &Path, wanted: impl Iterator<Item = String>, wait: bool) -> Outcome {
+fn start(mountpoint: &Path, wanted: impl Iterator<Item = String>, wait: bool) -> Outcome {
     let mut job = None;
     let mut words = wanted.peekable();
     if words.peek().is_none() {
@@ -235,7 +235,7 @@ fn show(bar: Option<&ProgressBar>, line: &str) {
 
 /// What of a job was not staged, and why. Paths are escaped.
 pub(super) fn failures(mountpoint: &Path, job: u64) -> Result<Vec<(String, String)>, Failure> {
-    let text = talk::read(mountpoint, "staging.json")?;
+    let text = client::read(mountpoint, "staging.json")?;
     let staging: Staging = serde_json::from_str(&text)
         .map_err(|e| Error::refused(format!(".dlio/staging.json: {e}"), "use the dlio-fs that made the mount"))?;
     let failures = staging.jobs.into_iter().filter(|one| one.number == job).flat_map(|one| one.failures);

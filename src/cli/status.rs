@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 use serde_json::{Map, Value, json};
 
+use super::client;
 use super::outcome::{Exit, Outcome, say, say_json};
-use super::talk;
 use crate::error::Error;
 
 /// Say whether everything is on the slow tier, and how it is going
@@ -30,15 +30,15 @@ pub(super) struct StatusArgs {
 
 pub(super) fn run(args: &StatusArgs) -> Outcome {
     let mountpoints = match &args.mountpoint {
-        Some(named) => vec![talk::the_mount(Some(named))?],
-        None => talk::all_mounts()?,
+        Some(named) => vec![client::the_mount(Some(named))?],
+        None => client::all_mounts()?,
     };
     if args.json {
         return as_json(&mountpoints);
     }
     if mountpoints.is_empty() {
         // A mount that has vanished must not count as safe.
-        return Err(talk::no_mount());
+        return Err(client::no_mount());
     }
     let mut worst = Exit::Done;
     for mountpoint in &mountpoints {
@@ -46,7 +46,7 @@ pub(super) fn run(args: &StatusArgs) -> Outcome {
             say(format_args!("{}:", mountpoint.display()))?;
         }
         // A mount that does not answer must not hide the others.
-        let (text, exit) = look(mountpoint, "stats").unwrap_or_else(|e| (format!("UNKNOWN: {e}"), Exit::Failure));
+        let (text, exit) = read(mountpoint, "stats").unwrap_or_else(|e| (format!("UNKNOWN: {e}"), Exit::Failure));
         say(text.trim_end())?;
         worst = worst.max(exit);
     }
@@ -56,7 +56,7 @@ pub(super) fn run(args: &StatusArgs) -> Outcome {
 fn as_json(mountpoints: &[PathBuf]) -> Outcome {
     let (mut worst, mut all) = (Exit::Done, Vec::new());
     for mountpoint in mountpoints {
-        let parsed = look(mountpoint, "stats.json").map(|(text, exit)| (serde_json::from_str(&text), exit));
+        let parsed = read(mountpoint, "stats.json").map(|(text, exit)| (serde_json::from_str(&text), exit));
         let (mut value, exit): (Map<String, Value>, Exit) = match parsed {
             Ok((Ok(value), exit)) => (value, exit),
             Ok((Err(e), _)) => (Map::from_iter([("error".to_owned(), e.to_string().into())]), Exit::Failure),
@@ -68,13 +68,13 @@ fn as_json(mountpoints: &[PathBuf]) -> Outcome {
         all.push(value);
     }
     say_json(&json!({ "mounts": all }))?;
-    if mountpoints.is_empty() { Err(talk::no_mount()) } else { Ok(worst) }
+    if mountpoints.is_empty() { Err(client::no_mount()) } else { Ok(worst) }
 }
 
 /// A file of `.dlio`, and the exit code for its mount.
-fn look(mountpoint: &Path, file: &str) -> Result<(String, Exit), Error> {
-    if talk::is_dead(mountpoint)? {
-        return Err(talk::dead(mountpoint));
+fn read(mountpoint: &Path, file: &str) -> Result<(String, Exit), Error> {
+    if client::is_dead(mountpoint)? {
+        return Err(client::dead(mountpoint));
     }
-    Ok((talk::read(mountpoint, file)?, talk::exit(&talk::status(mountpoint)?)))
+    Ok((client::read(mountpoint, file)?, client::exit(&client::status(mountpoint)?)))
 }

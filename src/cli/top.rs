@@ -6,9 +6,9 @@
 mod change;
 mod draw;
 mod lines;
-mod look;
 mod screen;
 mod shown;
+mod snapshot;
 mod state;
 mod table;
 mod watch;
@@ -21,11 +21,11 @@ use std::time::{Duration, Instant, SystemTime};
 use change::Delta;
 use clap::Args;
 use draw::Theme;
-use look::Look;
+use snapshot::Snapshot;
 
+use super::client;
 use super::duration::parse_duration;
 use super::outcome::{Exit, Failure, Outcome, complain};
-use super::talk;
 
 /// The mount samples its own totals ten times a second.
 const INTERVAL_MIN: Duration = Duration::from_millis(200);
@@ -72,9 +72,9 @@ fn parse_interval(text: &str) -> Result<Duration, String> {
 }
 
 pub(super) fn run(args: &TopArgs) -> Outcome {
-    let mountpoint = talk::the_mount(args.mountpoint.as_deref())?;
-    if talk::is_dead(&mountpoint)? {
-        return Err(talk::dead(&mountpoint).into());
+    let mountpoint = client::the_mount(args.mountpoint.as_deref())?;
+    if client::is_dead(&mountpoint)? {
+        return Err(client::dead(&mountpoint).into());
     }
     let capable = io::stdout().is_terminal() && std::env::var_os("TERM").is_some_and(|term| term != "dumb");
     if capable && !args.plain && !args.json && args.count.is_none() {
@@ -87,12 +87,13 @@ pub(super) fn run(args: &TopArgs) -> Outcome {
 
 /// A line for each interval.
 fn print(args: &TopArgs, mountpoint: &Path) -> Outcome {
-    let (send, looks) = mpsc::channel();
-    let _ask = watch::watch(mountpoint.to_path_buf(), args.interval, None, move |look| send.send(look).is_ok());
-    let (mut before, mut printed, mut answered, mut told): (Option<Look>, u64, _, _) = (None, 0, Instant::now(), false);
+    let (send, snapshots) = mpsc::channel();
+    let _ask = watch::watch(mountpoint.to_path_buf(), args.interval, None, move |snapshot| send.send(snapshot).is_ok());
+    let (mut before, mut printed, mut answered, mut told): (Option<Snapshot>, u64, _, _) =
+        (None, 0, Instant::now(), false);
     while args.count.is_none_or(|count| printed < count) {
-        let look = match looks.recv_timeout(Duration::from_secs(1)) {
-            Ok(look) => look?,
+        let snapshot = match snapshots.recv_timeout(Duration::from_secs(1)) {
+            Ok(snapshot) => snapshot?,
             Err(RecvTimeoutError::Disconnected) => break,
             Err(RecvTimeoutError::Timeout) => {
                 let waited = answered.elapsed().as_secs_f64();
@@ -104,33 +105,39 @@ fn print(args: &TopArgs, mountpoint: &Path) -> Outcome {
             }
         };
         (answered, told) = (Instant::now(), false);
-        let change = before.as_ref().map(|before| Delta::between(before, &look));
+        let change = before.as_ref().map(|before| Delta::between(before, &snapshot));
         if let Some(Some(change)) = &change {
-            if !tell(args, mountpoint, &look, change, printed)? {
+            if !print_interval(args, mountpoint, &snapshot, change, printed)? {
                 return Ok(Exit::Done);
             }
             printed += 1;
         }
         // If the mount's clock has not advanced, keep the first look.
         if !matches!(change, Some(None)) {
-            before = Some(look);
+            before = Some(snapshot);
         }
     }
     Ok(Exit::Done)
 }
 
 /// Whether the reader is still there.
-fn tell(args: &TopArgs, mountpoint: &Path, look: &Look, change: &Delta, printed: u64) -> Result<bool, Failure> {
+fn print_interval(
+    args: &TopArgs,
+    mountpoint: &Path,
+    snapshot: &Snapshot,
+    change: &Delta,
+    printed: u64,
+) -> Result<bool, Failure> {
     let now = humantime::format_rfc3339_seconds(SystemTime::now()).to_string();
     let mut text = String::new();
     if args.json {
-        text = lines::json(&now, &mountpoint.display().to_string(), look, change);
+        text = lines::json(&now, &mountpoint.display().to_string(), snapshot, change);
     } else {
         if printed.is_multiple_of(lines::NAMED_EVERY) {
             text = format!("{}\n{}\n", lines::NAMES[0], lines::NAMES[1]);
         }
         // 2026-01-31T10:20:30Z
-        text.push_str(&lines::plain(now.get(11..19).unwrap_or(&now), look, change));
+        text.push_str(&lines::plain(now.get(11..19).unwrap_or(&now), snapshot, change));
     }
     let mut out = io::stdout().lock();
     match writeln!(out, "{text}").and_then(|()| out.flush()) {

@@ -12,7 +12,7 @@ use super::duration::parse_duration;
 use super::holders::Holder;
 use super::outcome::{Exit, Failure, Outcome, complain, say, say_json};
 use super::progress::ProgressDisplay;
-use super::{holders, talk};
+use super::{client, holders};
 use crate::config::Config;
 use crate::error::{Context, Error};
 use crate::json;
@@ -96,7 +96,7 @@ pub(super) fn run(args: &UmountArgs) -> Outcome {
 }
 
 fn as_json(named: &Path, how: How) -> Outcome {
-    let mountpoint = talk::the_mount(Some(named))?;
+    let mountpoint = client::the_mount(Some(named))?;
     let end = end_mount(&mountpoint, how)?;
     let (safe, files, changes, paths) = match &end {
         End::Whole => (Some(true), Some(0), Some(0), Vec::new()),
@@ -133,8 +133,8 @@ fn configured(file: &Path) -> Result<PathBuf, Error> {
 }
 
 pub(super) fn leave_mount(named: &Path, how: How) -> Outcome {
-    let mountpoint = talk::the_mount(Some(named))?;
-    end_mount(&mountpoint, how).and_then(|end| tell(&mountpoint, end))
+    let mountpoint = client::the_mount(Some(named))?;
+    end_mount(&mountpoint, how).and_then(|end| report(&mountpoint, end))
 }
 
 fn end_mount(mountpoint: &Path, how: How) -> Result<End, Failure> {
@@ -143,7 +143,7 @@ fn end_mount(mountpoint: &Path, how: How) -> Result<End, Failure> {
     if how == How::Force {
         return leave_by(mountpoint, mount::force);
     }
-    if talk::is_dead(mountpoint)? {
+    if client::is_dead(mountpoint)? {
         return leave_dead(mountpoint);
     }
     let others = mount::also_at(&mount::mounts()?, mountpoint);
@@ -208,12 +208,12 @@ fn leave_by(mountpoint: &Path, take_away: impl Fn(&Path) -> Result<(), Errno>) -
 
 /// Unmounts now, waits for the daemon to exit, and lists what stays on the fast tier.
 pub(super) fn leave(mountpoint: &Path) -> Outcome {
-    leave_as(mountpoint, MountCopies::WaitedFor).and_then(|end| tell(mountpoint, end))
+    leave_as(mountpoint, MountCopies::WaitedFor).and_then(|end| report(mountpoint, end))
 }
 
 fn leave_as(mountpoint: &Path, copies: MountCopies) -> Result<End, Failure> {
     let daemon = Daemon::of(mountpoint);
-    let safety = talk::status(mountpoint)?.safety;
+    let safety = client::status(mountpoint)?.safety;
     let device = mount::mounted_at(&mount::mounts()?, mountpoint).map(|mount| mount.device.clone());
     unmount(mountpoint)?;
     match daemon {
@@ -322,7 +322,7 @@ fn copy(holder: &Holder) -> String {
 }
 
 /// Prints the files that stay to standard output, the rest to standard error.
-fn tell(mountpoint: &Path, end: End) -> Outcome {
+fn report(mountpoint: &Path, end: End) -> Outcome {
     match &end {
         End::Whole | End::TakenAway => {}
         End::Counted(files, changes) => {

@@ -6,8 +6,8 @@ use clap::Args;
 use indicatif::ProgressBar;
 use serde_json::json;
 
+use super::client::{self, Control, Said};
 use super::outcome::{Exit, Failure, Outcome, complain, say, say_json};
-use super::talk::{self, Control, Said};
 
 /// Compare the two copies of files that are on both tiers, byte by byte
 ///
@@ -26,10 +26,10 @@ pub(super) struct VerifyArgs {
 }
 
 pub(super) fn run(args: &VerifyArgs) -> Outcome {
-    let (mountpoint, below) = talk::mount_of(&args.path)?;
+    let (mountpoint, below) = client::mount_of(&args.path)?;
     let (worst, found, summary) = verify(&mountpoint, &below)?;
     if args.json {
-        let found: Vec<_> = found.iter().map(|(kind, what)| talk::finding(kind, what)).collect();
+        let found: Vec<_> = found.iter().map(|(kind, what)| client::finding(kind, what)).collect();
         say_json(&json!({ "findings": found, "summary": summary }))?;
     } else {
         found.iter().try_for_each(|(which, what)| say(format_args!("{which}: {what}")))?;
@@ -41,7 +41,7 @@ pub(super) fn run(args: &VerifyArgs) -> Outcome {
 type Found = Vec<(String, String)>;
 
 fn verify(mountpoint: &Path, below: &Path) -> Result<(Exit, Found, String), Failure> {
-    let mut control = Control::ask(mountpoint, &format!("verify {}", talk::escaped(below)))?;
+    let mut control = Control::ask(mountpoint, &format!("verify {}", client::escaped(below)))?;
     let (mut worst, mut found) = (Exit::Done, Vec::new());
     // Hidden by itself where there is no terminal.
     let progress = ProgressBar::new_spinner();

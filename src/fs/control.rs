@@ -45,7 +45,7 @@ use super::shown::path_of;
 use crate::error::{Context, Errno, Result};
 use crate::report::{self, summary::Summary};
 use crate::stats::recording::{Recording, Source};
-use crate::stats::{epochs, processes, safe};
+use crate::stats::{checkpoints, epochs, processes};
 use crate::tiers::disk::Kind;
 use crate::tiers::{Attr, Ino, ListEntry, Listing, OpenMode, ROOT};
 
@@ -171,9 +171,9 @@ impl Control {
             VirtualNode::TimelineJson => self.stats.timeline().json(self.stats.since_1970()),
             VirtualNode::Checkpoints => {
                 let now = self.stats.now();
-                safe::text(&self.checkpoints_for(&asker)?, now.as_secs_f64())
+                checkpoints::text(&self.checkpoints_for(&asker)?, now.as_secs_f64())
             }
-            VirtualNode::CheckpointsJson => safe::json(&self.checkpoints_for(&asker)?, self.stats.since_1970()),
+            VirtualNode::CheckpointsJson => checkpoints::json(&self.checkpoints_for(&asker)?, self.stats.since_1970()),
             VirtualNode::Ops => {
                 let reader = Mutex::new(self.stats.open_lines(|ino| path_of(&self.tiers, ino)));
                 return Ok(VirtualContent::Ops(OpsReader { stats: Arc::clone(&self.stats), reader }));

@@ -56,7 +56,7 @@ impl Descriptors {
     }
 
     /// For a file that is about to be opened.
-    pub(super) fn take(&self, uid: u32, ino: Ino) -> Result<Share> {
+    pub(super) fn acquire(&self, uid: u32, ino: Ino) -> Result<Share> {
         let mut open = self.open.lock();
         if !open.files.contains_key(&ino) {
             self.expect_one(&open, uid)?;
@@ -113,7 +113,7 @@ mod tests {
     fn nobody_has_more_than_are_left() {
         let all = Descriptors::new(1000, 7);
         let mut numbers = 1..;
-        let mut take = |uid: u32| all.take(uid, numbers.next().unwrap_or_default()).ok();
+        let mut take = |uid: u32| all.acquire(uid, numbers.next().unwrap_or_default()).ok();
         let first: Vec<Share> = std::iter::from_fn(|| take(1001)).take(1000).collect();
         assert_eq!(first.len(), 375, "half of three quarters");
         let second: Vec<Share> = std::iter::from_fn(|| take(1002)).take(1000).collect();
@@ -128,7 +128,7 @@ mod tests {
     #[test]
     fn a_file_costs_one_however_often_it_is_open() {
         let all = Descriptors::new(1000, 0);
-        let shares: Vec<Share> = (0..2000).filter_map(|_| all.take(1001, 5).ok()).collect();
+        let shares: Vec<Share> = (0..2000).filter_map(|_| all.acquire(1001, 5).ok()).collect();
         assert_eq!((shares.len(), all.open.lock().by_user[&1001]), (2000, 1));
         drop(shares);
         assert!(all.open.lock().files.is_empty() && all.open.lock().by_user.is_empty());

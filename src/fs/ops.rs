@@ -7,6 +7,7 @@ use std::time::SystemTime;
 
 use fuser::{FopenFlags, TimeOrNow};
 
+use super::caller::Callers;
 use super::control::asker::Asker;
 use super::control::by_xattr::Verb;
 use super::control::node;
@@ -14,13 +15,12 @@ use super::control::sources::Control;
 use super::descriptors::{Descriptors, Share};
 use super::handles::{DirEntries, DirHandle, EntryReference, FileHandle, Handles, Open, Opened};
 use super::io_paths::{IoPaths, Lease};
-use super::live::Live;
 use super::observer::Observer;
 use super::options::FsOptions;
 use super::published::Published;
+use super::reload::LiveSettings;
 use super::reply::{ListingPage, ReplyBuffer, Value};
 use super::shown::path_of;
-use super::who::Who;
 use super::{convert, slow_pool::SlowPool};
 use crate::error::{Errno, Result};
 use crate::path::Name;
@@ -49,7 +49,7 @@ pub(super) struct Changes {
 pub(super) struct Core {
     pub(super) tiers: Arc<Tiers>,
     pub(super) stats: Arc<Stats>,
-    who: Who,
+    who: Callers,
     pub(super) control: Control,
     pub(super) published: Arc<Published>,
     pub(super) io: Arc<IoPaths>,
@@ -63,11 +63,11 @@ impl Core {
         tiers: Arc<Tiers>,
         stats: Arc<Stats>,
         slow: Arc<SlowPool>,
-        live: Arc<Live>,
+        live: Arc<LiveSettings>,
         published: Published,
         options: &FsOptions,
     ) -> Self {
-        let who = Who::default();
+        let who = Callers::default();
         let io = Arc::new(IoPaths::new(options.rules.clone()));
         let files = Arc::<Handles<Open>>::default();
         let open = Arc::clone(&files);
@@ -268,7 +268,7 @@ impl Core {
         if mode.truncate && !mode.write && self.runs(ino) {
             return Err(Errno::ETXTBSY.into());
         }
-        let share = self.descriptors.take(cx.uid, ino)?;
+        let share = self.descriptors.acquire(cx.uid, ino)?;
         // As before a write; with O_TRUNC in OPEN the kernel leaves that to us. Only root is taken to have CAP_FSETID.
         if mode.truncate && cx.uid != 0 {
             self.tiers.kill_privileges(cx, ino)?;

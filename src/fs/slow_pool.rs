@@ -329,7 +329,7 @@ impl PoolShared {
                 }
             }
             self.give_up(wait, look);
-            self.tell();
+            self.log_longest();
             self.stand_in();
         }
     }
@@ -356,7 +356,7 @@ impl PoolShared {
     }
 
     /// Logs who waits for what.
-    fn tell(&self) {
+    fn log_longest(&self) {
         let first = {
             let mut state = self.state.lock();
             let Some(first) = state.unanswered.values().next().filter(|first| first.since.elapsed() >= LONG).cloned()

@@ -51,21 +51,21 @@ const BLOCK: usize = 512;
 
 impl FastLock {
     /// Takes the lock, making the private directory if it is not there. If it is held, the refusal names the holder.
-    pub fn take(fast: &Path, owner: &Owner) -> Result<FastLock> {
+    pub fn acquire(fast: &Path, owner: &Owner) -> Result<FastLock> {
         let path = fast.join(LOCK_FILE);
         match DirBuilder::new().mode(0o700).create(fast.join(PRIVATE_DIR)) {
             Err(e) if e.kind() != io::ErrorKind::AlreadyExists => return Err(e).at("mkdir", path.display()),
             _ => {}
         }
-        FastLock::take_in(fast, path, owner, true)
+        FastLock::acquire_in(fast, path, owner, true)
     }
 
     /// The same for a tier that is only read, and may be unwritable.
-    pub fn take_to_read(fast: &Path, owner: &Owner) -> Result<FastLock> {
-        FastLock::take_in(fast, fast.join(LOCK_FILE), owner, false)
+    pub fn acquire_to_read(fast: &Path, owner: &Owner) -> Result<FastLock> {
+        FastLock::acquire_in(fast, fast.join(LOCK_FILE), owner, false)
     }
 
-    fn take_in(fast: &Path, path: PathBuf, owner: &Owner, to_write: bool) -> Result<FastLock> {
+    fn acquire_in(fast: &Path, path: PathBuf, owner: &Owner, to_write: bool) -> Result<FastLock> {
         let (mut file, read_only) = match open_lock(fast, true) {
             Err(e) if !to_write && e.raw_os_error() == Some(Errno::EROFS as i32) => {
                 (open_lock(fast, false).at("open", path.display())?, true)
@@ -275,8 +275,8 @@ mod tests {
     #[test]
     fn a_second_holder_is_refused_naming_the_first() {
         let fast = tempfile::tempdir().expect("a temporary directory");
-        let first = FastLock::take(fast.path(), &owner("/mnt/a b")).expect("free");
-        let text = FastLock::take(fast.path(), &owner("/mnt/b")).expect_err("held").to_string();
+        let first = FastLock::acquire(fast.path(), &owner("/mnt/a b")).expect("free");
+        let text = FastLock::acquire(fast.path(), &owner("/mnt/b")).expect_err("held").to_string();
         assert!(text.contains(&format!("pid={}", std::process::id())), "{text}");
         assert!(text.contains("mountpoint=/mnt/a%20b slow=/hdd%201 ") && text.contains("host="), "{text}");
         assert!(last_left(fast.path()).is_none(), "held");
@@ -284,7 +284,7 @@ mod tests {
         drop(first);
         assert!(last_left(fast.path()).is_none(), "the first did not leave cleanly");
         assert_eq!(mountpoint_of(fast.path()), None);
-        FastLock::take(fast.path(), &owner("/mnt/b")).expect("free again");
+        FastLock::acquire(fast.path(), &owner("/mnt/b")).expect("free again");
     }
 
     #[test]
@@ -303,7 +303,7 @@ mod tests {
     fn what_was_left_is_read_back() {
         let fast = tempfile::tempdir().expect("a temporary directory");
         assert!(last_left(fast.path()).is_none());
-        let lock = FastLock::take(fast.path(), &owner("/mnt")).expect("free");
+        let lock = FastLock::acquire(fast.path(), &owner("/mnt")).expect("free");
         let left = Left { files: 2, events: 5, paths: vec!["a".into(), "b%20c".into()] };
         lock.leave(&left).expect("written");
         assert_eq!(last_left(fast.path()), Some(left));
@@ -313,12 +313,12 @@ mod tests {
     fn what_was_left_stands_until_a_mount_takes_changes() {
         let fast = tempfile::tempdir().expect("a temporary directory");
         let left = || Left { files: 1, events: 2, paths: vec!["ckpt".into()] };
-        FastLock::take(fast.path(), &owner("/mnt")).expect("free").leave(&left()).expect("written");
-        let refused = FastLock::take(fast.path(), &owner("/mnt")).expect("free");
+        FastLock::acquire(fast.path(), &owner("/mnt")).expect("free").leave(&left()).expect("written");
+        let refused = FastLock::acquire(fast.path(), &owner("/mnt")).expect("free");
         assert!(last_left(fast.path()).is_none(), "held");
         drop(refused);
         assert_eq!(last_left(fast.path()), Some(left()));
-        let mut killed = FastLock::take(fast.path(), &owner("/mnt")).expect("free");
+        let mut killed = FastLock::acquire(fast.path(), &owner("/mnt")).expect("free");
         killed.serving();
         drop(killed);
         assert!(last_left(fast.path()).is_none(), "nobody knows what that one left");

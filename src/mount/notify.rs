@@ -11,24 +11,24 @@ const LONGER: Duration = Duration::from_secs(60);
 
 /// The mount answers.
 pub(super) fn ready(status: &str) {
-    tell(&[NotifyState::Ready, NotifyState::Status(status)]);
+    notify(&[NotifyState::Ready, NotifyState::Status(status)]);
 }
 
 /// The mount is leaving.
 pub fn stopping(status: &str) {
-    tell(&[NotifyState::Stopping, NotifyState::Status(status), longer()]);
+    notify(&[NotifyState::Stopping, NotifyState::Status(status), longer()]);
 }
 
 /// Leaving takes longer.
 pub fn still_leaving(status: &str) {
-    tell(&[NotifyState::Status(status), longer()]);
+    notify(&[NotifyState::Status(status), longer()]);
 }
 
 fn longer() -> NotifyState<'static> {
     NotifyState::ExtendTimeoutUsec(LONGER.as_micros().try_into().unwrap_or(u32::MAX))
 }
 
-fn tell(states: &[NotifyState<'_>]) {
+fn notify(states: &[NotifyState<'_>]) {
     if let Err(error) = sd_notify::notify(states) {
         tracing::warn!(%error, "cannot tell the service manager");
     }

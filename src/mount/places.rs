@@ -13,10 +13,10 @@ use nix::errno::Errno;
 use nix::unistd::{AccessFlags, eaccess, geteuid};
 
 use super::answer::{ask, within};
-use super::beneath::Tree;
 use super::daemon::silent;
 use super::lock::PRIVATE_DIR;
 use super::table::{self, Location, MountEntry};
+use super::underlay::Tree;
 use crate::error::{Error, Result};
 
 /// How long a directory may take to answer before it counts as hung.

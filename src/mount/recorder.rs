@@ -198,7 +198,7 @@ impl RecordingFiles {
         let mount = observer.meta().since;
         let mut files =
             RecordingFiles { directory, stats, observer, mount, number: 0, current: None, rest_until: None };
-        files.begin().at("write a recording to", path.display())?;
+        files.open_next().at("write a recording to", path.display())?;
         Ok(files)
     }
 
@@ -231,7 +231,7 @@ impl RecordingFiles {
     fn write(&mut self, sealed: &Sealed) -> io::Result<()> {
         let full = self.file_max();
         if self.current.as_ref().is_none_or(|current| current.out.written() >= full) {
-            self.begin()?;
+            self.open_next()?;
         }
         let Some(current) = &mut self.current else { return Ok(()) };
         if sealed.renamed {
@@ -253,9 +253,9 @@ impl RecordingFiles {
     }
 
     /// Begins the next file. Room for it is made first.
-    fn begin(&mut self) -> io::Result<()> {
+    fn open_next(&mut self) -> io::Result<()> {
         self.current = None;
-        self.make_room()?;
+        self.delete_oldest()?;
         let path = self.directory.path.join(name(self.mount, self.number));
         let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)?;
         self.number += 1;
@@ -266,7 +266,7 @@ impl RecordingFiles {
     }
 
     /// Removes the oldest files until a whole one fits.
-    fn make_room(&self) -> io::Result<()> {
+    fn delete_oldest(&self) -> io::Result<()> {
         let mut all = recordings(&self.directory.path)?;
         let mut sum: u64 = all.iter().map(|file| file.bytes).sum();
         all.sort_by_key(|file| (file.mount, file.number));
@@ -282,7 +282,7 @@ impl RecordingFiles {
 
     fn end(&mut self) -> io::Result<()> {
         if self.current.is_none() {
-            self.begin()?;
+            self.open_next()?;
         }
         let Some(current) = &mut self.current else { return Ok(()) };
         current.out.meta(&self.observer.meta())?;

@@ -57,10 +57,10 @@ impl Readers {
 }
 
 /// Processes the calls that began between two moments.
-pub fn look(recording: &mut Recording, from: Duration, until: Duration) -> CallSummary {
+pub fn summarize(recording: &mut Recording, from: Duration, until: Duration) -> CallSummary {
     let mut seen = Looking { readers: Concurrency::new(from, until), ..Looking::default() };
     recording.calls(from, until, |traced| seen.add(traced));
-    seen.told(from)
+    seen.summary(from)
 }
 
 #[derive(Debug, Default)]
@@ -100,7 +100,7 @@ impl Looking {
         }
     }
 
-    fn told(self, from: Duration) -> CallSummary {
+    fn summary(self, from: Duration) -> CallSummary {
         let busy = |(number, process): (u32, ProcessCalls)| {
             let [read, write, meta, any] = process.unions.map(|union| union.length());
             let (first, last) = process.active.unwrap_or_default();

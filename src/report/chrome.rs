@@ -28,7 +28,7 @@ type Span = (u64, u64);
 
 /// Writes the trace. Errors: [`io::ErrorKind::InvalidData`] if the trace to merge with is not one.
 pub(super) fn write(recording: &mut Recording, asked: &DocumentOptions, out: &mut dyn Outlet) -> io::Result<()> {
-    let names = Names::take(recording);
+    let names = Names::of(recording);
     let since = recording.meta.since;
     let mut part = ChromePart {
         out,
@@ -43,12 +43,12 @@ pub(super) fn write(recording: &mut Recording, asked: &DocumentOptions, out: &mu
     // The part of the other tool's trace after its events.
     let mut rest = None;
     match &asked.merge {
-        None => part.begin(&HashSet::new())?,
+        None => part.start(&HashSet::new())?,
         Some(merge) => {
-            let found = merge::look(merge()?).map_err(|why| io::Error::new(io::ErrorKind::InvalidData, why))?;
+            let found = merge::inspect(merge()?).map_err(|why| io::Error::new(io::ErrorKind::InvalidData, why))?;
             part.base = found.base;
             part.shift = i128::from(since) - i128::from(found.base);
-            rest = Some(part.begin_in(&found, merge)?);
+            rest = Some(part.start_in(&found, merge)?);
         }
     }
     part.of_the_mount(&recording.meta)?;
@@ -60,7 +60,7 @@ pub(super) fn write(recording: &mut Recording, asked: &DocumentOptions, out: &mu
         if part.calls > 0 && part.written > asked.split {
             part.end(&told, rest.take())?;
             part.out.next()?;
-            part.begin(&HashSet::new())?;
+            part.start(&HashSet::new())?;
         }
         part.call(traced)
     })?;
@@ -86,14 +86,14 @@ struct ChromePart<'a> {
 
 impl ChromePart<'_> {
     /// Begins a part that has only our events. `named`: processes that need no name.
-    fn begin(&mut self, named: &HashSet<u64>) -> io::Result<()> {
+    fn start(&mut self, named: &HashSet<u64>) -> io::Result<()> {
         (self.written, self.calls, self.events) = (0, 0, 0);
         self.put(&format!(r#"{{"displayTimeUnit":"ns","baseTimeNanoseconds":{},"traceEvents":["#, self.base))?;
         self.processes(named)
     }
 
     /// Copies another tool's trace up to the end of its events. Returns the rest of it.
-    fn begin_in(&mut self, found: &MergeInfo, merge: &Merge) -> io::Result<Box<dyn Read>> {
+    fn start_in(&mut self, found: &MergeInfo, merge: &Merge) -> io::Result<Box<dyn Read>> {
         let mut trace = merge()?;
         let copied = io::copy(&mut (&mut trace).take(found.end), &mut self.out)?;
         let mut bracket = [0];

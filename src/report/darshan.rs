@@ -115,7 +115,7 @@ impl DarshanData {
             let rows = region(|out| heat.rows.iter().try_for_each(|row| out.write_all(&heat.bytes(id, row))))?;
             document.log.modules.push((Module::Heat, rows));
         }
-        document.tell(recording, &plan);
+        document.describe_gaps(recording, &plan);
         document.log.job = region(|out| out.write_all(&document.job.bytes()))?;
         Ok(document)
     }
@@ -200,7 +200,7 @@ impl DarshanData {
     }
 
     /// Marks incomplete modules, and adds what is known about them.
-    fn tell(&mut self, recording: &Recording, plan: &DxtExtent) {
+    fn describe_gaps(&mut self, recording: &Recording, plan: &DxtExtent) {
         let mut facts = Vec::new();
         let mut fact = |key: &str, value: String| facts.push((key.to_owned(), value));
         let mut rest = FileRecord::default();
@@ -222,7 +222,7 @@ impl DarshanData {
         }
         fact("dxt_calls", plan.calls().to_string());
         fact("trace_dropped", dropped.to_string());
-        self.job.tell(facts);
+        self.job.add_facts(facts);
         // Last: if there are many processes, only the first ones fit.
         for RecordedProcess { number, pid, command, .. } in &recording.meta.processes {
             self.job.metadata.push((format!("rank_{}", self.ranks.of(*number)), format!("{command} {pid}")));

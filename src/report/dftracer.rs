@@ -17,7 +17,7 @@ use crate::stats::traced::Traced;
 
 /// Writes the lines.
 pub(super) fn write(recording: &mut Recording, out: &mut dyn Write) -> io::Result<()> {
-    let names = Names::take(recording);
+    let names = Names::of(recording);
     let (since, mountpoint) = (recording.meta.since, recording.meta.mountpoint.trim_end_matches('/').to_owned());
     writeln!(out, "[")?;
     let host = hash(&recording.meta.host);

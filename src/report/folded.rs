@@ -25,7 +25,7 @@ struct Stack {
 
 /// Writes the stacks, after a line that begins with `#` and says what is missing.
 pub(super) fn write(recording: &mut Recording, weigh: Weigh, out: &mut dyn Write) -> io::Result<()> {
-    let names = Names::take(recording);
+    let names = Names::of(recording);
     let unit = match weigh {
         Weigh::Time => "microseconds",
         Weigh::Bytes => "bytes",

@@ -40,7 +40,7 @@ pub fn rebuild(recording: &mut Recording) {
     let known = std::mem::take(&mut meta.processes);
     meta.processes = again.processes(known);
     meta.timeline = again.timeline();
-    meta.heat = again.heat.told();
+    meta.heat = again.heat.recorded();
     let flaw = format!("its tables are missing; files and operations are counted again from {traced} traced calls");
     if !recording.flaws.contains(&flaw) {
         recording.flaws.push(flaw);
@@ -174,6 +174,6 @@ impl Rebuild {
 
     fn timeline(&mut self) -> recording::RecordedTimeline {
         self.timeline.sample(self.until.max(self.sampled + Duration::from_nanos(1)), self.amounts);
-        self.timeline.told()
+        self.timeline.recorded()
     }
 }

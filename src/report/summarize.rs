@@ -34,7 +34,7 @@ impl Summary {
         rebuild::rebuild(recording);
         bounded(&mut recording.meta);
         let (from, until) = (recording.meta.from.max(0.0), recording.meta.until);
-        let seen = calls::look(recording, span_of(0.0, from), span_of(0.0, until.max(from)));
+        let seen = calls::summarize(recording, span_of(0.0, from), span_of(0.0, until.max(from)));
         let totals = totals(recording);
         let meta = &recording.meta;
         let mut summary = Summary {
@@ -345,7 +345,7 @@ fn workers(meta: &Meta) -> Vec<RecordedProcess> {
 }
 
 /// Which of the spans since the mount lie in the covered time: the first, and how many.
-fn told(meta: &Meta, span: f64, len: usize) -> Option<(usize, usize)> {
+fn covered(meta: &Meta, span: f64, len: usize) -> Option<(usize, usize)> {
     if !(span.is_finite() && span > 1e-6) || len == 0 {
         return None;
     }
@@ -360,7 +360,9 @@ fn part(values: &[u64], first: usize, len: usize) -> Vec<u64> {
 
 fn timeline(meta: &Meta) -> (f64, RecordedTimeline) {
     let all = &meta.timeline;
-    let Some((first, len)) = told(meta, all.span, all.calls.len()) else { return (0.0, RecordedTimeline::default()) };
+    let Some((first, len)) = covered(meta, all.span, all.calls.len()) else {
+        return (0.0, RecordedTimeline::default());
+    };
     let part = |values: &[u64]| part(values, first, len);
     let told = RecordedTimeline {
         span: all.span,
@@ -378,7 +380,7 @@ fn timeline(meta: &Meta) -> (f64, RecordedTimeline) {
 /// least are merged into one row without a process.
 fn heat(meta: &Meta) -> (f64, RecordedHeat) {
     let spans = meta.heat.rows.iter().map(|row| row.read.len().max(row.written.len())).max().unwrap_or(0);
-    let Some((first, len)) = told(meta, meta.heat.span, spans) else { return (0.0, RecordedHeat::default()) };
+    let Some((first, len)) = covered(meta, meta.heat.span, spans) else { return (0.0, RecordedHeat::default()) };
     // Before and after the first and last bytes moved, there is nothing to show.
     let is_busy = |at: &usize| {
         let of = |values: &[u64]| values.get(*at).is_some_and(|bytes| *bytes > 0);

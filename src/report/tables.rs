@@ -70,7 +70,7 @@ fn write_files(recording: &Recording, out: &mut dyn Outlet) -> Result<(), Parque
 }
 
 fn write_calls(recording: &mut Recording, out: &mut dyn Outlet) -> Result<(), ParquetError> {
-    let names = Names::take(recording);
+    let names = Names::of(recording);
     let since = recording.meta.since;
     let mut table = ParquetTable::new(out, CALLS)?;
     traced::each(recording, |traced| {

@@ -52,7 +52,7 @@ pub(super) struct Provenance<'a> {
 
 impl Names {
     /// Takes the paths out of a recording, and its files with theirs: some recordings name files only there.
-    pub(super) fn take(recording: &mut Recording) -> Names {
+    pub(super) fn of(recording: &mut Recording) -> Names {
         let known = recording.meta.processes.iter().filter(|process| process.number > 0);
         let processes = known.map(|process| (process.number, (process.pid, process.command.clone()))).collect();
         let mut paths = std::mem::take(&mut recording.paths);

@@ -174,7 +174,7 @@ impl Catalog {
             for (number, present, bytes) in pages {
                 let mut bytes = &*bytes;
                 for slot in (0..PAGE).filter(|slot| present >> slot & 1 != 0) {
-                    let entry = CatalogEntry::read(take(&mut bytes));
+                    let entry = CatalogEntry::read(split_entry(&mut bytes));
                     let path = self.path_of(&entry);
                     if let Some(record) = entry.unpacked() {
                         look(number * PAGE + slot, path.as_deref(), record);
@@ -224,7 +224,7 @@ fn class_of(path: Option<&str>) -> String {
 }
 
 /// Takes an entry off the front.
-fn take<'a>(bytes: &mut &'a [u8]) -> &'a [u8] {
+fn split_entry<'a>(bytes: &mut &'a [u8]) -> &'a [u8] {
     let len = read_number(bytes).expect("written by this file") as usize;
     bytes.split_off(..len).expect("written by this file")
 }
@@ -236,18 +236,18 @@ impl CatalogPage {
         let before = (self.present & ((1 << slot) - 1)).count_ones();
         let mut bytes = &*self.bytes;
         for _ in 0..before {
-            take(&mut bytes);
+            split_entry(&mut bytes);
         }
         let from = self.bytes.len() - bytes.len();
         if self.present >> slot & 1 != 0 {
-            take(&mut bytes);
+            split_entry(&mut bytes);
         }
         from..self.bytes.len() - bytes.len()
     }
 
     /// An entry without its length.
     fn entry(mut place: &[u8]) -> &[u8] {
-        take(&mut place)
+        split_entry(&mut place)
     }
 
     fn put(&mut self, ino: u64, entry: &[u8]) {

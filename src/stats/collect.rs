@@ -7,12 +7,12 @@ use std::io::{self, Write};
 use std::time::{Duration, SystemTime};
 
 use super::catalog::Catalog;
+use super::checkpoints::Checkpoint;
 use super::counters::nanos;
 use super::ops::{self, About};
 use super::processes::of_user;
 use super::record::FileRecord;
 use super::recording::{self, Epoch, Mark, Meta, Writer};
-use super::safe::Checkpoint;
 use super::status::Detected;
 use super::trace::{Block, TraceExtent};
 use super::{IsTheirs, Stats, shown_rest};
@@ -81,7 +81,7 @@ impl Stats {
 
     /// Passes over the data, oldest first.
     pub fn epochs(&self) -> Vec<Epoch> {
-        self.watch.lock().epochs.told()
+        self.watch.lock().epochs.recorded()
     }
 
     /// What was found so far, in figures. `checkpoints`: the complete ones, oldest first, and how many there were in
@@ -121,8 +121,8 @@ impl Stats {
             operations: self.operations().into_iter().map(recording::RecordedOperation::from).collect(),
             failures: self.failures().into_iter().map(recording::RecordedFailure::from).collect(),
             processes: self.processes.figures().into_iter().map(recording::RecordedProcess::from).collect(),
-            timeline: self.timeline().told(),
-            heat: watch.heat.told(),
+            timeline: self.timeline().recorded(),
+            heat: watch.heat.recorded(),
             windows: overview.closed.iter().map(|window| recording::RecordedWindow::from(&**window)).collect(),
             marks: overview
                 .marks
@@ -130,7 +130,7 @@ impl Stats {
                 .iter()
                 .map(|(at, text)| Mark { at: at.as_secs_f64(), text: text.clone() })
                 .collect(),
-            epochs: watch.epochs.told(),
+            epochs: watch.epochs.recorded(),
             files: self.catalog.extent(),
             trace: self.trace.extent(),
             ..about

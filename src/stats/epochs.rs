@@ -121,12 +121,12 @@ impl Epochs {
         } else if self.latest.iter().filter(|visit| visit.again).count() >= AGAIN.min(self.seen.len as usize)
             && self.seen.len >= FILES_MIN
         {
-            self.begin();
+            self.start();
         }
     }
 
     /// Begins a new pass, from the first of the latest visits that was to a file visited before.
-    fn begin(&mut self) {
+    fn start(&mut self) {
         while self.latest.front().is_some_and(|visit| !visit.again) {
             self.latest.pop_front();
         }
@@ -177,7 +177,7 @@ impl Epochs {
 
     /// All epochs that are kept, oldest first; the last one is the current one. A single pass is not reported: nothing
     /// was read again.
-    pub fn told(&self) -> Vec<Epoch> {
+    pub fn recorded(&self) -> Vec<Epoch> {
         if self.done.is_empty() { Vec::new() } else { self.done.iter().chain([&self.now]).cloned().collect() }
     }
 }
@@ -236,8 +236,8 @@ mod tests {
             }
         }
 
-        fn told(&self) -> Vec<(u64, u64, u64)> {
-            self.epochs.told().iter().map(|e| (e.number, e.files, e.bytes_fast + e.bytes_slow)).collect()
+        fn passes(&self) -> Vec<(u64, u64, u64)> {
+            self.epochs.recorded().iter().map(|e| (e.number, e.files, e.bytes_fast + e.bytes_slow)).collect()
         }
     }
 
@@ -256,8 +256,8 @@ mod tests {
                 reader.read(shuffled(0..files, &mut random));
             }
             let wanted: Vec<_> = (1..=4).map(|number| (number, files, 120 * files)).collect();
-            assert_eq!(reader.told(), wanted, "{files} files");
-            assert!(reader.epochs.told().iter().all(|e| e.open == (e.number == 4) && e.ended > e.began));
+            assert_eq!(reader.passes(), wanted, "{files} files");
+            assert!(reader.epochs.recorded().iter().all(|e| e.open == (e.number == 4) && e.ended > e.began));
         }
     }
 
@@ -271,7 +271,7 @@ mod tests {
         }
         let mut reader = Reader::new();
         reader.read(order);
-        let told = reader.told();
+        let told = reader.passes();
         assert_eq!(told.len(), 3, "{told:?}");
         assert!(
             told.iter().all(|(_, files, bytes)| files.abs_diff(500) < 40 && bytes.abs_diff(60_000) < 4_800),
@@ -291,7 +291,7 @@ mod tests {
                 reader.read(10_000..10_100);
             }
         }
-        let told = reader.told();
+        let told = reader.passes();
         // The last part may be the beginning of another pass: only later reads could tell.
         assert_eq!((told.len(), told[3].1), (4, 100), "{told:?}");
         assert!(told[..3].iter().all(|(_, files, _)| files.abs_diff(1_100) < 150), "{told:?}");
@@ -301,17 +301,17 @@ mod tests {
     fn one_pass_or_a_few_files_read_again_are_none() {
         let mut reader = Reader::new();
         reader.read(0..10_000);
-        assert!(reader.told().is_empty());
+        assert!(reader.passes().is_empty());
         let mut reader = Reader::new();
         (0..50).for_each(|_| reader.read([1, 2, 3]));
-        assert!(reader.told().is_empty() && text(&reader.epochs.told()).is_empty());
+        assert!(reader.passes().is_empty() && text(&reader.epochs.recorded()).is_empty());
     }
 
     #[test]
     fn the_table_fits_80_columns() {
         let mut reader = Reader::new();
         (0..3).for_each(|_| reader.read(0..200));
-        let text = text(&reader.epochs.told());
+        let text = text(&reader.epochs.recorded());
         assert!(text.lines().all(|line| line.len() <= 80) && text.contains("3, not over"), "{text}");
     }
 }

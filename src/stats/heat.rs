@@ -72,7 +72,7 @@ impl HeatMap {
     }
 
     /// All rows, equally long, ordered by process.
-    pub fn told(&self) -> RecordedHeat {
+    pub fn recorded(&self) -> RecordedHeat {
         let whole = |row: &[u64]| row.iter().copied().chain(std::iter::repeat(0)).take(self.spans).collect();
         let mut rows: Vec<_> = self
             .rows
@@ -98,7 +98,7 @@ mod tests {
         map.count(7, Way::Read, 100, ms(50), ms(100));
         map.count(7, Way::Write, 9, ms(310), ms(0));
         map.count(3, Way::Read, 0, ms(900), ms(10));
-        let told = map.told();
+        let told = map.recorded();
         assert_eq!((told.span, told.rows.len()), (0.1, 1));
         assert_eq!((&*told.rows[0].read, &*told.rows[0].written), (&[50, 50, 0, 0][..], &[0, 0, 0, 9][..]));
     }
@@ -111,7 +111,7 @@ mod tests {
             map.count(n % 400, if n % 3 == 0 { Way::Write } else { Way::Read }, n, ms(n * 37), ms(n % 700));
             sum += n;
         }
-        let told = map.told();
+        let told = map.recorded();
         let all: u64 = told.rows.iter().flat_map(|row| row.read.iter().chain(&row.written)).sum();
         assert_eq!((all, told.rows.len()), (sum, ROWS_MAX));
         let spans = told.rows[0].read.len();

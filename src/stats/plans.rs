@@ -111,7 +111,7 @@ impl Plans {
     }
 
     /// Begins a job that was made from a plan.
-    pub fn begin<'a>(&self, job: u64, promise: Promise, paths: impl IntoIterator<Item = &'a str>) {
+    pub fn start<'a>(&self, job: u64, promise: Promise, paths: impl IntoIterator<Item = &'a str>) {
         let mut plan = WatchedPlan { job, promise, paths: PathHashes::default(), before: None };
         plan.paths.add(paths);
         let mut plans = self.0.lock();
@@ -150,7 +150,7 @@ impl Plans {
     }
 
     /// All plans; `spent` has what was spent on the files of each job until now.
-    pub fn told(&self, spent: &[(u64, Spent)]) -> Vec<RunningPlan> {
+    pub fn running(&self, spent: &[(u64, Spent)]) -> Vec<RunningPlan> {
         let one = |plan: &WatchedPlan| {
             let now = spent.iter().find(|(job, _)| *job == plan.job).map(|(_, spent)| *spent);
             let since = now.zip(plan.before).map(|(now, before)| now.without(before));
@@ -178,12 +178,12 @@ mod tests {
     #[test]
     fn what_was_spent_before_the_job_ended_is_not_held_against_the_promise() {
         let plans = Plans::default();
-        plans.begin(3, PROMISE, ["/a", "/b", "/a"]);
-        assert_eq!((plans.open(), plans.told(&[(3, spent(9, 9, 9))])[0].since), (vec![3], None));
+        plans.start(3, PROMISE, ["/a", "/b", "/a"]);
+        assert_eq!((plans.open(), plans.running(&[(3, spent(9, 9, 9))])[0].since), (vec![3], None));
         end(&plans, 3, spent(50_000, 400, 400));
         // Only the first report of the end counts.
         end(&plans, 3, spent(60_000, 500, 400));
-        let told = plans.told(&[(3, spent(54_500, 600, 410))])[0];
+        let told = plans.running(&[(3, spent(54_500, 600, 410))])[0];
         assert_eq!((told.files, told.since), (2, Some(spent(4_500, 200, 10))));
         assert_eq!(told.measured(), Some((2.0, Duration::from_nanos(2_250))));
         assert!(plans.open().is_empty());
@@ -192,7 +192,7 @@ mod tests {
     #[test]
     fn a_job_that_gets_more_goes_on() {
         let plans = Plans::default();
-        plans.begin(1, PROMISE, ["/a"]);
+        plans.start(1, PROMISE, ["/a"]);
         let (_, paths) = plans.paths().remove(0);
         plans.more(1, ["/b"]);
         plans.ended(1, &paths, spent(1, 1, 1));
@@ -203,7 +203,7 @@ mod tests {
         plans.more(1, ["/c"]);
         assert_eq!(plans.open(), [1]);
         plans.more(7, ["/d"]);
-        assert_eq!(plans.told(&[]).len(), 1, "no plan made that job");
+        assert_eq!(plans.running(&[]).len(), 1, "no plan made that job");
     }
 
     #[test]
@@ -222,7 +222,7 @@ mod tests {
     #[test]
     fn the_latest_plans_are_remembered() {
         let plans = Plans::default();
-        (0..40).for_each(|job| plans.begin(job, PROMISE, ["/a"]));
+        (0..40).for_each(|job| plans.start(job, PROMISE, ["/a"]));
         assert_eq!((plans.open().len(), plans.open()[0]), (KEPT, 40 - KEPT as u64));
     }
 }

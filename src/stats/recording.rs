@@ -25,11 +25,11 @@ use serde::{Deserialize, Serialize};
 use crate::error::Errno;
 
 use super::catalog;
+pub use super::checkpoints::Checkpoint;
 use super::counters::{Op, OpFigures, Tier, nanos};
 use super::plans;
 use super::processes::{Identity, ProcessFigures};
 use super::record::{FileRecord, read_number, write_number};
-pub use super::safe::Checkpoint;
 use super::status::IoPathFigures;
 use super::trace::block;
 use super::trace::{self, Block};

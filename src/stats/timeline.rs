@@ -118,7 +118,7 @@ impl Timeline {
     }
 
     /// The form in a recording.
-    pub fn told(&self) -> recording::RecordedTimeline {
+    pub fn recorded(&self) -> recording::RecordedTimeline {
         let list = |at: usize| self.spans.iter().map(|span| span.all()[at]).collect();
         recording::RecordedTimeline {
             span: self.width.as_secs_f64(),
@@ -156,7 +156,7 @@ mod tests {
         Amounts { drained: n, ..Amounts::default() }
     }
 
-    fn told(timeline: &Timeline) -> Vec<u64> {
+    fn amounts(timeline: &Timeline) -> Vec<u64> {
         timeline.spans().iter().map(|span| span.drained).collect()
     }
 
@@ -165,10 +165,10 @@ mod tests {
         let mut timeline = Timeline::default();
         timeline.sample(ms(50), drained(10));
         timeline.sample(ms(350), drained(310));
-        assert_eq!(told(&timeline), [60, 100, 100, 50]);
+        assert_eq!(amounts(&timeline), [60, 100, 100, 50]);
         timeline.sample(ms(350), drained(999));
         timeline.sample(ms(360), drained(311));
-        assert_eq!(told(&timeline), [60, 100, 100, 51], "a look at the same moment tells nothing");
+        assert_eq!(amounts(&timeline), [60, 100, 100, 51], "a look at the same moment tells nothing");
     }
 
     #[test]
@@ -177,7 +177,7 @@ mod tests {
         for (at, total) in [(10, 100), (20, 0), (30, 90), (40, 130)] {
             timeline.sample(ms(at), drained(total));
         }
-        assert_eq!(told(&timeline), [130]);
+        assert_eq!(amounts(&timeline), [130]);
     }
 
     #[test]

@@ -16,10 +16,10 @@ use super::session::{command, results, stage_all, tier};
 use crate::bench::growth::{LINE, Many, PER_DIR, footprint, memory, remove};
 use crate::bench::results::{MeasuredTiers, ResultTable, Results, Unit};
 use crate::bench::{StopFlag, caches, files};
+use crate::cli::client;
 use crate::cli::outcome::{Failure, Outcome};
 use crate::cli::progress::Steps;
 use crate::cli::sandbox::{self, Mount, Sandbox};
-use crate::cli::talk;
 use crate::error::{Context, Error};
 use crate::mount;
 use crate::stats::render::count;
@@ -184,7 +184,7 @@ impl Growth {
 
     /// Shows the next step.
     fn step(&mut self, text: &str) -> Result<(), Failure> {
-        self.steps.begin(text);
+        self.steps.start(text);
         Ok(self.sandbox.stop().check()?)
     }
 
@@ -246,7 +246,7 @@ impl Growth {
         self.add(files, "mount ready, nothing known", ready.after);
         self.add(files, "walk with stat, nothing known", files::walk(many.top(), &stop)? * 1e6);
         self.add(files, "memory per file, looked up", ready.grown(files)?);
-        self.add(files, "stat, looked up", many.look(&stop)? * 1e6);
+        self.add(files, "stat, looked up", many.stat(&stop)? * 1e6);
         stage_all(&self.mount, "/", &stop)?;
         self.add(files, "memory per file, staged", ready.grown(files)?);
         self.mount.unmount()?;
@@ -272,8 +272,8 @@ impl Growth {
         let ready = self.mounted(&[])?;
         self.add(files, "create and write, pending", self.create(&many)? * 1e6);
         self.add(files, "memory per file, pending", ready.grown(files)?);
-        self.add(files, "stat, pending", many.look(&stop)? * 1e6);
-        let events = talk::status(&self.mount.mountpoint)?.safety.events;
+        self.add(files, "stat, pending", many.stat(&stop)? * 1e6);
+        let events = client::status(&self.mount.mountpoint)?.safety.events;
         self.mount.kill()?;
         let ready = self.mounted(&[])?;
         self.add(files, "mount ready, pending, after a kill", ready.after);

@@ -140,7 +140,7 @@ fn cases(args: &IngestArgs) -> Result<Vec<IngestCase>, Failure> {
 /// Writes the data set to each place, mounts, and stages a copy. Returns the paths of the pictures below each place.
 fn prepare(session: &mut Session, pictures: &Pictures, files: usize) -> Result<Vec<PathBuf>, Failure> {
     let (all, stop) = (pictures.bytes(files), session.stop());
-    session.tell("data set", bytes(all));
+    session.add_setting("data set", bytes(all));
     let mut paths = Vec::new();
     // It is the first of all places.
     let slow = session.places[0].dir.clone();

@@ -10,11 +10,11 @@ use bytesize::ByteSize;
 use nix::sys::statvfs::statvfs;
 use procfs::{Current as _, Meminfo};
 
+use super::super::client::{self, Control, Said};
 use super::super::outcome::{Exit, Failure};
 use super::super::progress::Steps;
 use super::super::sandbox::{Mount, Sandbox};
 use super::super::stage;
-use super::super::talk::{self, Control, Said};
 use super::asked::{BenchSetup, PREFIX, mount_name};
 use super::plan::{BenchPlan, Room};
 use crate::bench::caches::{self, Caches};
@@ -104,7 +104,7 @@ impl Session {
 
     /// Shows the next step.
     pub(super) fn step(&mut self, text: &str) -> Result<()> {
-        self.steps.begin(text);
+        self.steps.start(text);
         self.sandbox.stop().check()
     }
 
@@ -214,7 +214,7 @@ impl Session {
     pub(super) fn watch_until_safe(&self, mount: &Mount) -> Result<(), Failure> {
         const LOOK: Duration = Duration::from_millis(5);
         loop {
-            let safety = talk::status(&mount.mountpoint)?.safety;
+            let safety = client::status(&mount.mountpoint)?.safety;
             if safety.safe {
                 return Ok(());
             }
@@ -227,7 +227,7 @@ impl Session {
     }
 
     /// Adds a setting that became known only now.
-    pub(super) fn tell(&mut self, name: &'static str, value: String) {
+    pub(super) fn add_setting(&mut self, name: &'static str, value: String) {
         self.plan.settings.push((name, value));
     }
 

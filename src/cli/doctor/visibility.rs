@@ -145,7 +145,7 @@ pub(super) fn run(as_json: bool) -> Outcome {
         let mount = Mount::inside(&root);
         fs::create_dir(&mount.slow).at("mkdir", mount.slow.display())?;
         // One mount per path, one after the other over the same tiers.
-        IoPath::ALL.into_iter().map(|io| look(sandbox, &mount, io)).collect::<Result<Vec<_>, _>>()
+        IoPath::ALL.into_iter().map(|io| observe(sandbox, &mount, io)).collect::<Result<Vec<_>, _>>()
     })?
     else {
         return Ok(Exit::Interrupted);
@@ -159,7 +159,7 @@ pub(super) fn run(as_json: bool) -> Outcome {
 }
 
 /// All steps on a mount with this path.
-fn look(sandbox: &Sandbox, mount: &Mount, io: IoPath) -> Result<Sight, Failure> {
+fn observe(sandbox: &Sandbox, mount: &Mount, io: IoPath) -> Result<Sight, Failure> {
     let name = |at: usize| format!("{}-{at}", io.name());
     for at in 0..STEPS.len() {
         let path = mount.slow.join(name(at));

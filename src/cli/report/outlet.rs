@@ -49,7 +49,7 @@ impl FileOutlet {
         }
     }
 
-    fn begin(&mut self, path: &Path) -> io::Result<()> {
+    fn create(&mut self, path: &Path) -> io::Result<()> {
         let out = BufWriter::with_capacity(1 << 18, File::create(path)?);
         self.part = match path.extension().is_some_and(|extension| extension == "gz") {
             true => PartFile::Packed(GzEncoder::new(out, Compression::fast())),
@@ -63,7 +63,7 @@ impl FileOutlet {
         if matches!(self.part, PartFile::None) {
             match self.path.clone() {
                 None => self.part = PartFile::Stdout(BufWriter::new(io::stdout())),
-                Some(path) => self.begin(&path)?,
+                Some(path) => self.create(&path)?,
             }
         }
         Ok(match &mut self.part {
@@ -98,7 +98,7 @@ impl Outlet for FileOutlet {
             fs::rename(&path, numbered(&path, 0))?;
         }
         self.parts += 1;
-        self.begin(&numbered(&path, self.parts))
+        self.create(&numbered(&path, self.parts))
     }
 
     fn table(&mut self, name: &str) -> io::Result<()> {
@@ -107,7 +107,7 @@ impl Outlet for FileOutlet {
         };
         self.end_part()?;
         fs::create_dir_all(&dir)?;
-        self.begin(&dir.join(name).with_extension("parquet"))
+        self.create(&dir.join(name).with_extension("parquet"))
     }
 }
 

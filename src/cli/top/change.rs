@@ -6,11 +6,11 @@ use std::collections::HashMap;
 
 use serde::Serialize;
 
-use super::look::{Dated, FlowTotals, Look, ProcessTable};
+use super::snapshot::{Dated, FlowTotals, ProcessTable, Snapshot};
 use crate::stats::files::{ActiveFiles, Activity};
 use crate::stats::status::{Figures, Operation};
 
-/// Between two looks.
+/// Between two snapshots.
 #[derive(Clone, Debug, Default)]
 pub(in crate::cli) struct Delta {
     /// Seconds of the mount's clock.
@@ -57,10 +57,10 @@ pub(super) struct ActivityChange {
 
 impl Delta {
     /// `None` if the mount's clock has not advanced.
-    pub(in crate::cli) fn between(before: &Look, now: &Look) -> Option<Delta> {
+    pub(in crate::cli) fn between(before: &Snapshot, now: &Snapshot) -> Option<Delta> {
         let (total, total_before) = (now.timeline.total(), before.timeline.total());
         let anew = now.stats.mounted_for < before.stats.mounted_for || total.calls < total_before.calls;
-        let nothing = Look::default();
+        let nothing = Snapshot::default();
         let (before, total_before) = if anew { (&nothing, FlowTotals::default()) } else { (before, total_before) };
         let (span, amounts) = match now.stats.profile {
             true => (now.timeline.until - before.timeline.until, Some(total.since(&total_before))),
@@ -167,7 +167,7 @@ fn processes(before: Option<&Dated<ProcessTable>>, now: &Dated<ProcessTable>, an
         .collect();
     let span = span(before.map(|before| before.at), now.at, anew);
     let nothing = Activity::default();
-    let one = |process: &super::look::ProcessEntry| ActivityChange {
+    let one = |process: &super::snapshot::ProcessEntry| ActivityChange {
         name: if process.pid.is_some() { process.command.clone() } else { "(not known)".to_owned() },
         pid: process.pid,
         cgroup: process.cgroup.clone(),
@@ -202,11 +202,11 @@ pub(super) mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::cli::top::look::{FlowTimeline, ProcessEntry};
+    use crate::cli::top::snapshot::{FlowTimeline, ProcessEntry};
     use crate::stats::files::ActiveFile;
 
-    /// A look at `until` seconds after which so much was read.
-    pub(in crate::cli::top) fn look(until: f64, read: u64, calls: u64) -> Look {
+    /// A snapshot at `until` seconds after which so much was read.
+    pub(in crate::cli::top) fn snapshot(until: f64, read: u64, calls: u64) -> Snapshot {
         let mut figures = Figures {
             calls,
             bytes: read,
@@ -217,12 +217,12 @@ pub(super) mod tests {
         (figures.latency_log2_us[3], figures.latency_log2_us[12]) = (calls - calls / 50, calls / 50);
         let operation =
             Operation { op: "read".into(), all: figures.clone(), tiers: [("slow".to_owned(), figures)].into() };
-        let mut look = Look::default();
-        (look.stats.mounted_for, look.stats.profile) = (Duration::from_secs_f64(until), true);
-        look.stats.operations = vec![operation];
-        look.timeline =
+        let mut snapshot = Snapshot::default();
+        (snapshot.stats.mounted_for, snapshot.stats.profile) = (Duration::from_secs_f64(until), true);
+        snapshot.stats.operations = vec![operation];
+        snapshot.timeline =
             FlowTimeline { span: until, until, read_slow: vec![read], calls: vec![calls], ..FlowTimeline::default() };
-        look
+        snapshot
     }
 
     fn sums(bytes: u64) -> Activity {
@@ -238,13 +238,13 @@ pub(super) mod tests {
         Some(Dated { at, table: ActiveFiles { files, known: 9 } })
     }
 
-    fn told(busy: &[ActivityChange]) -> Vec<(&str, u64, Option<f64>)> {
+    fn rates(busy: &[ActivityChange]) -> Vec<(&str, u64, Option<f64>)> {
         busy.iter().map(|busy| (&*busy.name, busy.all.bytes(), busy.per_second(busy.new.bytes_read))).collect()
     }
 
     #[test]
     fn two_looks_give_what_came_between_them() {
-        let change = Delta::between(&look(10.0, 1000, 100), &look(12.0, 5000, 300)).expect("time went on");
+        let change = Delta::between(&snapshot(10.0, 1000, 100), &snapshot(12.0, 5000, 300)).expect("time went on");
         let amounts = change.amounts.expect("counted");
         assert_eq!((change.span, amounts.read_slow, amounts.read_fast, amounts.calls), (2.0, 4000, 0, 200));
         assert_eq!(change.per_second(amounts.read_slow), 2000.0);
@@ -252,12 +252,12 @@ pub(super) mod tests {
         assert_eq!((read.calls, read.bytes, read.slow_calls, read.all_calls), (200, 4000, 200, 300));
         assert_eq!((read.p50, change.p99("read")), (Some(8e-6), Some(0.003)), "never above the longest call");
         assert_eq!(change.p99("write"), None);
-        assert!(Delta::between(&look(10.0, 1, 1), &look(10.0, 2, 2)).is_none(), "the clock stands");
+        assert!(Delta::between(&snapshot(10.0, 1, 1), &snapshot(10.0, 2, 2)).is_none(), "the clock stands");
     }
 
     #[test]
     fn a_percentile_is_of_the_calls_in_between() {
-        let idle = Delta::between(&look(10.0, 1000, 100), &look(11.0, 1000, 100)).expect("time went on");
+        let idle = Delta::between(&snapshot(10.0, 1000, 100), &snapshot(11.0, 1000, 100)).expect("time went on");
         assert_eq!((idle.operations[0].p50, idle.p99("read")), (None, None));
         let latency = |buckets: &[u64]| LatencyBuckets { buckets: buckets.to_vec(), max: 99.0 };
         assert_eq!(latency(&[1, 98, 1]).below(0.99), Some(2e-6));
@@ -268,21 +268,21 @@ pub(super) mod tests {
     /// A daemon that was started anew counts from nothing: what it tells is all new, in the time since it was mounted.
     #[test]
     fn counters_that_went_back_are_those_of_a_new_daemon() {
-        let mut now = look(4.0, 800, 20);
+        let mut now = snapshot(4.0, 800, 20);
         now.files = files(4.0, vec![file(1, "/f", 400, 0)]);
-        let mut before = look(500.0, 90_000, 9_000);
+        let mut before = snapshot(500.0, 90_000, 9_000);
         before.files = files(500.0, vec![file(1, "/g", 90_000, 0)]);
         let change = Delta::between(&before, &now).expect("its clock went on");
         assert_eq!((change.span, change.amounts.map(|amounts| amounts.read_slow)), (4.0, Some(800)));
-        assert_eq!((change.operations[0].calls, told(&change.files)), (20, vec![("/f", 400, Some(100.0))]));
+        assert_eq!((change.operations[0].calls, rates(&change.files)), (20, vec![("/f", 400, Some(100.0))]));
         // It has been there for longer than the one before was, when that was looked at.
-        let change = Delta::between(&look(2.0, 90_000, 9_000), &now).expect("its clock went on");
+        let change = Delta::between(&snapshot(2.0, 90_000, 9_000), &now).expect("its clock went on");
         assert_eq!((change.span, change.amounts.map(|amounts| amounts.read_slow)), (4.0, Some(800)));
     }
 
     #[test]
     fn without_a_profile_only_the_drain_is_known() {
-        let (mut before, mut now) = (Look::default(), Look::default());
+        let (mut before, mut now) = (Snapshot::default(), Snapshot::default());
         (before.stats.mounted_for, now.stats.mounted_for) = (Duration::from_secs(1), Duration::from_secs(3));
         (before.stats.pipeline.drained_bytes, now.stats.pipeline.drained_bytes) = (100, 700);
         let change = Delta::between(&before, &now).expect("time went on");
@@ -292,26 +292,26 @@ pub(super) mod tests {
     #[test]
     fn a_file_that_is_met_anew_has_done_what_it_did_since() {
         let with = |until: f64, all: Vec<ActiveFile>| {
-            let mut look = look(until, 0, 0);
-            look.files = files(until, all);
-            look
+            let mut snapshot = snapshot(until, 0, 0);
+            snapshot.files = files(until, all);
+            snapshot
         };
         let before = with(10.0, vec![file(1, "/a", 100, 0), file(4, "/d", 70, 0)]);
         let now = with(12.0, vec![file(1, "/b", 300, 0), file(2, "/new", 50, 0), file(3, "/old", 500, 480)]);
         let change = Delta::between(&before, &now).expect("time went on");
         let wanted = [("/b", 300, Some(100.0)), ("/new", 50, Some(25.0)), ("/old", 500, Some(10.0))];
-        assert_eq!(told(&change.files), wanted, "a rename changes nothing");
-        let first = Delta::between(&look(10.0, 0, 0), &now).expect("time went on");
-        assert_eq!(told(&first.files)[0], ("/b", 300, None), "one look gives no rate");
+        assert_eq!(rates(&change.files), wanted, "a rename changes nothing");
+        let first = Delta::between(&snapshot(10.0, 0, 0), &now).expect("time went on");
+        assert_eq!(rates(&first.files)[0], ("/b", 300, None), "one look gives no rate");
         let twice = with(12.0, vec![file(1, "/a", 300, 0), file(5, "/a", 40, 0)]);
         let change = Delta::between(&before, &twice).expect("time went on");
-        assert_eq!(told(&change.files), [("/a", 340, Some(120.0))], "one path is one file");
+        assert_eq!(rates(&change.files), [("/a", 340, Some(120.0))], "one path is one file");
     }
 
     #[test]
     fn a_process_is_known_by_its_number() {
         let with = |until: f64, bytes: u64| {
-            let mut look = look(until, 0, 0);
+            let mut snapshot = snapshot(until, 0, 0);
             let process = |number, pid| ProcessEntry {
                 number,
                 pid,
@@ -320,12 +320,12 @@ pub(super) mod tests {
                 ..ProcessEntry::default()
             };
             let processes = vec![process(0, None), process(bytes, Some(7))];
-            look.processes = Some(Dated { at: until, table: ProcessTable { processes } });
-            look
+            snapshot.processes = Some(Dated { at: until, table: ProcessTable { processes } });
+            snapshot
         };
         let change = Delta::between(&with(1.0, 100), &with(3.0, 500)).expect("time went on");
         // Another one with the same pid.
-        assert_eq!(told(&change.processes), [("(not known)", 500, Some(200.0)), ("python3", 500, Some(250.0))]);
+        assert_eq!(rates(&change.processes), [("(not known)", 500, Some(200.0)), ("python3", 500, Some(250.0))]);
         assert_eq!(change.processes[1].busy(), Some(0.25));
     }
 }

@@ -12,15 +12,15 @@ use ratatui::style::{Color, Modifier, Style};
 use ratatui::text::{Line, Span};
 use ratatui::widgets::{Block, Clear, Paragraph, Widget, Wrap};
 
-use super::look::{Look, word};
 use super::shown;
+use super::snapshot::{Snapshot, word};
 use super::state::{State, silence};
 use super::table::{self, ColumnKind, TopView, ViewCell, ViewColumn};
 use crate::stats::recording::Checkpoint;
 use crate::stats::render::{count, seconds};
 use crate::stats::status::TierSpace;
 
-/// The flows, as [`super::look::FlowTimeline::flows`] has them.
+/// The flows, as [`super::snapshot::FlowTimeline::flows`] has them.
 const FLOWS: [(&str, Color); 5] = [
     ("read fast", Color::Cyan),
     ("read slow", Color::Blue),
@@ -97,22 +97,22 @@ pub(in crate::cli) fn draw(frame: &mut Frame<'_>, state: &State, theme: Theme) {
         page.line(Line::styled(notice, theme.alarm()));
     }
     if area.height >= WITH_TIERS {
-        page.tiers(&state.look);
+        page.tiers(&state.snapshot);
     }
     page.flows(state, area.height);
-    if let (Some(last), WITH_DETAILS..) = (state.look.checkpoints.last(), area.height) {
-        page.checkpoint(last, state.look.stats.safety.bytes);
+    if let (Some(last), WITH_DETAILS..) = (state.snapshot.checkpoints.last(), area.height) {
+        page.checkpoint(last, state.snapshot.stats.safety.bytes);
     }
     page.table(state, area.height >= WITH_DETAILS);
     keys(page.buffer, footer, state, theme);
     if state.help {
-        help(page.buffer, area, &state.look);
+        help(page.buffer, area, &state.snapshot);
     }
 }
 
 /// Problems, and what the figures lack; the worst first.
 fn notices(state: &State) -> Vec<String> {
-    let stats = &state.look.stats;
+    let stats = &state.snapshot.stats;
     let mut all = Vec::new();
     all.extend(state.silent.map(silence));
     if state.base_is_there() && !stats.profile {
@@ -136,7 +136,7 @@ struct Page<'a> {
 
 impl Page<'_> {
     /// The next `height` lines, or all that are left.
-    fn take(&mut self, height: u16) -> Rect {
+    fn rows(&mut self, height: u16) -> Rect {
         let taken = Rect { height: height.min(self.left.height), ..self.left };
         (self.left.y, self.left.height) = (self.left.y + taken.height, self.left.height - taken.height);
         taken
@@ -148,13 +148,13 @@ impl Page<'_> {
     }
 
     fn line(&mut self, line: Line<'_>) {
-        let area = self.take(1);
+        let area = self.rows(1);
         line.render(area, self.buffer);
     }
 
     /// A line with a second text at its right end, if it fits.
     fn line_and_end(&mut self, line: Line<'_>, end: Line<'_>) {
-        let area = self.take(1);
+        let area = self.rows(1);
         if line.width() + end.width() < usize::from(area.width) {
             let width = end.width() as u16;
             end.render(Rect { x: area.right() - width, width, ..area }, self.buffer);
@@ -164,7 +164,7 @@ impl Page<'_> {
 
     /// A separator line with a title.
     fn rule(&mut self, title: Vec<Span<'_>>, end: Line<'_>) {
-        let area = self.take(1);
+        let area = self.rows(1);
         let dashes = "─".repeat(usize::from(area.width));
         Line::styled(dashes, self.theme.faint()).render(area, self.buffer);
         let mut title = Line::from(title);
@@ -180,7 +180,7 @@ impl Page<'_> {
     }
 
     fn head(&mut self, state: &State) {
-        let stats = &state.look.stats;
+        let stats = &state.snapshot.stats;
         let bold = Style::new().add_modifier(Modifier::BOLD);
         let up = seconds(stats.mounted_for);
         let pause = if state.paused { "PAUSED  " } else { "" };
@@ -205,10 +205,12 @@ impl Page<'_> {
     }
 
     /// How full each tier is.
-    fn tiers(&mut self, look: &Look) {
-        let area = self.take(1);
+    fn tiers(&mut self, snapshot: &Snapshot) {
+        let area = self.rows(1);
         let half = area.width / 2;
-        for (x, (name, space)) in [("fast", &look.stats.fast), ("slow", &look.stats.slow)].into_iter().enumerate() {
+        for (x, (name, space)) in
+            [("fast", &snapshot.stats.fast), ("slow", &snapshot.stats.slow)].into_iter().enumerate()
+        {
             let place = Rect { x: area.x + half * x as u16, width: half.saturating_sub(1), ..area };
             self.tier(name, space, place);
         }
@@ -231,7 +233,7 @@ impl Page<'_> {
             return self.sums(state);
         }
         let width = self.left.width - LABEL - RATES;
-        let timeline = &state.look.timeline;
+        let timeline = &state.snapshot.timeline;
         let graph = Graph::new(timeline.span, timeline.until, state.step(), usize::from(width));
         if height >= WITH_AXIS {
             let title = format!("throughput, {} a bar", span(graph.step));
@@ -242,7 +244,7 @@ impl Page<'_> {
         for (at, (name, colour)) in FLOWS.into_iter().enumerate() {
             let rates = graph.rates(timeline.flows()[at]);
             let peak = rates.iter().copied().fold(0.0, f64::max);
-            let area = self.take(each);
+            let area = self.rows(each);
             let style = self.theme.of(colour);
             for (y, bars) in bars(&rates, peak, each).into_iter().enumerate() {
                 let indent = usize::from(width) - rates.len();
@@ -262,7 +264,7 @@ impl Page<'_> {
             Line::from(ends).render(place, self.buffer);
         }
         if height >= WITH_AXIS {
-            let area = self.take(1);
+            let area = self.rows(1);
             let place = Rect { x: area.x + LABEL, width, ..area };
             Line::styled(axis(graph.step, usize::from(width)), self.theme.faint()).render(place, self.buffer);
         }
@@ -374,7 +376,7 @@ impl Page<'_> {
             spans.push(Span::styled(key.to_string(), style.add_modifier(Modifier::UNDERLINED)));
             spans.push(Span::styled(after, style));
         }
-        let mut end = table::extent(state.view, &state.look, shown);
+        let mut end = table::extent(state.view, &state.snapshot, shown);
         if !state.filter.is_empty() {
             end = format!("{shown} with {:?}", state.filter);
         }
@@ -405,7 +407,7 @@ struct Graph {
 
 impl Graph {
     fn new(span: f64, until: f64, step: f64, width: usize) -> Graph {
-        // Of no look yet.
+        // Before the first snapshot.
         let span = if span > 0.0 { span } else { 1.0 };
         let each = ((step / span).round() as usize).max(1);
         Graph { step: each as f64 * span, each, over: (until / span) as usize, width }
@@ -492,10 +494,10 @@ fn keys(buffer: &mut Buffer, area: Rect, state: &State, theme: Theme) {
 }
 
 /// A box over the rest.
-fn help(buffer: &mut Buffer, area: Rect, look: &Look) {
+fn help(buffer: &mut Buffer, area: Rect, snapshot: &Snapshot) {
     let mut lines: Vec<Line<'_>> = HELP.map(Line::from).to_vec();
     // Wrapped: one line more than the length needs, because words end lines early.
-    let hidden = look.stats.io_path.not_seen.iter().map(|hidden| format!("not seen: {hidden}"));
+    let hidden = snapshot.stats.io_path.not_seen.iter().map(|hidden| format!("not seen: {hidden}"));
     let more: usize = hidden.clone().map(|hidden| hidden.len() / 50).sum();
     lines.extend(hidden.map(Line::from));
     let (width, height) = (area.width.min(62), area.height.min((lines.len() + more) as u16 + 2));
@@ -514,7 +516,7 @@ mod tests {
     use ratatui::crossterm::event::KeyCode;
 
     use super::*;
-    use crate::cli::top::look::{Dated, ProcessEntry, ProcessTable};
+    use crate::cli::top::snapshot::{Dated, ProcessEntry, ProcessTable};
     use crate::stats::counters::BUCKETS;
     use crate::stats::files::{ActiveFile, ActiveFiles, Activity};
     use crate::stats::queue::{PendingEvent, Queue};
@@ -523,20 +525,21 @@ mod tests {
     const COLOURS: Theme = Theme { colours: true };
 
     /// A mount after so many seconds in which the slow tier was read at a MiB a second and the fast one written at ten.
-    fn look(until: u64) -> Look {
-        let mut look = crate::cli::top::change::tests::look(until as f64, until << 20, until * 256);
+    fn snapshot(until: u64) -> Snapshot {
+        let mut snapshot = crate::cli::top::change::tests::snapshot(until as f64, until << 20, until * 256);
         let each = |amount: u64| vec![amount / 10; until as usize * 10];
-        look.timeline.span = 0.1;
-        look.timeline.read_slow = each(1 << 20);
-        look.timeline.written_fast = each(10 << 20);
-        look.timeline.calls = each(256);
-        (look.timeline.read_fast, look.timeline.written_slow) = (each(0), each(0));
-        look.timeline.drained = each(5 << 20);
-        look.stats.version = "1.2.3".into();
-        look.stats.io_path =
+        snapshot.timeline.span = 0.1;
+        snapshot.timeline.read_slow = each(1 << 20);
+        snapshot.timeline.written_fast = each(10 << 20);
+        snapshot.timeline.calls = each(256);
+        (snapshot.timeline.read_fast, snapshot.timeline.written_slow) = (each(0), each(0));
+        snapshot.timeline.drained = each(5 << 20);
+        snapshot.stats.version = "1.2.3".into();
+        snapshot.stats.io_path =
             IoPathFigures { name: "exact".into(), not_seen: vec!["lseek".into()], ..IoPathFigures::default() };
-        (look.stats.fast.total, look.stats.fast.used, look.stats.slow.total) = (100 << 30, 25 << 30, 4 << 40);
-        (look.stats.safety.files, look.stats.safety.bytes) = (2, 18 << 27);
+        (snapshot.stats.fast.total, snapshot.stats.fast.used, snapshot.stats.slow.total) =
+            (100 << 30, 25 << 30, 4 << 40);
+        (snapshot.stats.safety.files, snapshot.stats.safety.bytes) = (2, 18 << 27);
         let sums = Activity {
             opens: 1,
             reads: until,
@@ -553,24 +556,25 @@ mod tests {
                 ..ActiveFile::default()
             }
         });
-        look.files = Some(Dated { at: until as f64, table: ActiveFiles { files: files.collect(), known: 1_300_000 } });
+        snapshot.files =
+            Some(Dated { at: until as f64, table: ActiveFiles { files: files.collect(), known: 1_300_000 } });
         let process =
             ProcessEntry { number: 1, pid: Some(4711), command: "python3".into(), sums, ..ProcessEntry::default() };
-        look.processes = Some(Dated { at: until as f64, table: ProcessTable { processes: vec![process] } });
+        snapshot.processes = Some(Dated { at: until as f64, table: ProcessTable { processes: vec![process] } });
         let pending = PendingEvent {
             lsn: 7,
             path: "/run/ckpt-1".into(),
             reason: Some("EDQUOT".into()),
             ..PendingEvent::default()
         };
-        look.queue = Some(Queue { events: 3, bytes_to_copy: 9, pending: vec![pending], ..Queue::default() });
-        look
+        snapshot.queue = Some(Queue { events: 3, bytes_to_copy: 9, pending: vec![pending], ..Queue::default() });
+        snapshot
     }
 
     fn state() -> State {
         let mut state = State::new("/mnt/train".into(), 1.0);
-        state.take(look(60));
-        state.take(look(61));
+        state.update(snapshot(60));
+        state.update(snapshot(61));
         state
     }
 
@@ -628,7 +632,7 @@ mod tests {
             press(&mut state, keys);
             states.push(state);
         }
-        let mut broken = look(61);
+        let mut broken = snapshot(61);
         (broken.stats.mounted_for, broken.timeline.until, broken.stats.safety.eta) =
             (Duration::MAX, 1e300, Some(Duration::MAX));
         broken.stats.fast.used = u64::MAX;
@@ -644,7 +648,7 @@ mod tests {
         let nothing = Checkpoint { absorbed: -1.0, drained: Some(f64::INFINITY), ..Checkpoint::default() };
         broken.checkpoints = vec![nothing];
         let mut wrong = state();
-        wrong.take(broken);
+        wrong.update(broken);
         wrong.wait(1e9);
         states.push(wrong);
         for state in &states {
@@ -659,20 +663,20 @@ mod tests {
     #[test]
     fn what_is_wrong_is_said() {
         let mut state = state();
-        let mut wrong = look(62);
+        let mut wrong = snapshot(62);
         wrong.stats.files.unnamed = 4;
         wrong.stats.io_path.name = "cached".into();
         wrong.stats.safety.held = Some("quota; raise it".into());
-        state.take(wrong);
+        state.update(wrong);
         let text = lines(&state, 100, 50).join("\n");
         for said in ["HELD: quota", "profile_memory is full", "not seen: lseek"] {
             assert!(text.contains(said), "{said}: {text}");
         }
         state.wait(17.0);
         assert!(lines(&state, 80, 24)[2].starts_with("no answer for 17 s"));
-        let mut off = look(63);
+        let mut off = snapshot(63);
         off.stats.profile = false;
-        state.take(off);
+        state.update(off);
         assert!(lines(&state, 80, 24)[2].starts_with("profile = false"));
     }
 
@@ -711,10 +715,10 @@ mod tests {
     #[test]
     fn without_colours_there_are_none() {
         let mut all = state();
-        let mut with_all = look(62);
+        let mut with_all = snapshot(62);
         with_all.checkpoints = vec![Checkpoint { bytes: 1, ..Checkpoint::default() }];
         with_all.stats.safety.held = Some("why".into());
-        all.take(with_all);
+        all.update(with_all);
         let colours = |theme| {
             let buffer = buffer(&all, 80, 40, theme);
             buffer.content().iter().filter(|cell| (cell.fg, cell.bg) != (Color::Reset, Color::Reset)).count()
@@ -726,11 +730,11 @@ mod tests {
     #[test]
     fn the_last_checkpoint_tells_what_has_arrived_at_least() {
         let mut state = state();
-        let mut with_one = look(62);
+        let mut with_one = snapshot(62);
         let (path, bytes) = ("/run/ckpt-3".to_owned(), 9 << 30);
         with_one.checkpoints =
             vec![Checkpoint { number: 3, path, bytes, files: 4, began: 50.0, absorbed: 52.1, ..Checkpoint::default() }];
-        state.take(with_one.clone());
+        state.update(with_one.clone());
         let line = |state: &State| {
             let shown = lines(state, 100, 30);
             shown.into_iter().find(|line| line.starts_with("checkpoint")).expect("a line")
@@ -743,11 +747,11 @@ mod tests {
         assert!(text.ends_with("/run/ckpt-3"), "{text}");
         with_one.timeline.until = 63.0;
         with_one.checkpoints[0].drained = Some(61.0);
-        state.take(with_one);
+        state.update(with_one);
         assert!(line(&state).contains("████████████████ in 11s"), "{}", line(&state));
     }
 
-    /// A bar has the same spans in it from the first look on, and is shown when it is over.
+    /// A bar has the same spans in it from the first snapshot on, and is shown when it is over.
     #[test]
     fn bars_do_not_change_as_time_goes_on() {
         let spans: Vec<u64> = (0..100).collect();

@@ -3,8 +3,8 @@
 use serde_json::json;
 
 use super::change::Delta;
-use super::look::{Look, word};
 use super::shown;
+use super::snapshot::{Snapshot, word};
 
 /// After so many lines the columns are named again.
 pub(super) const NAMED_EVERY: u64 = 20;
@@ -16,7 +16,7 @@ pub(super) const NAMES: [&str; 2] = [
 ];
 
 /// The figures of an interval that ended at `time`, `hh:mm:ss`. A dash means: not counted, or did not happen.
-pub(super) fn plain(time: &str, look: &Look, change: &Delta) -> String {
+pub(super) fn plain(time: &str, snapshot: &Snapshot, change: &Delta) -> String {
     let rate = |amount: Option<u64>| shown::or_dash(amount.map(|amount| change.per_second(amount)), shown::size);
     let p99 = |op: &str| shown::or_dash(change.p99(op), shown::latency);
     let amounts = change.amounts;
@@ -30,20 +30,20 @@ pub(super) fn plain(time: &str, look: &Look, change: &Delta) -> String {
         shown::or_dash(amounts.map(|a| change.per_second(a.calls)), shown::count),
         p99("read"),
         p99("write"),
-        shown::size(look.stats.safety.bytes as f64),
-        word(&look.stats.safety),
+        shown::size(snapshot.stats.safety.bytes as f64),
+        word(&snapshot.stats.safety),
     )
 }
 
 /// The same as a JSON object: amounts in `span` seconds instead of rates, so that nothing is rounded. `time` is in UTC.
-pub(super) fn json(time: &str, mountpoint: &str, look: &Look, change: &Delta) -> String {
+pub(super) fn json(time: &str, mountpoint: &str, snapshot: &Snapshot, change: &Delta) -> String {
     let called: Vec<_> = change.operations.iter().filter(|op| op.calls > 0).collect();
     let mut value = json!({
         "time": time,
         "mountpoint": mountpoint,
         "span": change.span,
-        "safety": look.stats.safety,
-        "io_path": look.stats.io_path.name,
+        "safety": snapshot.stats.safety,
+        "io_path": snapshot.stats.io_path.name,
         "operations": called,
         "read_p99": change.p99("read"),
         "write_p99": change.p99("write"),
@@ -59,11 +59,11 @@ pub(super) fn json(time: &str, mountpoint: &str, look: &Look, change: &Delta) ->
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cli::top::change::tests::look;
+    use crate::cli::top::change::tests::snapshot;
 
     #[test]
     fn a_line_has_what_came_in_the_interval_below_its_name() {
-        let (before, mut now) = (look(10.0, 0, 0), look(12.0, 4 << 20, 300));
+        let (before, mut now) = (snapshot(10.0, 0, 0), snapshot(12.0, 4 << 20, 300));
         now.stats.safety.bytes = 3 << 30;
         let change = Delta::between(&before, &now).expect("time went on");
         let line = plain("10:20:30", &now, &change);
@@ -86,7 +86,7 @@ mod tests {
 
     #[test]
     fn what_is_not_counted_is_not_nothing() {
-        let (mut before, mut now) = (look(10.0, 0, 0), look(11.0, 9, 9));
+        let (mut before, mut now) = (snapshot(10.0, 0, 0), snapshot(11.0, 9, 9));
         (before.stats.profile, now.stats.profile) = (false, false);
         now.stats.pipeline.drained_bytes = 512;
         now.stats.operations.clear();
@@ -103,7 +103,7 @@ mod tests {
 
     #[test]
     fn the_json_has_amounts_and_the_operations_that_were_called() {
-        let (before, now) = (look(10.0, 0, 0), look(12.0, 5000, 300));
+        let (before, now) = (snapshot(10.0, 0, 0), snapshot(12.0, 5000, 300));
         let change = Delta::between(&before, &now).expect("time went on");
         let text = json("2026-01-01T00:00:00Z", "/mnt", &now, &change);
         assert!(!text.contains('\n'));
@@ -113,7 +113,7 @@ mod tests {
             (&value["operations"][0]["op"], &value["operations"][0]["slow_calls"]),
             (&json!("read"), &json!(300))
         );
-        let idle = Delta::between(&now, &look(13.0, 5000, 300)).expect("time went on");
+        let idle = Delta::between(&now, &snapshot(13.0, 5000, 300)).expect("time went on");
         let value: serde_json::Value = serde_json::from_str(&json("t", "/mnt", &now, &idle)).expect("valid JSON");
         assert_eq!((&value["operations"], &value["calls"]), (&json!([]), &json!(0)));
     }

@@ -10,7 +10,7 @@ use tokio::runtime::Runtime;
 use tokio::signal::unix::{SignalKind, signal};
 
 use super::draw::{Theme, draw};
-use super::look::Look;
+use super::snapshot::Snapshot;
 use super::state::{KeyAction, State};
 use super::watch::watch;
 use crate::cli::outcome::{Exit, Failure, Outcome};
@@ -21,7 +21,7 @@ const REDRAWN: Duration = Duration::from_secs(1);
 
 /// What the screen waits for.
 enum ScreenEvent {
-    Look(Box<Result<Look, Error>>),
+    Snapshot(Box<Result<Snapshot, Error>>),
     Terminal(Event),
     /// The keyboard is gone.
     Closed,
@@ -34,9 +34,9 @@ pub(super) fn run(mountpoint: &Path, interval: Duration, theme: Theme) -> Outcom
     let (send, news) = mpsc::channel();
     let _signals = watch_signals(&send)?;
     let mut state = State::new(mountpoint.display().to_string(), interval.as_secs_f64());
-    let looks = send.clone();
-    let ask = watch(mountpoint.to_path_buf(), interval, Some(state.view()), move |look| {
-        looks.send(ScreenEvent::Look(Box::new(look))).is_ok()
+    let snapshots = send.clone();
+    let ask = watch(mountpoint.to_path_buf(), interval, Some(state.view()), move |snapshot| {
+        snapshots.send(ScreenEvent::Snapshot(Box::new(snapshot))).is_ok()
     });
     // Restores the terminal even if this thread panics, before the process aborts.
     let mut terminal = ratatui::try_init().at("set up", "the terminal")?;
@@ -61,9 +61,9 @@ fn show(
         state.wait(answered.elapsed().as_secs_f64());
         terminal.draw(|frame| draw(frame, state, theme)).at("write to", "the terminal")?;
         match news.recv_timeout(REDRAWN) {
-            Ok(ScreenEvent::Look(look)) => {
+            Ok(ScreenEvent::Snapshot(snapshot)) => {
                 answered = Instant::now();
-                state.take((*look)?);
+                state.update((*snapshot)?);
             }
             Ok(ScreenEvent::Terminal(Event::Key(key))) if key.kind != KeyEventKind::Release => match state.key(key) {
                 KeyAction::Quit => return Ok(Exit::Done),

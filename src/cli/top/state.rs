@@ -3,7 +3,7 @@
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 
 use super::change::Delta;
-use super::look::Look;
+use super::snapshot::Snapshot;
 use super::table::{self, Sort, TopView, ViewRow};
 
 /// Seconds in a column of the throughput, by zoom.
@@ -17,7 +17,7 @@ const PAGE: usize = 10;
 #[derive(Clone, Debug)]
 pub(in crate::cli) struct State {
     pub(super) mountpoint: String,
-    /// Seconds between two looks.
+    /// Seconds between two snapshots.
     pub(super) interval: f64,
     pub(super) view: TopView,
     /// The order of each view.
@@ -31,8 +31,8 @@ pub(in crate::cli) struct State {
     pub(super) marked: Option<usize>,
     zoom: usize,
     /// The look that the next one is compared with.
-    base: Option<Look>,
-    pub(super) look: Look,
+    base: Option<Snapshot>,
+    pub(super) snapshot: Snapshot,
     pub(super) change: Option<Delta>,
     /// Seconds without an answer, if too many.
     pub(super) silent: Option<f64>,
@@ -62,7 +62,7 @@ impl State {
             marked: None,
             zoom,
             base: None,
-            look: Look::default(),
+            snapshot: Snapshot::default(),
             change: None,
             silent: None,
         }
@@ -78,30 +78,30 @@ impl State {
     }
 
     /// Takes a look. An early one, made for its table, does not shorten the interval of the other figures.
-    pub(in crate::cli) fn take(&mut self, look: Look) {
+    pub(in crate::cli) fn update(&mut self, snapshot: Snapshot) {
         self.silent = None;
         if self.paused {
             return;
         }
         let Some(base) = &mut self.base else {
-            (self.base, self.look) = (Some(look.clone()), look);
+            (self.base, self.snapshot) = (Some(snapshot.clone()), snapshot);
             return;
         };
-        let change = Delta::between(base, &look);
+        let change = Delta::between(base, &snapshot);
         match (change, &mut self.change) {
             (Some(change), Some(before)) if change.span < EARLY * self.interval => {
                 (before.files, before.processes) = (change.files, change.processes);
-                base.files = base.files.take().or_else(|| look.files.clone());
-                base.processes = base.processes.take().or_else(|| look.processes.clone());
+                base.files = base.files.take().or_else(|| snapshot.files.clone());
+                base.processes = base.processes.take().or_else(|| snapshot.processes.clone());
             }
             (Some(change), _) => {
                 self.change = Some(change);
-                *base = look.clone();
+                *base = snapshot.clone();
             }
             // The mount's clock has not advanced: wait for the next look.
             (None, _) => {}
         }
-        self.look = look;
+        self.snapshot = snapshot;
     }
 
     /// The daemon has not answered for so many seconds.
@@ -114,7 +114,7 @@ impl State {
     }
 
     pub(super) fn rows(&self) -> Vec<ViewRow> {
-        table::rows(self.view, &self.look, self.change.as_ref(), self.sort(), &self.filter)
+        table::rows(self.view, &self.snapshot, self.change.as_ref(), self.sort(), &self.filter)
     }
 
     /// The wanted length of a column of the throughput, in seconds.
@@ -205,8 +205,8 @@ pub(super) fn silence(seconds: f64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cli::top::change::tests::look;
-    use crate::cli::top::look::Dated;
+    use crate::cli::top::change::tests::snapshot;
+    use crate::cli::top::snapshot::Dated;
 
     fn state() -> State {
         State::new("/mnt".into(), 1.0)
@@ -264,15 +264,15 @@ mod tests {
     #[test]
     fn a_pause_holds_what_is_shown_and_the_rates_after_it_are_of_all_the_time() {
         let mut state = state();
-        state.take(look(1.0, 0, 0));
-        state.take(look(2.0, 100, 0));
+        state.update(snapshot(1.0, 0, 0));
+        state.update(snapshot(2.0, 100, 0));
         press(&mut state, " ");
-        state.take(look(3.0, 500, 0));
-        assert_eq!(state.look.timeline.until, 2.0);
+        state.update(snapshot(3.0, 500, 0));
+        assert_eq!(state.snapshot.timeline.until, 2.0);
         state.wait(99.0);
         assert_eq!(state.silent, None, "nobody asks");
         press(&mut state, " ");
-        state.take(look(12.0, 1100, 0));
+        state.update(snapshot(12.0, 1100, 0));
         let change = state.change.expect("two looks");
         assert_eq!((change.span, change.amounts.map(|amounts| amounts.read_slow)), (10.0, Some(1000)));
     }
@@ -284,24 +284,24 @@ mod tests {
         assert_eq!(state.silent, None);
         state.wait(5.5);
         assert_eq!(state.silent, Some(5.5));
-        state.take(look(1.0, 0, 0));
+        state.update(snapshot(1.0, 0, 0));
         assert_eq!(state.silent, None);
     }
 
     #[test]
     fn a_look_for_a_table_does_not_shorten_the_interval() {
         let mut state = state();
-        state.take(look(1.0, 0, 0));
-        state.take(look(2.0, 100, 0));
-        let mut early = look(2.2, 900, 0);
+        state.update(snapshot(1.0, 0, 0));
+        state.update(snapshot(2.0, 100, 0));
+        let mut early = snapshot(2.2, 900, 0);
         early.files = Some(Dated { at: 2.2, ..Dated::default() });
         early.processes = Some(Dated { at: 2.2, ..Dated::default() });
-        state.take(early);
+        state.update(early);
         let read = |state: &State| state.change.as_ref().and_then(|c| Some((c.span, c.amounts?.read_slow)));
         assert_eq!(read(&state), Some((1.0, 100)));
         let base = state.base.as_ref().expect("looked");
         assert_eq!((base.timeline.until, base.files.as_ref().map(|files| files.at)), (2.0, Some(2.2)));
-        state.take(look(3.0, 1100, 0));
+        state.update(snapshot(3.0, 1100, 0));
         assert_eq!(read(&state), Some((1.0, 1000)));
     }
 

@@ -4,8 +4,8 @@ use std::cmp::Ordering;
 use std::time::Duration;
 
 use super::change::{ActivityChange, Delta, OpChange};
-use super::look::Look;
 use super::shown;
+use super::snapshot::Snapshot;
 use crate::stats::queue::{PendingEvent, Queue};
 use crate::stats::render::{one_line, seconds};
 
@@ -158,12 +158,18 @@ pub(super) struct Sort {
 }
 
 /// The rows of a view with a cell that contains `filter` in any case, sorted. Equal rows keep the daemon's order.
-pub(super) fn rows(view: TopView, look: &Look, change: Option<&Delta>, sort: Sort, filter: &str) -> Vec<ViewRow> {
+pub(super) fn rows(
+    view: TopView,
+    snapshot: &Snapshot,
+    change: Option<&Delta>,
+    sort: Sort,
+    filter: &str,
+) -> Vec<ViewRow> {
     let mut rows: Vec<ViewRow> = match (view, change) {
         (TopView::Files, Some(change)) => change.files.iter().map(file).collect(),
         (TopView::Processes, Some(change)) => change.processes.iter().map(process).collect(),
         (TopView::Operations, Some(change)) => change.operations.iter().map(|op| operation(op, change)).collect(),
-        (TopView::Queue, _) => look.queue.iter().flat_map(|queue| &queue.pending).map(pending).collect(),
+        (TopView::Queue, _) => snapshot.queue.iter().flat_map(|queue| &queue.pending).map(pending).collect(),
         (_, None) => Vec::new(),
     };
     let wanted = filter.to_lowercase();
@@ -267,16 +273,18 @@ fn pending(pending: &PendingEvent) -> ViewRow {
 }
 
 /// The title of a view, after its name.
-pub(super) fn extent(view: TopView, look: &Look, shown: usize) -> String {
+pub(super) fn extent(view: TopView, snapshot: &Snapshot, shown: usize) -> String {
     match view {
-        TopView::Files => look.files.as_ref().map_or_else(String::new, |files| {
+        TopView::Files => snapshot.files.as_ref().map_or_else(String::new, |files| {
             format!("{} in use of {} known", files.table.files.len(), files.table.known)
         }),
         TopView::Processes | TopView::Operations => String::new(),
-        TopView::Queue => look.queue.as_ref().map_or_else(String::new, |Queue { events, bytes_to_copy, .. }| {
-            let more = if *events > shown as u64 { format!(", {shown} shown") } else { String::new() };
-            format!("{events} pending, {} to copy{more}", shown::size(*bytes_to_copy as f64))
-        }),
+        TopView::Queue => {
+            snapshot.queue.as_ref().map_or_else(String::new, |Queue { events, bytes_to_copy, .. }| {
+                let more = if *events > shown as u64 { format!(", {shown} shown") } else { String::new() };
+                format!("{events} pending, {} to copy{more}", shown::size(*bytes_to_copy as f64))
+            })
+        }
     }
 }
 
@@ -297,7 +305,7 @@ pub(super) fn fitting(columns: &[ViewColumn], width: u16) -> Vec<usize> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cli::top::look::Dated;
+    use crate::cli::top::snapshot::Dated;
     use crate::stats::files::{ActiveFiles, Activity};
     use crate::stats::queue::EventState;
 
@@ -328,9 +336,9 @@ mod tests {
     #[test]
     fn files_are_sorted_by_any_column_and_found_by_a_part_of_their_name() {
         let files = vec![busy("/run/Model", 100, 900), busy("/data/b", 3000, 3000), busy("/data/a", 0, 5000)];
-        let (look, change) = (Look::default(), Delta { span: 2.0, files, ..Delta::default() });
+        let (snapshot, change) = (Snapshot::default(), Delta { span: 2.0, files, ..Delta::default() });
         let told = |sort, filter: &str| {
-            let rows = rows(TopView::Files, &look, Some(&change), sort, filter);
+            let rows = rows(TopView::Files, &snapshot, Some(&change), sort, filter);
             names(&rows).into_iter().map(str::to_owned).collect::<Vec<_>>()
         };
         let busiest = Sort { column: TopView::Files.first_sort(), reverse: false };
@@ -340,14 +348,14 @@ mod tests {
         assert_eq!(told(by(TopView::Files, "FILE", false), ""), ["/data/a", "/data/b", "/run/Model"]);
         assert_eq!(told(by(TopView::Files, "SLOW", false), "model"), ["/run/Model"]);
         assert!(told(busiest, "nothing like it").is_empty());
-        let all = rows(TopView::Files, &look, Some(&change), busiest, "");
+        let all = rows(TopView::Files, &snapshot, Some(&change), busiest, "");
         assert_eq!(all[0].cells[0].text, "1.5K", "in two seconds");
         assert!(all[2].idle && !all[0].idle);
     }
 
     #[test]
     fn every_row_has_a_cell_for_each_column() {
-        let mut look = Look::default();
+        let mut snapshot = Snapshot::default();
         let held = PendingEvent {
             size: Some(8),
             done: Some(2),
@@ -357,23 +365,23 @@ mod tests {
             reason: Some("no\nroom".into()),
             ..PendingEvent::default()
         };
-        look.queue = Some(Queue { events: 9, bytes_to_copy: 8, pending: vec![held], ..Queue::default() });
-        look.files = Some(Dated { at: 0.0, table: ActiveFiles { files: Vec::new(), known: 7 } });
+        snapshot.queue = Some(Queue { events: 9, bytes_to_copy: 8, pending: vec![held], ..Queue::default() });
+        snapshot.files = Some(Dated { at: 0.0, table: ActiveFiles { files: Vec::new(), known: 7 } });
         let op = OpChange { op: "read".into(), calls: 4, bytes: 8192, ..OpChange::default() };
         let one = || vec![busy("a", 1, 1)];
         let change = Delta { span: 1.0, files: one(), processes: one(), operations: vec![op], ..Delta::default() };
         for view in TopView::ALL {
             for column in 0..view.columns().len() {
-                let rows = rows(view, &look, Some(&change), Sort { column, reverse: false }, "");
+                let rows = rows(view, &snapshot, Some(&change), Sort { column, reverse: false }, "");
                 assert_eq!((rows.len(), rows[0].cells.len()), (1, view.columns().len()), "{view:?}");
             }
-            let before = rows(view, &look, None, Sort::default(), "");
+            let before = rows(view, &snapshot, None, Sort::default(), "");
             assert_eq!(before.len(), usize::from(view == TopView::Queue), "{view:?}");
         }
-        let row = &rows(TopView::Queue, &look, None, Sort::default(), "")[0];
+        let row = &rows(TopView::Queue, &snapshot, None, Sort::default(), "")[0];
         assert_eq!((&*row.cells[1].text, &*row.more), ("copying 25%", "/a -> /b; no room"));
-        assert_eq!(extent(TopView::Queue, &look, 1), "9 pending, 8 to copy, 1 shown");
-        let op = &rows(TopView::Operations, &look, Some(&change), Sort::default(), "")[0];
+        assert_eq!(extent(TopView::Queue, &snapshot, 1), "9 pending, 8 to copy, 1 shown");
+        let op = &rows(TopView::Operations, &snapshot, Some(&change), Sort::default(), "")[0];
         assert_eq!((&*op.cells[3].text, &*op.cells[4].text), ("2.0K", "-"));
     }
 

@@ -4,9 +4,9 @@ use std::path::{Path, PathBuf};
 use std::sync::mpsc::{self, RecvTimeoutError, Sender};
 use std::time::{Duration, Instant};
 
-use super::look::{self, Checkpoints, Dated, FlowTimeline, Look};
+use super::snapshot::{self, Checkpoints, Dated, FlowTimeline, Snapshot};
 use super::table::TopView;
-use crate::cli::talk;
+use crate::cli::client;
 use crate::error::{Errno, Error, Result};
 
 /// Reports a look every `interval`, until `tell` returns false or a look fails. Sending a view chooses the table from
@@ -15,7 +15,7 @@ pub(super) fn watch(
     mountpoint: PathBuf,
     interval: Duration,
     view: Option<TopView>,
-    tell: impl Fn(Result<Look>) -> bool + Send + 'static,
+    tell: impl Fn(Result<Snapshot>) -> bool + Send + 'static,
 ) -> Sender<TopView> {
     let (ask, asked) = mpsc::channel();
     std::thread::spawn(move || {
@@ -26,9 +26,9 @@ pub(super) fn watch(
                 // A late look does not make the next ones come at once.
                 due = (due + interval).max(now + interval / 2);
             }
-            let look = look(&mountpoint, view);
-            let failed = look.is_err();
-            if !tell(look) || failed {
+            let snapshot = read_snapshot(&mountpoint, view);
+            let failed = snapshot.is_err();
+            if !tell(snapshot) || failed {
                 return;
             }
             match asked.recv_timeout(due.saturating_duration_since(Instant::now())) {
@@ -41,36 +41,36 @@ pub(super) fn watch(
     ask
 }
 
-fn look(mountpoint: &Path, view: Option<TopView>) -> Result<Look> {
-    let mut look = Look {
-        stats: look::parse(&read(mountpoint, "stats.json")?).map_err(|e| misread(mountpoint, "stats.json", &e))?,
+fn read_snapshot(mountpoint: &Path, view: Option<TopView>) -> Result<Snapshot> {
+    let mut snapshot = Snapshot {
+        stats: snapshot::parse(&read(mountpoint, "stats.json")?).map_err(|e| misread(mountpoint, "stats.json", &e))?,
         timeline: FlowTimeline::parse(&read(mountpoint, "timeline.json")?)
             .map_err(|e| misread(mountpoint, "timeline.json", &e))?,
-        ..Look::default()
+        ..Snapshot::default()
     };
-    let at = look.stats.mounted_for.as_secs_f64();
+    let at = snapshot.stats.mounted_for.as_secs_f64();
     match view {
         None | Some(TopView::Operations) => {}
         Some(TopView::Files) => {
-            look.files = table(mountpoint, "files.json", look::parse)?.map(|table| Dated { at, table });
+            snapshot.files = table(mountpoint, "files.json", snapshot::parse)?.map(|table| Dated { at, table });
         }
         Some(TopView::Processes) => {
-            look.processes = table(mountpoint, "processes.json", look::parse)?.map(|table| Dated { at, table });
+            snapshot.processes = table(mountpoint, "processes.json", snapshot::parse)?.map(|table| Dated { at, table });
         }
         Some(TopView::Queue) => {
-            look.queue = table(mountpoint, "queue.json", look::parse)?;
+            snapshot.queue = table(mountpoint, "queue.json", snapshot::parse)?;
         }
     }
     if view.is_some() {
-        let checkpoints: Option<Checkpoints> = table(mountpoint, "checkpoints.json", look::parse)?;
-        look.checkpoints = checkpoints.unwrap_or_default().checkpoints;
+        let checkpoints: Option<Checkpoints> = table(mountpoint, "checkpoints.json", snapshot::parse)?;
+        snapshot.checkpoints = checkpoints.unwrap_or_default().checkpoints;
     }
-    Ok(look)
+    Ok(snapshot)
 }
 
 /// A file of `.dlio`; `None` if the daemon does not have it, or not for this user.
 fn table<T>(mountpoint: &Path, name: &str, parse: impl Fn(&str) -> Result<T, String>) -> Result<Option<T>> {
-    match talk::read(mountpoint, name) {
+    match client::read(mountpoint, name) {
         Ok(text) => parse(&text).map(Some).map_err(|e| misread(mountpoint, name, &e)),
         Err(e) if matches!(e.errno(), Errno::EACCES | Errno::EPERM | Errno::ENOENT) => Ok(None),
         Err(e) => Err(e),
@@ -79,7 +79,7 @@ fn table<T>(mountpoint: &Path, name: &str, parse: impl Fn(&str) -> Result<T, Str
 
 /// A file that every mount has for every user.
 fn read(mountpoint: &Path, name: &str) -> Result<String> {
-    talk::read(mountpoint, name).map_err(|e| match e.errno() {
+    client::read(mountpoint, name).map_err(|e| match e.errno() {
         Errno::ENOENT => Error::refused(
             format!("{} is no longer mounted", mountpoint.display()),
             "mount it again with dlio-fs mount; dlio-fs status lists what is mounted",

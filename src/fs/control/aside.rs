@@ -30,12 +30,12 @@ impl Drop for Setting {
     }
 }
 
-pub(super) fn begin(control: &Control, names: &[Name], how: AsideHow) -> Result<Reply, String> {
+pub(super) fn start(control: &Control, names: &[Name], how: AsideHow) -> Result<Reply, String> {
     let (path, below) = (shown(names), joined(names));
     if how == AsideHow::DryRun {
         let found = control.on_slow(move |tiers, cx| tiers.would_set_aside(cx, &below));
         let would = found.map_err(|error| error.to_string())?;
-        return Ok(Reply::text(format!("{}ok: {path}: {}\n", list(&would, None), told(&would, true))));
+        return Ok(Reply::text(format!("{}ok: {path}: {}\n", list(&would, None), describe(&would, true))));
     }
     let saving = Arc::new(Saving::default());
     let watched = Arc::clone(&saving);
@@ -46,14 +46,14 @@ pub(super) fn begin(control: &Control, names: &[Name], how: AsideHow) -> Result<
 }
 
 impl Running for Setting {
-    fn go_on(&mut self, control: &Control, until: Instant, lines: &mut String) -> Result<Option<String>, String> {
+    fn advance(&mut self, control: &Control, until: Instant, lines: &mut String) -> Result<Option<String>, String> {
         loop {
             match self.done.try_recv() {
                 Ok(Ok(done)) => {
                     let slow = control.observer.about().slow.path;
                     lines.push_str(&list(&done, Some(&slow.to_string())));
                     let copy = if done.saved.is_some() || done.bytes == 0 { "" } else { ", WITHOUT A COPY" };
-                    return Ok(Some(format!("{}: {}{copy}", self.path, told(&done, false))));
+                    return Ok(Some(format!("{}: {}{copy}", self.path, describe(&done, false))));
                 }
                 Ok(Err(error)) => return Err(explained(&error)),
                 Err(TryRecvError::Disconnected) => return Err("no thread could be started for it".to_owned()),
@@ -87,7 +87,7 @@ fn list(done: &SetAside, slow: Option<&str>) -> String {
 }
 
 /// `would`: a dry run, in which nothing is done.
-fn told(done: &SetAside, would: bool) -> String {
+fn describe(done: &SetAside, would: bool) -> String {
     let changes = count(done.events, "change");
     let stays = match done.kept.len() {
         0 => "the mount shows the state of the slow tier".to_owned(),

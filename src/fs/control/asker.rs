@@ -1,6 +1,6 @@
 //! Who asks: a user, root, or the mount's owner.
 
-use crate::fs::who;
+use crate::fs::caller;
 use crate::tiers::{Attr, Cx};
 
 /// A user, as of the asking process.
@@ -18,7 +18,7 @@ impl Asker {
     /// the rest.
     pub(in crate::fs) fn new(cx: &Cx, thread: u32, owner: u32) -> Self {
         let is_trusted = [0, owner].contains(&cx.uid);
-        let mut groups = if is_trusted { Vec::new() } else { who::groups(thread) };
+        let mut groups = if is_trusted { Vec::new() } else { caller::groups(thread) };
         groups.push(cx.gid);
         Asker { uid: cx.uid, groups, is_trusted }
     }

@@ -69,7 +69,7 @@ impl Drop for Urgent {
     }
 }
 
-pub(super) fn begin(control: &Control, time: Duration) -> Reply {
+pub(super) fn start(control: &Control, time: Duration) -> Reply {
     let begun = Instant::now();
     let (urgent, waiter) = (Urgent::new(&control.tiers), WaiterGuard::new(&control.tiers));
     let synced = apart(&control.tiers, "deadline", |tiers| tiers.sync_fast().map(|()| tiers.last_lsn()));
@@ -89,7 +89,7 @@ pub(super) fn begin(control: &Control, time: Duration) -> Reply {
 }
 
 impl Running for Deadline {
-    fn go_on(&mut self, control: &Control, until: Instant, lines: &mut String) -> Result<Option<String>, String> {
+    fn advance(&mut self, control: &Control, until: Instant, lines: &mut String) -> Result<Option<String>, String> {
         let until = until.min(self.until);
         self.judge(control);
         loop {

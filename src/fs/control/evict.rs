@@ -26,7 +26,7 @@ struct Eviction {
 }
 
 /// Lists what stays because it is dirty; the clean files are evicted while the reply is read.
-pub(super) fn begin(control: &Control, asker: &Asker, names: Vec<Name>) -> Result<Reply, String> {
+pub(super) fn start(control: &Control, asker: &Asker, names: Vec<Name>) -> Result<Reply, String> {
     let below = control.find(&names)?;
     let Evictable { dirty, dirty_files, .. } = control.tiers.evictable(below, DIRTY_SHOWN);
     let shown = dirty.iter().filter(|(ino, _)| control.is_theirs(asker, *ino));
@@ -38,7 +38,7 @@ pub(super) fn begin(control: &Control, asker: &Asker, names: Vec<Name>) -> Resul
 }
 
 impl Running for Eviction {
-    fn go_on(&mut self, control: &Control, until: Instant, lines: &mut String) -> Result<Option<String>, String> {
+    fn advance(&mut self, control: &Control, until: Instant, lines: &mut String) -> Result<Option<String>, String> {
         if !self.clean.find(control, "evicting", until, lines)? {
             return Ok(None);
         }

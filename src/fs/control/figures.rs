@@ -13,7 +13,7 @@ use crate::stats::queue::Queue;
 use crate::stats::recording::Meta;
 use crate::stats::staging::Staging;
 use crate::stats::status::{Cache, Detected, FailureCount, LongestCall, Operation, Safety, SlowCalls, Status};
-use crate::stats::{daemon, processes, safe};
+use crate::stats::{checkpoints, daemon, processes};
 use crate::tiers::{Cx, Tiers};
 use crate::{json, path};
 
@@ -84,13 +84,13 @@ impl Control {
     }
 
     /// For users other than the mount's owner, only checkpoints whose directory or file is theirs.
-    pub(super) fn checkpoints_for(&self, asker: &Asker) -> Result<Vec<safe::Checkpoint>> {
+    pub(super) fn checkpoints_for(&self, asker: &Asker) -> Result<Vec<checkpoints::Checkpoint>> {
         let all = self.observer.all_checkpoints();
         let Some(uid) = asker.limited() else { return Ok(all) };
         self.theirs(all, uid)
     }
 
-    pub(super) fn theirs(&self, all: Vec<safe::Checkpoint>, uid: u32) -> Result<Vec<safe::Checkpoint>> {
+    pub(super) fn theirs(&self, all: Vec<checkpoints::Checkpoint>, uid: u32) -> Result<Vec<checkpoints::Checkpoint>> {
         self.on_slow(move |tiers, cx| Ok(all.into_iter().filter(|one| is_at(tiers, cx, &one.path, uid)).collect()))
     }
 

@@ -23,7 +23,7 @@ pub(super) struct Reply {
 pub(super) trait Running: Debug + Send {
     /// Continues, until `until` at the latest, and adds lines for the reader: what is found, and when the time is over,
     /// what is still to be done. Ends with the text after `ok: `, or with that after `error: `; `None`: there is more.
-    fn go_on(&mut self, control: &Control, until: Instant, lines: &mut String) -> Result<Option<String>, String>;
+    fn advance(&mut self, control: &Control, until: Instant, lines: &mut String) -> Result<Option<String>, String>;
 }
 
 impl Reply {
@@ -64,7 +64,7 @@ impl Reply {
             && let Some(mut running) = self.running.take()
         {
             let mut lines = String::new();
-            match running.go_on(control, Instant::now() + PROGRESS, &mut lines) {
+            match running.advance(control, Instant::now() + PROGRESS, &mut lines) {
                 Ok(None) => self.running = Some(running),
                 Ok(Some(text)) => lines.push_str(&verdict("ok", text)),
                 Err(text) => lines.push_str(&verdict("error", text)),

@@ -45,7 +45,7 @@ impl ControlSession {
         }
         let begun = ControlCommand::parse(line).map_err(|text| (Errno::EINVAL, text)).and_then(|command| {
             command.allow(control, &self.asker).map_err(|text| (Errno::EPERM, text))?;
-            begin(control, &self.asker, command).map_err(|text| (Errno::EINVAL, text))
+            start(control, &self.asker, command).map_err(|text| (Errno::EINVAL, text))
         });
         let (reply, answer) = match begun {
             Ok(reply) => (reply, Ok(())),
@@ -57,15 +57,15 @@ impl ControlSession {
 }
 
 /// Runs a command, or starts it. The error is the text of the reply.
-fn begin(control: &Control, asker: &Asker, command: ControlCommand) -> Result<Reply, String> {
+fn start(control: &Control, asker: &Asker, command: ControlCommand) -> Result<Reply, String> {
     match command {
-        ControlCommand::Sync(below) => sync::begin(control, asker, below),
-        ControlCommand::Deadline(time) => Ok(deadline::begin(control, time)),
+        ControlCommand::Sync(below) => sync::start(control, asker, below),
+        ControlCommand::Deadline(time) => Ok(deadline::start(control, time)),
         ControlCommand::Pause(paused) => Ok(sync::pause(control, paused)),
         ControlCommand::Front(names) => sync::front(control, names),
-        ControlCommand::Evict(names) => evict::begin(control, asker, names),
-        ControlCommand::Verify(names) => verify::begin(control, asker, names),
-        ControlCommand::Stage(wanted) => stage::begin(control, asker, wanted),
+        ControlCommand::Evict(names) => evict::start(control, asker, names),
+        ControlCommand::Verify(names) => verify::start(control, asker, names),
+        ControlCommand::Stage(wanted) => stage::start(control, asker, wanted),
         ControlCommand::StageMore(number, wanted) => stage::more(control, number, wanted),
         ControlCommand::WatchStaging(number) => Ok(stage::watch(number)),
         ControlCommand::CancelStaging(number) => stage::cancel(control, number),
@@ -73,7 +73,7 @@ fn begin(control: &Control, asker: &Asker, command: ControlCommand) -> Result<Re
         ControlCommand::Pin(names) => pins::pin(control, asker, &names),
         ControlCommand::Unpin(names) => pins::unpin(control, &names),
         ControlCommand::Pins => Ok(pins::list(control, asker)),
-        ControlCommand::SetAside(names, how) => aside::begin(control, &names, how),
+        ControlCommand::SetAside(names, how) => aside::start(control, &names, how),
         ControlCommand::Status => Ok(Reply::text(control.status_for(asker).json())),
         ControlCommand::Reload => control.live.reload().map(Reply::ok).map_err(|error| error.to_string()),
         ControlCommand::StartWindow(name) => windows::start(control, &name),

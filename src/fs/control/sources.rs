@@ -14,11 +14,11 @@ use crate::error::{Error, Result};
 use crate::fs::convert;
 use crate::fs::io_paths::IoPaths;
 use crate::fs::job_report::JobReports;
-use crate::fs::live::Live;
 use crate::fs::observer::Observer;
 use crate::fs::options::FsOptions;
+use crate::fs::reload::LiveSettings;
 use crate::fs::slow_pool::{Caller, SlowPool};
-use crate::stats::{Stats, safe};
+use crate::stats::{Stats, checkpoints};
 use crate::tiers::disk::Time;
 use crate::tiers::{Cx, Tiers};
 
@@ -31,7 +31,7 @@ pub(in crate::fs) struct Control {
     pub(super) tiers: Arc<Tiers>,
     pub(super) stats: Arc<Stats>,
     pub(super) slow: Arc<SlowPool>,
-    pub(super) live: Arc<Live>,
+    pub(super) live: Arc<LiveSettings>,
     pub(super) io: Arc<IoPaths>,
     pub(super) open: Arc<dyn OpenFiles>,
     pub(super) owner: (u32, u32),
@@ -56,7 +56,7 @@ pub(in crate::fs) trait OpenFiles: Debug + Send + Sync {
 #[derive(Debug, Default)]
 pub(super) struct CheckpointCache {
     pub(super) asked: Option<Instant>,
-    pub(super) told: Vec<safe::Checkpoint>,
+    pub(super) told: Vec<checkpoints::Checkpoint>,
     pub(super) total: u64,
 }
 
@@ -64,7 +64,7 @@ impl Control {
     pub(in crate::fs) fn new(
         (tiers, stats): (Arc<Tiers>, Arc<Stats>),
         slow: Arc<SlowPool>,
-        live: Arc<Live>,
+        live: Arc<LiveSettings>,
         io: Arc<IoPaths>,
         open: Arc<dyn OpenFiles>,
         options: &FsOptions,

@@ -16,13 +16,13 @@ use crate::tiers::Tiers;
 /// How often a job is checked meanwhile.
 const LOOK: Duration = Duration::from_millis(50);
 
-pub(super) fn begin(control: &Control, asker: &Asker, wanted: Vec<StageTarget>) -> Result<Reply, String> {
-    let number = start(control, asker, wanted)?;
+pub(super) fn start(control: &Control, asker: &Asker, wanted: Vec<StageTarget>) -> Result<Reply, String> {
+    let number = start_jobs(control, asker, wanted)?;
     Ok(Reply::ok(format!("job {number}")))
 }
 
-/// Begins one job for each pattern, and one for all paths. Returns the last one's number.
-fn start(control: &Control, asker: &Asker, wanted: Vec<StageTarget>) -> Result<u64, String> {
+/// Starts one job for each pattern, and one for all paths. Returns the last one's number.
+fn start_jobs(control: &Control, asker: &Asker, wanted: Vec<StageTarget>) -> Result<u64, String> {
     let tiers = &control.tiers;
     let (mut paths, mut named, mut last, mut promised) = (Vec::new(), Vec::new(), None, None);
     for one in wanted {
@@ -47,7 +47,7 @@ fn start(control: &Control, asker: &Asker, wanted: Vec<StageTarget>) -> Result<u
         };
         let number = begun.map_err(|error| error.to_string())?;
         if let Some(promise) = promised {
-            control.stats.plans.begin(number, promise, named.iter().map(String::as_str));
+            control.stats.plans.start(number, promise, named.iter().map(String::as_str));
         }
         last = Some(number);
     }
@@ -96,7 +96,7 @@ struct Watching {
 }
 
 impl Running for Watching {
-    fn go_on(&mut self, control: &Control, until: Instant, lines: &mut String) -> Result<Option<String>, String> {
+    fn advance(&mut self, control: &Control, until: Instant, lines: &mut String) -> Result<Option<String>, String> {
         loop {
             let job = control.tiers.staging_job(self.number).ok_or_else(|| no_job(self.number))?;
             if job.state != JobState::Running {

@@ -25,7 +25,7 @@ struct Wait {
 }
 
 /// D1 for everything at once, and the LSN that must be applied for D2.
-pub(super) fn begin(control: &Control, asker: &Asker, below: Option<Vec<Name>>) -> Result<Reply, String> {
+pub(super) fn start(control: &Control, asker: &Asker, below: Option<Vec<Name>>) -> Result<Reply, String> {
     let waiter = WaiterGuard::new(&control.tiers);
     control.tiers.sync_fast().map_err(|error| error.to_string())?;
     let (what, lsn) = match below {
@@ -39,7 +39,7 @@ pub(super) fn begin(control: &Control, asker: &Asker, below: Option<Vec<Name>>) 
 }
 
 impl Running for Wait {
-    fn go_on(&mut self, control: &Control, until: Instant, lines: &mut String) -> Result<Option<String>, String> {
+    fn advance(&mut self, control: &Control, until: Instant, lines: &mut String) -> Result<Option<String>, String> {
         while control.tiers.applied_lsn() < self.lsn {
             if Instant::now() >= until {
                 let left = self.lsn.saturating_sub(control.tiers.applied_lsn());

@@ -46,7 +46,7 @@ struct Verification {
 }
 
 /// The files are compared while the reply is read.
-pub(super) fn begin(control: &Control, asker: &Asker, names: Vec<Name>) -> Result<Reply, String> {
+pub(super) fn start(control: &Control, asker: &Asker, names: Vec<Name>) -> Result<Reply, String> {
     let below = control.find(&names)?;
     let not_compared = control.tiers.evictable(below, 0).dirty_files;
     let (clean, current) = (CleanFiles::below(control, asker, below, &names), None);
@@ -56,7 +56,7 @@ pub(super) fn begin(control: &Control, asker: &Asker, names: Vec<Name>) -> Resul
 }
 
 impl Running for Verification {
-    fn go_on(&mut self, control: &Control, until: Instant, lines: &mut String) -> Result<Option<String>, String> {
+    fn advance(&mut self, control: &Control, until: Instant, lines: &mut String) -> Result<Option<String>, String> {
         if !self.clean.find(control, "verifying", until, lines)? {
             return Ok(None);
         }
@@ -124,12 +124,12 @@ impl Verification {
                 self.current = file.map(|file| (subject, file));
                 Ok(String::new())
             }
-            done => Ok(self.take(&subject.path(&control.tiers), done)),
+            done => Ok(self.record(&subject.path(&control.tiers), done)),
         }
     }
 
     /// Takes the result of a file; returns its line, if it needs one.
-    fn take(&mut self, path: &str, done: Result<(Verified, Option<Verifying>)>) -> String {
+    fn record(&mut self, path: &str, done: Result<(Verified, Option<Verifying>)>) -> String {
         let read = |file: &Option<Verifying>| file.as_ref().map_or(0, |file| file.progress().0);
         match done {
             Ok((Verified::Same, file)) => {

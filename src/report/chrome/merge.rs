@@ -30,7 +30,7 @@ pub(super) struct MergeInfo {
 }
 
 /// Scans a trace to its end. Errors: why ours cannot be merged into it.
-pub(super) fn look(trace: impl Read) -> Result<MergeInfo, String> {
+pub(super) fn inspect(trace: impl Read) -> Result<MergeInfo, String> {
     let read = Cell::new(0);
     let mut deserializer = serde_json::Deserializer::from_reader(Tame::new(trace, &read));
     let looked = deserializer.deserialize_any(TraceVisitor { read: &read }).and_then(|looked| {
@@ -192,7 +192,7 @@ mod tests {
     use super::*;
 
     fn found(trace: &str) -> Result<MergeInfo, String> {
-        look(trace.as_bytes())
+        inspect(trace.as_bytes())
     }
 
     #[test]
@@ -237,7 +237,7 @@ mod tests {
 
     #[test]
     fn what_would_fill_memory_is_refused() {
-        let endless = |byte: u8, before: &str| look(before.as_bytes().chain(io::repeat(byte))).expect_err("endless");
+        let endless = |byte: u8, before: &str| inspect(before.as_bytes().chain(io::repeat(byte))).expect_err("endless");
         assert!(endless(b'a', "{\"").contains("16 MiB"));
         assert!(endless(b'[', "{\"a\":").contains("512 deep"));
     }

@@ -137,7 +137,7 @@ impl DxtExtent {
                 let (written, read) = (writes.len(), reads.len());
                 out.write_all(&header(id, ranks.of(process.into()), &host, written, read))?;
                 for place in writes.chain(reads) {
-                    out.write_all(&lot.segments[place].told(time.start))?;
+                    out.write_all(&lot.segments[place].encoded(time.start))?;
                 }
             }
         }
@@ -227,7 +227,7 @@ fn header(id: u64, rank: i64, host: &str, writes: usize, reads: usize) -> [u8; H
 
 impl Segment {
     /// The form in a log.
-    fn told(&self, from: Duration) -> [u8; SEGMENT] {
+    fn encoded(&self, from: Duration) -> [u8; SEGMENT] {
         let since = |nanos: u64| seconds(Duration::from_nanos(nanos).saturating_sub(from)).to_bits();
         let (offset, bytes) = (signed(self.offset) as u64, signed(self.bytes) as u64);
         let numbers = [offset, bytes, since(self.began), since(self.began.saturating_add(self.took))];

@@ -60,13 +60,13 @@ impl DarshanJob {
     }
 
     /// Adds facts about the counters, before those about the machine.
-    pub(super) fn tell(&mut self, facts: Vec<(String, String)>) {
+    pub(super) fn add_facts(&mut self, facts: Vec<(String, String)>) {
         // After the version, without which PyDarshan stops.
         self.metadata.splice(1..1, facts);
     }
 
     /// The lines of the metadata that fit.
-    pub(super) fn told(&self) -> Vec<(&str, String)> {
+    pub(super) fn lines(&self) -> Vec<(&str, String)> {
         let mut room = METADATA - 1;
         let mut told = Vec::new();
         for (key, value) in &self.metadata {
@@ -94,7 +94,7 @@ impl DarshanJob {
             0,
         ];
         let mut bytes: Vec<u8> = numbers.into_iter().flat_map(i64::to_le_bytes).collect();
-        for (key, value) in self.told() {
+        for (key, value) in self.lines() {
             bytes.extend_from_slice(format!("{key}={value}\n").as_bytes());
         }
         bytes.resize(NUMBERS + METADATA, 0);
@@ -190,8 +190,8 @@ mod tests {
     #[test]
     fn what_has_no_room_is_left_out_line_by_line() {
         let mut job = DarshanJob::new(&meta(), Duration::ZERO, Duration::ZERO, 1);
-        job.tell(vec![("a".into(), "x".repeat(5000)), ("b".into(), "two\nlines=3".into())]);
-        job.tell((0..50).map(|n| (format!("rank_{n}"), "python".repeat(8))).collect());
+        job.add_facts(vec![("a".into(), "x".repeat(5000)), ("b".into(), "two\nlines=3".into())]);
+        job.add_facts((0..50).map(|n| (format!("rank_{n}"), "python".repeat(8))).collect());
         let (metadata, _) = texts(&job.bytes());
         assert!(metadata.starts_with("lib_ver=3.5.0\nrank_0="), "{metadata}");
         assert!(metadata.ends_with('\n') && metadata.len() < METADATA);

@@ -21,7 +21,7 @@ pub(super) fn head(job: &DarshanJob, log: &DarshanLog, out: &mut dyn Write) -> i
     writeln!(out, "# nprocs: {}", job.processes)?;
     // As readers compute it, who only have doubles.
     writeln!(out, "# run time: {:.4}", job.end.as_secs_f64() - job.start.as_secs_f64())?;
-    for (key, value) in job.told() {
+    for (key, value) in job.lines() {
         writeln!(out, "# metadata: {key} = {value}")?;
     }
     writeln!(out, "\n# log file regions")?;

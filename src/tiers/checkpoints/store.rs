@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use crate::error::{Context, Error, Result};
 use crate::path::escape;
-use crate::stats::safe::Checkpoint;
+use crate::stats::checkpoints::Checkpoint;
 use crate::tiers::checkpoints::index::{CheckpointStatus, Moment, SavedIndex};
 use crate::tiers::disk::layout::{OURS, read_text, replace_text};
 use crate::tiers::model::event::Change;

@@ -40,7 +40,7 @@ impl Tree {
     /// Errors: as `open(2)`; EPERM if it is hidden and this process may not make a mount namespace.
     pub(super) fn open(path: &Path, hidden: bool) -> io::Result<Tree> {
         let root = match hidden {
-            true => Root::Clone(clone_beneath(path)?),
+            true => Root::Clone(clone_hidden(path)?),
             false => Root::Plain(File::open(path)?),
         };
         Ok(Tree { root, path: path.to_path_buf() })
@@ -71,14 +71,14 @@ impl Tree {
     }
 }
 
-fn clone_beneath(path: &Path) -> io::Result<OwnedFd> {
+fn clone_hidden(path: &Path) -> io::Result<OwnedFd> {
     let path = path.to_path_buf();
     // The namespace belongs to the thread, and ends with it.
-    let found = std::thread::Builder::new().name("dlio-beneath".into()).spawn(move || look_beneath(&path))?;
+    let found = std::thread::Builder::new().name("dlio-beneath".into()).spawn(move || open_hidden(&path))?;
     found.join().unwrap_or_else(|_| Err(io::Error::other("looking beneath the mount panicked")))
 }
 
-fn look_beneath(path: &Path) -> io::Result<OwnedFd> {
+fn open_hidden(path: &Path) -> io::Result<OwnedFd> {
     unshare(CloneFlags::CLONE_NEWNS)?;
     // Changes here must not reach the namespace of the other threads.
     mount(None::<&str>, "/", None::<&str>, MsFlags::MS_REC | MsFlags::MS_PRIVATE, None::<&str>)?;

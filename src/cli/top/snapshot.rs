@@ -12,7 +12,7 @@ use crate::stats::status::{Safety, Status};
 
 /// The state of the mount at one moment.
 #[derive(Clone, Debug, Default)]
-pub(in crate::cli) struct Look {
+pub(in crate::cli) struct Snapshot {
     pub(super) stats: Status,
     pub(super) timeline: FlowTimeline,
     /// The requested table.

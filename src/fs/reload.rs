@@ -14,16 +14,16 @@ type Apply = Box<dyn Fn(&Config) -> Result<()> + Send + Sync>;
 
 /// The settings in force.
 #[derive(derive_more::Debug)]
-#[debug("Live({settings:?})")]
-pub struct Live {
+#[debug("LiveSettings({settings:?})")]
+pub struct LiveSettings {
     settings: Mutex<Settings>,
     apply: Apply,
 }
 
-impl Live {
+impl LiveSettings {
     /// `apply` brings a configuration into force at a reload.
     pub fn new(settings: Settings, apply: impl Fn(&Config) -> Result<()> + Send + Sync + 'static) -> Self {
-        Live { settings: Mutex::new(settings), apply: Box::new(apply) }
+        LiveSettings { settings: Mutex::new(settings), apply: Box::new(apply) }
     }
 
     /// The text of `.dlio/config`.

@@ -21,11 +21,11 @@ const THREADS_MAX: usize = 4096;
 
 /// Threads that were looked up lately.
 #[derive(Debug, Default)]
-pub(super) struct Who {
+pub(super) struct Callers {
     threads: DashMap<u32, (Instant, Arc<Process>)>,
 }
 
-impl Who {
+impl Callers {
     /// The process of a thread that has opened a file lately, from memory only.
     pub(super) fn known(&self, thread: u32) -> Option<Arc<Process>> {
         self.threads.get(&thread).filter(|found| found.0.elapsed() < HOLDS).map(|found| Arc::clone(&found.1))
@@ -138,7 +138,7 @@ mod tests {
 
     #[test]
     fn this_test_finds_itself() {
-        let (who, processes) = (Who::default(), Processes::default());
+        let (who, processes) = (Callers::default(), Processes::default());
         let thread = nix::unistd::gettid().as_raw() as u32;
         let process = who.process(&processes, thread);
         assert_eq!(process.identity().pid, std::process::id());
