@@ -168,7 +168,7 @@ fn read_only(mountpoint: &Path, command: &str) -> Error {
 
 /// One command on `.dlio/control`. Dropping it ends the wait.
 #[derive(Debug)]
-pub(super) struct Control {
+pub(super) struct ControlCall {
     file: BufReader<File>,
     path: String,
 }
@@ -202,8 +202,8 @@ pub(super) enum Said {
     Error(String),
 }
 
-impl Control {
-    pub(super) fn ask(mountpoint: &Path, command: &str) -> Result<Control, Error> {
+impl ControlCall {
+    pub(super) fn ask(mountpoint: &Path, command: &str) -> Result<ControlCall, Error> {
         let path = mountpoint.join(".dlio/control");
         let told = path.display().to_string();
         let opened = OpenOptions::new().read(true).write(true).open(&path);
@@ -218,7 +218,7 @@ impl Control {
             Err(e) if matches!(e.raw_os_error().map(Errno::from_raw), Some(Errno::EINVAL | Errno::EPERM)) => {}
             written => written.at("write to", &told)?,
         }
-        Ok(Control { file: BufReader::new(file), path: told })
+        Ok(ControlCall { file: BufReader::new(file), path: told })
     }
 
     /// A whole reply that does not consist of lines.

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use clap::Args;
 use serde_json::json;
 
-use super::client::{self, Control, Said};
+use super::client::{self, ControlCall, Said};
 use super::outcome::{Exit, Failure, Outcome, complain, say, say_json};
 use super::progress::ProgressDisplay;
 
@@ -72,7 +72,7 @@ pub(super) fn run(args: &DrainArgs) -> Outcome {
 
 /// Saved and left files go to standard output, progress to standard error.
 fn drain_until(mountpoint: &Path, time: Duration, as_json: bool) -> Outcome {
-    let mut control = Control::ask(
+    let mut control = ControlCall::ask(
         mountpoint,
         &format!("deadline {}", humantime::format_duration(time).to_string().replace(' ', "")),
     )?;
@@ -177,7 +177,7 @@ pub(super) fn wait_telling(
     mut tell: impl FnMut(&str),
 ) -> Result<Waited, Failure> {
     let begun = Instant::now();
-    let mut control = match Control::ask(&place.mountpoint, &place.sync_command()) {
+    let mut control = match ControlCall::ask(&place.mountpoint, &place.sync_command()) {
         // A read-only mount takes no commands.
         Err(_) if client::is_read_only(&place.mountpoint) => return watch(&place.mountpoint, limit, tell),
         control => control?,

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 use serde_json::json;
 
-use super::client::{self, Control, Said};
+use super::client::{self, ControlCall, Said};
 use super::outcome::{Exit, Failure, Outcome, complain, say, say_json};
 
 /// Delete the fast copies of files that are safe on the slow tier
@@ -84,7 +84,7 @@ fn part_of_a_mount(path: &Path) -> Result<(PathBuf, PathBuf), Failure> {
 
 /// `tell` gets each file that stays, as it is found.
 fn evict(mountpoint: &Path, below: &Path, tell: impl Fn(&str)) -> Result<EvictReport, Failure> {
-    let mut control = Control::ask(mountpoint, &format!("evict {}", client::escaped(below)))?;
+    let mut control = ControlCall::ask(mountpoint, &format!("evict {}", client::escaped(below)))?;
     let (mut exit, mut findings) = (Exit::Done, Vec::new());
     loop {
         match control.listen()? {

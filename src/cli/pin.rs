@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 
-use super::client::{self, Control};
+use super::client::{self, ControlCall};
 use super::outcome::{Exit, Outcome, say};
 use super::stage::answer;
 
@@ -37,7 +37,7 @@ pub(super) struct UnpinArgs {
 pub(super) fn run(args: &PinArgs) -> Outcome {
     if args.list {
         let mountpoint = client::the_mount(args.paths.first().map(PathBuf::as_path))?;
-        let list = Control::ask(&mountpoint, "pins")?.bytes()?;
+        let list = ControlCall::ask(&mountpoint, "pins")?.bytes()?;
         let list = String::from_utf8_lossy(&list).into_owned();
         return if list.is_empty() { Ok(Exit::Done) } else { say(list.trim_end()).map(|()| Exit::Done) };
     }

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 
-use super::client::{self, Control, Said};
+use super::client::{self, ControlCall, Said};
 use super::outcome::{Exit, Failure, Outcome, say};
 
 /// List what is on its way to the slow tier, in the order in which it will be published
@@ -48,7 +48,7 @@ pub(super) fn run(args: &QueueArgs) -> Outcome {
 
 fn front(path: &Path) -> Outcome {
     let (mountpoint, below) = client::mount_of(path)?;
-    let mut control = Control::ask(&mountpoint, &format!("front {}", client::escaped(&below)))?;
+    let mut control = ControlCall::ask(&mountpoint, &format!("front {}", client::escaped(&below)))?;
     loop {
         match control.listen()? {
             Said::Done(text) => return say(text).map(|()| Exit::Done),

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-use super::client::{self, Control, Said};
+use super::client::{self, ControlCall, Said};
 use super::outcome::{Exit, Failure, Outcome, say};
 
 /// Read the configuration file again while mounted
@@ -23,7 +23,7 @@ pub(super) struct ReloadArgs {
 
 pub(super) fn run(args: &ReloadArgs) -> Outcome {
     let mountpoint = client::the_mount(args.mountpoint.as_deref())?;
-    let mut control = Control::ask(&mountpoint, "reload")?;
+    let mut control = ControlCall::ask(&mountpoint, "reload")?;
     loop {
         match control.listen()? {
             Said::Done(text) => return say(text).map(|()| Exit::Done),

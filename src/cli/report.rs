@@ -12,7 +12,7 @@ use clap::Args;
 
 use outlet::FileOutlet;
 
-use super::client::{self, Control};
+use super::client::{self, ControlCall};
 use super::outcome::{Exit, Failure, Outcome};
 use crate::error::{Context, Error};
 use crate::mount;
@@ -111,7 +111,7 @@ fn of_mount(mountpoint: &Path, window: Option<&str>) -> Result<(String, Sources)
             let path = mountpoint.join(".dlio/recording");
             fs::read(&path).at("read", path.display())?
         }
-        Some(name) => Control::ask(mountpoint, &format!("window recording {name}"))?.bytes()?,
+        Some(name) => ControlCall::ask(mountpoint, &format!("window recording {name}"))?.bytes()?,
     };
     if let Some(why) = bytes.strip_prefix(b"error: ") {
         return Err(Failure::new(Exit::Failure, String::from_utf8_lossy(why).trim_end()));

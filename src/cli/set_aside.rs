@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 
-use super::client::{self, Control, Said};
+use super::client::{self, ControlCall, Said};
 use super::outcome::{Exit, Failure, Outcome, complain, say, say_json};
 use crate::json;
 
@@ -43,7 +43,7 @@ pub(super) fn run(args: &SetAsideArgs) -> Outcome {
         (false, true) => "without-copy ",
         (false, false) => "",
     };
-    let mut control = Control::ask(&mountpoint, &format!("set-aside {how}{}", client::escaped(&below)))?;
+    let mut control = ControlCall::ask(&mountpoint, &format!("set-aside {how}{}", client::escaped(&below)))?;
     let mut lines = Vec::new();
     let said = loop {
         match control.listen()? {

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 use indicatif::{ProgressBar, ProgressStyle};
 
-use super::client::{self, Control, Said};
+use super::client::{self, ControlCall, Said};
 use super::outcome::{Exit, Failure, Outcome, complain, say};
 use crate::error::{Context, Error};
 use crate::path::escape;
@@ -187,7 +187,7 @@ fn start(mountpoint: &Path, wanted: impl Iterator<Item = String>, wait: bool) ->
 
 /// The reply of a command that ends at once.
 pub(super) fn answer(mountpoint: &Path, command: &str) -> Result<String, Failure> {
-    match Control::ask(mountpoint, command)?.listen()? {
+    match ControlCall::ask(mountpoint, command)?.listen()? {
         Said::Done(text) => Ok(text),
         Said::Error(why) => Err(Failure::new(Exit::Failure, why)),
         Said::Waiting(line) => Err(Failure::new(Exit::Failure, format!("unexpected answer: {line}"))),
@@ -201,7 +201,7 @@ fn watch(mountpoint: &Path, job: u64) -> Outcome {
             ProgressStyle::with_template("{bar:30} {wide_msg}").unwrap_or_else(|_| ProgressStyle::default_bar());
         ProgressBar::new(1).with_style(style)
     });
-    let mut control = Control::ask(mountpoint, &format!("staging watch {job}"))?;
+    let mut control = ControlCall::ask(mountpoint, &format!("staging watch {job}"))?;
     let result = loop {
         match control.listen()? {
             Said::Done(text) => break text,

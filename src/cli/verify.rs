@@ -6,7 +6,7 @@ use clap::Args;
 use indicatif::ProgressBar;
 use serde_json::json;
 
-use super::client::{self, Control, Said};
+use super::client::{self, ControlCall, Said};
 use super::outcome::{Exit, Failure, Outcome, complain, say, say_json};
 
 /// Compare the two copies of files that are on both tiers, byte by byte
@@ -41,7 +41,7 @@ pub(super) fn run(args: &VerifyArgs) -> Outcome {
 type Found = Vec<(String, String)>;
 
 fn verify(mountpoint: &Path, below: &Path) -> Result<(Exit, Found, String), Failure> {
-    let mut control = Control::ask(mountpoint, &format!("verify {}", client::escaped(below)))?;
+    let mut control = ControlCall::ask(mountpoint, &format!("verify {}", client::escaped(below)))?;
     let (mut worst, mut found) = (Exit::Done, Vec::new());
     // Hidden by itself where there is no terminal.
     let progress = ProgressBar::new_spinner();

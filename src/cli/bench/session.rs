@@ -10,7 +10,7 @@ use bytesize::ByteSize;
 use nix::sys::statvfs::statvfs;
 use procfs::{Current as _, Meminfo};
 
-use super::super::client::{self, Control, Said};
+use super::super::client::{self, ControlCall, Said};
 use super::super::outcome::{Exit, Failure};
 use super::super::progress::Steps;
 use super::super::sandbox::{Mount, Sandbox};
@@ -263,7 +263,7 @@ impl Place {
 
 /// Gives a mount a command and waits for it. Returns the last line of the reply.
 pub(super) fn command(mount: &Mount, command: &str, stop: &StopFlag) -> Result<String, Failure> {
-    let mut control = Control::ask(&mount.mountpoint, command)?;
+    let mut control = ControlCall::ask(&mount.mountpoint, command)?;
     loop {
         stop.check()?;
         match control.listen()? {
