@@ -204,10 +204,16 @@ impl DlioFs {
             }
         }
         let known = known(&self.core, payload);
-        self.go_on_elsewhere(req, (ObservedCall { tier: Tier::Slow, ..seen }, known), payload.to_owned(), reply, run);
+        self.continue_elsewhere(
+            req,
+            (ObservedCall { tier: Tier::Slow, ..seen }, known),
+            payload.to_owned(),
+            reply,
+            run,
+        );
     }
 
-    fn go_on_elsewhere<R, B, O, F>(
+    fn continue_elsewhere<R, B, O, F>(
         &self,
         req: &Request,
         (seen, known): (ObservedCall, Option<Result<R::Value>>),

@@ -3,8 +3,8 @@
 //! It knows neither the file system nor the tiers: both push plain numbers into it, and it renders a plain
 //! [`status::Status`] that its caller fills. Every table has a limit, and what exceeds it is counted.
 //!
-//! A file's counters are in its [`FileCounters`], which open handles hold, so that a read or write touches no table. The latest
-//! few thousand files without an open handle keep their own; those of the others are merged, packed, into the
+//! A file's counters are in its [`FileCounters`], which open handles hold, so that a read or write touches no table. The
+//! latest few thousand files without an open handle keep their own; those of the others are merged, packed, into the
 //! [`Catalog`]. Locks, in the order in which they are taken, each for a few instructions: the table of files, a
 //! handle's cursor, a file's piece, a part of the catalog.
 

@@ -1,8 +1,8 @@
-//! What a mount says about itself: the one form of its figures. The engine fills what it knows, the file system the rest;
-//! `.dlio/stats.json` is it, commands read that back, and the text and the metrics are made from it. Pure.
+//! A mount's status: the one form of its figures. The engine fills what it knows, the file system the rest. It is written
+//! to `.dlio/stats.json`, from which the commands read it back, and the text and the metrics are made from it. Pure.
 //!
-//! A key that is added to a struct with `#[serde(default)]` may be absent where commands read: the daemon may be older. So
-//! a struct that is added to [`Status`] needs that attribute there.
+//! The daemon may be older than the command that reads. So keys may be absent from all structs with `#[serde(default)]`,
+//! and a key that is added to [`Status`] or [`Safety`] needs that attribute at its field.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

@@ -196,6 +196,16 @@ pub(super) mod tests {
     }
 
     #[test]
+    fn an_older_daemon_may_lack_a_figure_but_not_say_nothing_of_safety() {
+        let mut document = serde_json::to_value(Status::default()).expect("a form");
+        let pipeline = document["pipeline"].as_object_mut().expect("an object");
+        assert!(pipeline.remove("staged_files").is_some());
+        assert_eq!(parse(&document.to_string()), Ok(Status::default()));
+        let safety = document["safety"].as_object_mut().expect("an object");
+        assert!(safety.remove("safe").is_some() && parse::<Status>(&document.to_string()).is_err());
+    }
+
+    #[test]
     fn what_is_cut_off_or_of_another_form_is_an_error() {
         for text in ["", "{", "[]", "null", "{\"span\":0.1}", "{\"safety\":{\"safe\":\"maybe\"}}"] {
             assert!(parse::<Status>(text).is_err() && FlowTimeline::parse(text).is_err(), "{text}");

@@ -4,9 +4,9 @@
 //! result, `ok: ...` or `error: ...`, and end of file. Closing the descriptor ends the waiting. File positions mean
 //! nothing here.
 //!
-//! Each command is a variant of [`ControlCommand`] and a function that [`start`] calls, in the file of its kind. A command
-//! that takes longer than a read may wait leaves a [`Running`](super::reply::Running) behind, which continues on each
-//! read.
+//! Each command is a variant of [`ControlCommand`] and a function that [`start`] calls, in the file of its kind. A
+//! command that takes longer than a read may wait leaves a [`Running`](super::reply::Running) behind, which continues
+//! on each read.
 
 use super::asker::Asker;
 use super::command::{ControlCommand, LINE_MAX};
