@@ -304,7 +304,7 @@ impl DlioFs {
 /// Describes a call for people.
 fn about(core: &Core, seen: &ObservedCall) -> String {
     let path = seen.on.ino().and_then(|ino| core.path_of(ino)).unwrap_or_default();
-    let who = caller::shown(seen.thread).unwrap_or_else(|| "a process that is not seen from here".to_owned());
+    let who = caller::shown(seen.thread).unwrap_or_else(|| "a process that is invisible from here".to_owned());
     format!("{} of {path} by {who}", seen.what.op.name())
 }
 

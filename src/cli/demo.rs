@@ -64,7 +64,7 @@ fn show(sandbox: &Sandbox, parent: &Path) -> Result<(), Failure> {
     drop(progress);
     say(format_args!("   done in {:.1} s\n", begun.elapsed().as_secs_f64()))?;
 
-    say("3. What the mount says of itself: cat mnt/.dlio/stats")?;
+    say("3. The mount's own statistics: cat mnt/.dlio/stats")?;
     let stats = client::read(&mount.mountpoint, "stats")?;
     // The table of operations is too long for a screen.
     let shown = stats.lines().filter(|line| !line.is_empty()).take_while(|line| !line.starts_with("operation"));

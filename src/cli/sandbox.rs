@@ -81,7 +81,7 @@ pub(super) fn run<T: Send + 'static>(
             Err(failure)
         }
         Ok(CleanupReason::Interrupted) | Err(_) => {
-            complain("interrupted; clearing away");
+            complain("interrupted; cleaning up");
             sandbox.stop.set();
             wait_for_work(&end);
             sandbox.clear()?;

@@ -52,8 +52,8 @@ pub(super) fn examine(role: Role, path: &Path) -> Vec<DoctorFinding> {
 
 fn probe(role: Role, path: &Path) -> Vec<DoctorFinding> {
     if is_on_a_mount_of_ours(path) {
-        let found = format!("{} is on a dlio-fs mount, which would be tried in place of the tier", path.display());
-        let remedy = "leave that mount first if it is over the slow tier itself (dlio-fs umount), else name another";
+        let found = format!("{} is on a dlio-fs mount, which would be checked instead of the tier", path.display());
+        let remedy = "if that mount is over the slow tier itself, unmount it first (dlio-fs umount); else name another directory";
         return vec![DoctorFinding::fail(role.about("directory"), found, remedy)];
     }
     if role == Role::Slow && statvfs(path).is_ok_and(|stat| stat.flags().contains(FsFlags::ST_RDONLY)) {
@@ -92,7 +92,7 @@ fn owner(role: Role, path: &Path) -> DoctorFinding {
     match mount::check_trust(tier, path, path) {
         Ok(()) => DoctorFinding::ok(about, "nobody else may change what is kept there"),
         Err(Error::Refused { what, remedy }) => DoctorFinding::fail(about, what, remedy),
-        Err(e) => DoctorFinding::fail(about, e.to_string(), "see whether its server or device is up"),
+        Err(e) => DoctorFinding::fail(about, e.to_string(), "check whether its server or device is up"),
     }
 }
 
@@ -185,7 +185,7 @@ fn abilities(trial: &TempDir) -> Vec<DoctorFinding> {
     };
     let lacking = Abilities::find_out(&dir, &OsClock, PATIENCE / 2, None).lacking();
     if lacking.is_empty() {
-        return vec![DoctorFinding::ok(about, "it keeps everything that files have here")];
+        return vec![DoctorFinding::ok(about, "it keeps all attributes of files")];
     }
     lacking.iter().map(|Lack { what, then }| DoctorFinding::warn(about.clone(), format!("no {what}"), *then)).collect()
 }

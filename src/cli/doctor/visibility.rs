@@ -79,7 +79,7 @@ const STEPS: [ProbeStep; 11] = [
     ProbeStep { what: "2 writes of 1 MiB", op: Op::Write, exactly: true, run: |path| writes(path, 2, MIB) },
     ProbeStep { what: "2 fsyncs", op: Op::Fsync, exactly: true, run: fsyncs },
     ProbeStep { what: "5 stats of one file", op: Op::Getattr, exactly: false, run: stats },
-    ProbeStep { what: "3 look-ups of missing names", op: Op::Lookup, exactly: false, run: absent },
+    ProbeStep { what: "3 lookups of missing names", op: Op::Lookup, exactly: false, run: absent },
 ];
 
 fn opens(path: &Path) -> io::Result<Calls> {

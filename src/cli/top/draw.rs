@@ -387,9 +387,9 @@ impl Page<'_> {
 /// Why a table has no rows.
 fn nothing(state: &State) -> &'static str {
     match state.view {
-        _ if !state.filter.is_empty() => "no row has that; Esc shows all",
+        _ if !state.filter.is_empty() => "no row contains this text; Esc shows all",
         TopView::Queue => "nothing is pending",
-        _ if state.change.is_none() => "rates come with the second look",
+        _ if state.change.is_none() => "rates appear after the second interval",
         _ => "nothing yet",
     }
 }

@@ -67,7 +67,7 @@ pub(super) fn more(control: &Control, number: u64, wanted: Vec<StageTarget>) -> 
             Ok(joined(&names))
         }
         StageTarget::Pattern(_) | StageTarget::Promise(_) => {
-            Err("a job takes more paths, no patterns; begin another one with stage glob:".to_owned())
+            Err("a job takes more paths, but no patterns; start another job with stage glob:".to_owned())
         }
     });
     let paths: Vec<_> = paths.collect::<Result<_, _>>()?;
