@@ -26,7 +26,7 @@ const EXACT: FopenFlags = FopenFlags::FOPEN_DIRECT_IO.union(FopenFlags::FOPEN_PA
 const ALWAYS: [&str; 5] = [
     "accesses through mmap: they come as reads and writes of pages",
     "sync and syncfs: they never reach a FUSE file system; fsync does",
-    "positions; lookups and attributes that the kernel's cache answers",
+    "positions; lookups and attributes the kernel's cache answers",
     "closes of files that are only read; their release is seen",
     "calls larger than fs.fuse.max_pages_limit: they arrive split",
 ];

@@ -9,6 +9,7 @@ use std::fs;
 use std::os::unix::process::ExitStatusExt;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use dlio_fs::error::Errno;
 use nix::sys::resource::{Resource, setrlimit};
 use nix::sys::signal::Signal;
 use parking_lot::Mutex;
@@ -65,20 +66,20 @@ pub(crate) fn play_steps(machine: &mut Machine, player: &mut Player, steps: impl
 fn one(machine: &mut Machine, player: &mut Player, op: &Op) -> Check<Option<()>> {
     match player.play(machine, op) {
         Ok(()) => Ok(Some(())),
-        Err(Failed::Errno(errno)) if is_dead(errno) => Ok(None),
-        Err(why) => Err(format!("{op:?}: {why:?}")),
+        Err(Failed::Errno(errno)) if is_dead(errno) || (errno == Errno::EIO && machine.is_ending()) => Ok(None),
+        Err(why) => Err(format!("{op:?}: {why:?}\n{}", machine.log())),
     }
 }
 
-fn unless_dead<T>(done: Result<T, dlio_fs::error::Errno>, what: &str) -> Check<Option<T>> {
+fn unless_dead<T>(done: Result<T, Errno>, what: &str) -> Check<Option<T>> {
     match done {
         Err(errno) if is_dead(errno) => Ok(None),
         done => done.map(Some).map_err(|errno| format!("{what}: {errno}")),
     }
 }
 
-fn is_dead(errno: dlio_fs::error::Errno) -> bool {
-    use dlio_fs::error::Errno;
+/// A call that was under way when the daemon stopped may get EIO as well, which says so only beside the daemon's end.
+fn is_dead(errno: Errno) -> bool {
     matches!(errno, Errno::ENOTCONN | Errno::ECONNABORTED)
 }
 

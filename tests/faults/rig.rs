@@ -197,6 +197,20 @@ impl Machine {
         answers
     }
 
+    /// Whether the daemon ends within a moment; it need not have been told to.
+    pub(crate) fn is_ending(&mut self) -> bool {
+        const MOMENT: Duration = Duration::from_secs(1);
+        let began = Instant::now();
+        let daemon = self.daemon.as_mut().expect("started before it ends");
+        while began.elapsed() < MOMENT {
+            if daemon.try_wait().unwrap().is_some() {
+                return true;
+            }
+            thread::sleep(Duration::from_millis(2));
+        }
+        false
+    }
+
     /// Waits for the daemon to end by itself.
     pub(crate) fn ended(&mut self) -> ExitStatus {
         self.open = None;

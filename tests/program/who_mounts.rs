@@ -207,7 +207,7 @@ fn a_slow_tree_on_a_read_only_file_system_is_served_read_only() {
     refused(
         remount.arg("mount").arg(rig.point()).args(["-o", "remount,rw"]),
         1,
-        &["stays read-only", "mount it again"],
+        &["stays read-only", "unmount, and mount again"],
     );
     rig.umount_safely();
     assert!(!slow.0.join(".dlio-fs").exists());

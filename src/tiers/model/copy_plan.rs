@@ -3,7 +3,8 @@
 //! The search goes through the queue once: a version that it finds needed is remembered until it has a copy or is not
 //! needed any more, and no event is looked at again. What it passed as superfluous may become needed later: the version
 //! that was to stand in for it is overwritten, or pressure ends. Then the front of the queue lacks a copy that the
-//! search does not know, sooner or later, and the search begins anew there.
+//! search does not know, sooner or later, and the search begins anew there. It does so, too, when a copy that was made
+//! is gone: a group of steps under way may need it, in the middle of the queue.
 
 use crate::tiers::model::publish_plan::{GROUP_MAX, Walk, batch_at, missing_at_front, missing_in};
 use crate::tiers::model::queue::{CopyCursor, QueuedVersion};

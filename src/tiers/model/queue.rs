@@ -115,6 +115,11 @@ impl EventQueue {
         self.last_removals.get(&ino).copied()
     }
 
+    /// A copy is gone: the search for what to copy begins at the front again.
+    pub(crate) fn search_copies_anew(&mut self) {
+        (self.copied.looked_at, self.copied.found) = Default::default();
+    }
+
     /// Adds an event behind all others or, at a start, in its place among them.
     pub(super) fn push(&mut self, event: Event) {
         let lsn = event.lsn;

@@ -57,8 +57,7 @@ impl Tiers {
                 if self.renew(group, &copied)? {
                     return Ok(Some(Mended::Again));
                 }
-                forget_copy(&content);
-                self.wake();
+                self.copy_again(&content);
                 Ok(Some(Mended::Soon))
             }
             Some(_) => Ok(None),
@@ -70,6 +69,16 @@ impl Tiers {
             // Written over since: its bytes are gone. The newer version will be published in its own turn.
             None => Ok(Some(Mended::Never(Met::Lost))),
         }
+    }
+
+    /// The version's copy is gone: has it copied again, if that is possible.
+    pub(crate) fn copy_again(&self, content: &Content) {
+        match content.object().needs_slow() {
+            true => content.lose(),
+            false => *content.copy.lock() = None,
+        }
+        self.state.lock().queue.search_copies_anew();
+        self.wake();
     }
 
     /// The next step has nothing to place: someone else has removed it from `tmp`.
@@ -100,7 +109,7 @@ impl Tiers {
         let label = || String::from_utf8_lossy(&path).into_owned();
         if !group.is_inside_batch() {
             if let Some((_, content)) = group.next_content() {
-                forget_copy(&content);
+                self.copy_again(&content);
             }
             self.forget_vanished(&group.planned[..group.met.len()])?;
             self.cut(group);
@@ -122,8 +131,7 @@ impl Tiers {
                 )),
             },
             Some((_, content)) => {
-                forget_copy(&content);
-                self.wake();
+                self.copy_again(&content);
                 Ok(Mended::Soon)
             }
             None => match self.spec_of(&tmp) {
@@ -262,7 +270,7 @@ impl Tiers {
             Step::Place { tmp, .. } => Some(base_of(tmp).to_vec()),
             _ => None,
         }));
-        copies.iter().filter(|(tmp, _)| !kept.contains(tmp)).for_each(|(_, content)| forget_copy(content));
+        copies.iter().filter(|(tmp, _)| !kept.contains(tmp)).for_each(|(_, content)| self.copy_again(content));
         self.wake();
         Ok(())
     }
@@ -371,14 +379,6 @@ pub(crate) fn base_of(tmp: &[u8]) -> &[u8] {
     let name = bare(tmp);
     let end = name.iter().position(|byte| *byte == b'.').map_or(tmp.len(), |dot| tmp.len() - name.len() + dot);
     &tmp[..end]
-}
-
-/// Has it copied again, if that is possible.
-fn forget_copy(content: &Content) {
-    match content.object().needs_slow() {
-        true => content.lose(),
-        false => *content.copy.lock() = None,
-    }
 }
 
 pub(crate) fn vanishes(step: &Step) -> Error {

@@ -119,8 +119,7 @@ impl Tiers {
                             self.slow.object(content.object().tail()).at("open the slow copy of", label())?
                         }
                         None => {
-                            *content.copy.lock() = None;
-                            self.wake();
+                            self.copy_again(content);
                             return Ok(None);
                         }
                     };
