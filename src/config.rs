@@ -7,6 +7,7 @@ mod listen;
 mod rules;
 mod settings;
 mod size;
+mod streams;
 mod values;
 
 pub use hours::{Closed, Hours};
@@ -14,4 +15,5 @@ pub use io_path::IoPath;
 pub use listen::Listen;
 pub use rules::{Durable, FullSlow, OnTerm, PathRule, Pattern, Rules, Verify};
 pub use settings::{Origin, Reloaded, SettingSources, Settings};
+pub use streams::{DrainStreams, STREAMS_MAX};
 pub use values::{Config, KEYS, ReloadEffect, is_job};

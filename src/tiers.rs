@@ -64,7 +64,7 @@ use objects::file::FileState;
 use ops::SharedByCalls;
 use pins::Pins;
 use staging::jobs::StagingJobs;
-use writeback::Publisher;
+use writeback::Writeback;
 
 pub use capacity::evict::{Evictable, Evicted};
 pub use objects::abilities::{Abilities, Lack};
@@ -297,6 +297,6 @@ pub struct Tiers {
     reads: Reads,
     pins: Pins,
     calls: SharedByCalls,
-    publisher: Publisher,
+    writeback: Writeback,
     staging: StagingJobs,
 }

@@ -18,6 +18,7 @@ use super::io_path::IoPath;
 use super::listen::Listen;
 use super::rules::{FullSlow, OnTerm, PathRule, Pattern, Rules, Verify};
 use super::size;
+use super::streams::DrainStreams;
 use crate::error::{Error, Result};
 
 /// When a key that was changed in the file takes effect.
@@ -84,6 +85,8 @@ config! {
     /// The most bytes per second that the drain copies; without it, as fast as the slow tier takes them.
     #[serde(with = "optional_size")]
     drain_bandwidth: Option<u64> = None, AtOnce;
+    /// How many files the drain copies at the same time.
+    drain_streams: DrainStreams = DrainStreams::Auto, AtOnce;
     /// Daily windows in which the drain runs, unless somebody waits for it or room is short.
     drain_hours: Hours = Hours::default(), AtOnce;
     /// Which changes wait when the slow tier is full.

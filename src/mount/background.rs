@@ -11,6 +11,7 @@ use tokio::runtime::Runtime;
 use tokio::sync::Notify;
 use tracing::{error, info, warn};
 
+use crate::config::STREAMS_MAX;
 use crate::error::{Context, Result};
 use crate::fs::silent_after;
 use crate::tiers::{Progress, Tiers};
@@ -29,44 +30,54 @@ const BACKOFF_MOST: Duration = Duration::from_secs(60);
 #[derive(Clone, Copy)]
 struct Work {
     name: &'static str,
-    step: fn(&Tiers) -> Result<Progress>,
+    /// Takes the number of the stream, from 0.
+    step: fn(&Tiers, u32) -> Result<Progress>,
     /// It fails when the slow tier does; the others touch the fast tier only.
     needs_slow: bool,
     /// Whether new work wakes it; work that only passing time creates is left to the timer.
     woken: bool,
-    /// Whether several may run side by side.
-    side_by_side: bool,
+    /// How many loops run it at the same time, given whether the slow tier is a rotating disk.
+    streams: fn(bool) -> u32,
 }
 
 const WORKS: [Work; 7] = [
-    Work { name: "seal", step: Tiers::seal_step, needs_slow: false, woken: true, side_by_side: false },
-    Work { name: "drain", step: Tiers::drain_step, needs_slow: true, woken: true, side_by_side: false },
-    Work { name: "publish", step: Tiers::publish_step, needs_slow: true, woken: true, side_by_side: false },
-    Work { name: "evict", step: Tiers::evict_step, needs_slow: true, woken: false, side_by_side: false },
-    Work { name: "stage", step: Tiers::stage_step, needs_slow: true, woken: false, side_by_side: true },
-    Work { name: "recheck", step: Tiers::recheck_step, needs_slow: true, woken: false, side_by_side: false },
-    Work { name: "tick", step: Tiers::tick, needs_slow: false, woken: false, side_by_side: false },
+    Work { name: "seal", step: |t, _| t.seal_step(), needs_slow: false, woken: true, streams: |_| 1 },
+    Work { name: "drain", step: Tiers::drain_stream_step, needs_slow: true, woken: true, streams: |_| STREAMS_MAX },
+    Work { name: "publish", step: |t, _| t.publish_step(), needs_slow: true, woken: true, streams: |_| 1 },
+    Work { name: "evict", step: |t, _| t.evict_step(), needs_slow: true, woken: false, streams: |_| 1 },
+    Work { name: "stage", step: |t, _| t.stage_step(), needs_slow: true, woken: false, streams: staging_streams },
+    Work { name: "recheck", step: |t, _| t.recheck_step(), needs_slow: true, woken: false, streams: |_| 1 },
+    Work { name: "tick", step: |t, _| t.tick(), needs_slow: false, woken: false, streams: |_| 1 },
 ];
+
+/// How many copies are staged side by side: from a rotating disk only one, where parallel reads slow each other down.
+fn staging_streams(slow_rotates: bool) -> u32 {
+    if slow_rotates { 1 } else { 4 }
+}
 
 /// Makes the runtime of the background. Shut down with a timeout: a step may hang.
 pub(super) fn runtime() -> Result<Runtime> {
     let mut builder = tokio::runtime::Builder::new_multi_thread();
     // Two threads carry timers and signals; the steps have threads of their own.
-    let built = builder.worker_threads(2).max_blocking_threads(4 * WORKS.len()).thread_name("dlio-work").enable_all();
+    let built = builder
+        .worker_threads(2)
+        .max_blocking_threads(2 * (STREAMS_MAX as usize + 2 * WORKS.len()))
+        .thread_name("dlio-work")
+        .enable_all();
     built.build().at("start", "background threads")
 }
 
-/// How many copies are staged side by side; only one from a rotating disk, where parallel reads slow each other down.
-const FEW: usize = 4;
-
 /// Starts all loops. They end with the runtime.
 pub(super) fn start(runtime: &Runtime, tiers: &Arc<Tiers>, slow_wait: Duration) {
-    let streams = if tiers.slow_rotates() { 1 } else { FEW };
+    let rotates = tiers.slow_rotates();
     let mut wakes: Vec<Arc<Notify>> = Vec::new();
     for work in WORKS {
-        for _ in 0..if work.side_by_side { streams } else { 1 } {
+        for stream in 0..(work.streams)(rotates) {
+            // Each has its own failures.
+            let name = if stream == 0 { work.name } else { format!("{} {}", work.name, stream + 1).leak() };
+            let work = Work { name, ..work };
             let wake = Arc::new(Notify::new());
-            runtime.spawn(run(work, Arc::clone(tiers), Arc::clone(&wake), silent_after(slow_wait)));
+            runtime.spawn(run((work, stream), Arc::clone(tiers), Arc::clone(&wake), silent_after(slow_wait)));
             if work.woken {
                 wakes.push(wake);
             }
@@ -76,10 +87,10 @@ pub(super) fn start(runtime: &Runtime, tiers: &Arc<Tiers>, slow_wait: Duration) 
     tiers.on_work(Box::new(move || wakes.iter().for_each(|wake| wake.notify_one())));
 }
 
-async fn run(work: Work, tiers: Arc<Tiers>, wake: Arc<Notify>, silent_after: Duration) {
+async fn run((work, stream): (Work, u32), tiers: Arc<Tiers>, wake: Arc<Notify>, silent_after: Duration) {
     let mut health = Health::new(work);
     loop {
-        let Some(done) = step(work, &tiers, silent_after).await else { return };
+        let Some(done) = step((work, stream), &tiers, silent_after).await else { return };
         tiers.report(work.name, done.as_ref().err());
         match next(done, &mut health) {
             Next::Again => {}
@@ -97,10 +108,10 @@ async fn run(work: Work, tiers: Arc<Tiers>, wake: Arc<Notify>, silent_after: Dur
 
 /// Runs one step after another on this thread while there is work, but not for long: a hop to another thread costs more
 /// than a small step.
-fn steps(work: Work, tiers: &Tiers) -> Result<Progress> {
+fn steps((work, stream): (Work, u32), tiers: &Tiers) -> Result<Progress> {
     let began = Instant::now();
     loop {
-        match (work.step)(tiers)? {
+        match (work.step)(tiers, stream)? {
             Progress::Did if began.elapsed() < BREATH => {}
             done => return Ok(done),
         }
@@ -109,9 +120,9 @@ fn steps(work: Work, tiers: &Tiers) -> Result<Progress> {
 
 /// Runs some steps. While they wait for the slow tier and no byte arrives there, the tier is silent. `None`: the task
 /// was cancelled, which only happens when the runtime shuts down; a panic aborts the process.
-async fn step(work: Work, tiers: &Arc<Tiers>, silent_after: Duration) -> Option<Result<Progress>> {
+async fn step((work, stream): (Work, u32), tiers: &Arc<Tiers>, silent_after: Duration) -> Option<Result<Progress>> {
     let on_thread = Arc::clone(tiers);
-    let mut done = tokio::task::spawn_blocking(move || steps(work, &on_thread));
+    let mut done = tokio::task::spawn_blocking(move || steps((work, stream), &on_thread));
     let mut seen = tiers.copied_bytes();
     loop {
         tokio::select! {
@@ -198,7 +209,7 @@ mod tests {
     use crate::error::{Errno, Error};
 
     const SLOW: Work =
-        Work { name: "test", step: |_| Ok(Progress::Idle), needs_slow: true, woken: true, side_by_side: false };
+        Work { name: "test", step: |_, _| Ok(Progress::Idle), needs_slow: true, woken: true, streams: |_| 1 };
 
     #[test]
     fn backoff_goes_from_one_second_to_sixty() {

@@ -114,6 +114,8 @@ pub struct Pipeline {
     pub drained_files: u64,
     pub drained_bytes: u64,
     pub drain_bytes_per_s: u64,
+    /// How many files are copied at the same time.
+    pub drain_streams: u32,
     /// Bytes that are not on the slow tier's disk yet: for a file being copied, those that have not arrived.
     pub bytes_to_copy: u64,
     pub evictions: u64,

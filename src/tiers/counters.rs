@@ -60,6 +60,11 @@ impl Counters {
         self.drained_files.fetch_add(1, Ordering::Relaxed);
     }
 
+    /// A number that rises while bytes are written to the slow tier.
+    pub(crate) fn copied_bytes(&self) -> u64 {
+        self.drained_bytes.load(Ordering::Relaxed) + self.notes.written()
+    }
+
     /// The drain has something to copy.
     pub(crate) fn drain_goes_on(&self, now: Duration) {
         self.speed.lock().0.begin(now);

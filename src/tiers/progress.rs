@@ -110,6 +110,10 @@ impl Notes {
         std::mem::take(&mut way.unsynced)
     }
 
+    pub(crate) fn is_copying(&self) -> bool {
+        !self.copying.lock().is_empty()
+    }
+
     /// Written bytes of the versions that are being copied.
     pub(crate) fn written(&self) -> u64 {
         self.copying.lock().values().map(|way| way.written).sum()

@@ -29,7 +29,7 @@ impl Tiers {
 
     /// A counter that rises while bytes are written to the slow tier.
     pub fn copied_bytes(&self) -> u64 {
-        self.counters.drained_bytes.load(Ordering::Relaxed) + self.counters.notes.written()
+        self.counters.copied_bytes()
     }
 
     /// The part of [`Tiers::copied_bytes`] that is known to be on the slow tier's disk.
@@ -95,6 +95,7 @@ impl Tiers {
                 drained_files: count(&c.drained_files),
                 drained_bytes: count(&c.drained_bytes),
                 drain_bytes_per_s: c.rate(now).unwrap_or(0.0) as u64,
+                drain_streams: self.drain_streams(),
                 bytes_to_copy: pending.to_copy,
                 evictions: count(&c.evictions),
                 copies,
@@ -147,7 +148,7 @@ impl Tiers {
 
     /// Whether the slow tree is in the middle of changes that are published as one. Waits for the step in progress.
     pub fn is_inside_batch(&self) -> bool {
-        self.publisher.is_inside_batch() || self.state.lock().is_inside_batch()
+        self.writeback.is_inside_batch() || self.state.lock().is_inside_batch()
     }
 
     /// The event that an `fsync` of `ino` waits for on the slow tier, beyond D1: if a rule asks for it, the newest

@@ -10,19 +10,24 @@ pub(crate) mod priority;
 pub(crate) mod publish;
 pub(crate) mod set_aside;
 pub(crate) mod step;
+pub(crate) mod streams;
 
 use crate::tiers::disk::sync::{Mutex, Rank};
 use group::Unfinished;
+use streams::StreamCount;
 
-/// The one that publishes.
-pub(super) struct Publisher {
+/// What copying and publishing keep between two steps.
+pub(super) struct Writeback {
+    streams: Mutex<StreamCount>,
     /// Held by the thread that publishes; contains a group that an error interrupted.
     unfinished: Mutex<Option<Unfinished>>,
 }
 
-impl Publisher {
-    pub(super) fn new() -> Self {
-        Publisher { unfinished: Mutex::new(Rank::Publishing, None) }
+impl Writeback {
+    /// `slow_rotates`: the slow tier is one rotating disk.
+    pub(super) fn new(slow_rotates: bool) -> Self {
+        let streams = StreamCount::starting_with(if slow_rotates { 1 } else { 2 });
+        Writeback { streams: Mutex::new(Rank::Leaf, streams), unfinished: Mutex::new(Rank::Publishing, None) }
     }
 
     /// Whether an interrupted group is in the middle of a batch. Waits for the step in progress.

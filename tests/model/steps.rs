@@ -5,10 +5,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
+use dlio_fs::config::DrainStreams;
 use dlio_fs::error::Errno;
 use dlio_fs::tiers::disk::sync::{Rank, held};
 use dlio_fs::tiers::disk::{Access, Dir, Kind, MetadataOrder, NewAttr, RenameMode};
-use dlio_fs::tiers::{self, Cx, Evicted, OpenMode, Progress, ROOT, SetAttr, SlowTree, Tiers};
+use dlio_fs::tiers::{self, Cx, Evicted, OpenMode, Options, Progress, ROOT, SetAttr, SlowTree, Tiers};
 use rand::SeedableRng;
 use rand::rngs::Xoshiro256PlusPlus;
 
@@ -104,6 +105,27 @@ fn group(engine: &Tiers) {
     engine.mkdir(&cx, ROOT, &name("dir"), 0o755, 0).unwrap();
     engine.sync_fast().unwrap();
     while engine.drain_step().unwrap() == Progress::Did {}
+}
+
+#[test]
+fn several_streams_copy_each_version_once() {
+    const STREAMS: u32 = 4;
+    const FILES: u64 = 300;
+    let machine = Machine::with(KNOWN);
+    let engine = machine.open("boot");
+    engine.set_options(Options::for_tests().with(|options| options.drain_streams = DrainStreams::Exactly(STREAMS)));
+    (0..FILES).for_each(|n| put(&engine, &format!("f{n}"), &[n as u8; 100]));
+    engine.sync_fast().unwrap();
+    assert_eq!(engine.drain_stream_step(STREAMS).unwrap(), Progress::Idle, "not allowed");
+    std::thread::scope(|scope| {
+        for stream in 0..STREAMS {
+            let engine = &engine;
+            scope.spawn(move || while engine.drain_stream_step(stream).unwrap() == Progress::Did {});
+        }
+    });
+    all_down(&engine);
+    assert_eq!(engine.status().pipeline.drained_files, FILES);
+    (0..FILES).for_each(|n| assert_eq!(read(&engine, &format!("f{n}")), [n as u8; 100]));
 }
 
 fn publish(engine: &Tiers) {

@@ -52,7 +52,7 @@ use crate::tiers::recovery::replay::{each_of, object_of};
 use crate::tiers::recovery::state::{Half, Looked, Recovery, carried};
 use crate::tiers::sorted_set::SortedSet;
 use crate::tiers::staging::jobs::StagingJobs;
-use crate::tiers::writeback::Publisher;
+use crate::tiers::writeback::Writeback;
 use crate::tiers::writeback::step::{Met, SyncSet, step_path};
 use crate::tiers::{Ino, Lsn, Options, Tiers};
 
@@ -118,6 +118,7 @@ pub fn open(
         )
     });
     let tmp_path = [OURS, b"/tmp/", identity.uuid.as_bytes()].concat();
+    let rotates = slow.rotates();
     let slow = SlowTier::new(slow, tmp, tmp_path, parts, abilities, kept);
     let tiers = Tiers {
         core: EngineCore::new(CoreParts { log: opened.log, damaged, pool, slow, fast, view }, options, clock),
@@ -126,7 +127,7 @@ pub fn open(
         reads: Reads::default(),
         pins: Pins::open(ours)?,
         calls: SharedByCalls::default(),
-        publisher: Publisher::new(),
+        writeback: Writeback::new(rotates),
         staging: StagingJobs::default(),
     };
     if let Some(damage) = &tiers.damaged {

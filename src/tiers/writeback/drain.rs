@@ -15,6 +15,7 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use crate::config::DrainStreams;
 use crate::error::{Context, Errno, Error, Result};
 use crate::tiers::disk::errors::absent_is_none;
 use crate::tiers::disk::layout::remove_leftover;
@@ -30,6 +31,7 @@ use crate::tiers::objects::parts::{bare, in_part};
 use crate::tiers::objects::pool::copy_name;
 use crate::tiers::objects::split::Split;
 use crate::tiers::objects::version::{Content, Copied};
+use crate::tiers::writeback::streams::Achieved;
 use crate::tiers::{Cx, Ino, Lsn, Progress, ROOT, Tiers};
 
 /// How many versions are copied at once, and the largest size for that; larger ones are copied alone.
@@ -61,11 +63,24 @@ struct Written {
 }
 
 impl Tiers {
-    /// Copies what publishing waits for: one version, or several small ones. May run on several threads.
+    /// Copies what publishing waits for: one version, or several small ones.
     pub fn drain_step(&self) -> Result<Progress> {
-        let wanted = self.next_to_copy();
+        self.drain_stream_step(0)
+    }
+
+    /// The same for one of several streams, counted from 0, each on a thread of its own. While fewer streams are
+    /// allowed it has nothing to do.
+    pub fn drain_stream_step(&self, stream: u32) -> Result<Progress> {
+        let streams = self.drain_streams();
+        if stream >= streams {
+            return Ok(Progress::Idle);
+        }
+        let (wanted, is_enough) = self.next_to_copy(streams as usize);
+        if !is_enough {
+            self.writeback.streams.lock().interrupt();
+        }
         if wanted.is_empty() {
-            if !self.publishes() {
+            if !self.publishes() && !self.counters.notes.is_copying() {
                 self.counters.drain_rests();
             }
             return Ok(Progress::Idle);
@@ -79,8 +94,35 @@ impl Tiers {
         {
             return Err(error);
         }
+        if is_enough {
+            let achieved = Achieved {
+                files: self.counters.drained_files.load(Ordering::Relaxed),
+                bytes: self.counters.copied_bytes(),
+            };
+            self.writeback.streams.lock().copied(self.uptime(), achieved);
+        }
         self.wake();
         Ok(Progress::Did)
+    }
+
+    /// How many streams may copy now.
+    pub fn drain_streams(&self) -> u32 {
+        // Outside the allowed hours copying only makes room that is needed: do no more than that.
+        if self.outside_hours().is_some() {
+            return 1;
+        }
+        match self.options().drain_streams {
+            DrainStreams::Exactly(count) => count,
+            DrainStreams::Auto => {
+                let mut streams = self.writeback.streams.lock();
+                if !self.counters.reads_from_slow(self.uptime()) {
+                    return streams.get();
+                }
+                // Programs wait for the slow tier.
+                streams.interrupt();
+                (streams.get() / 2).max(1)
+            }
+        }
     }
 
     /// Whether the next event needs no copy, or has one: publishing takes time, too. Checks only the front, as this is
@@ -96,17 +138,19 @@ impl Tiers {
         })
     }
 
-    fn next_to_copy(&self) -> Vec<CopyTask> {
+    /// A stream's share of what is to be copied, and whether there is something for each of them.
+    fn next_to_copy(&self, streams: usize) -> (Vec<CopyTask>, bool) {
         let mut found: Vec<CopyTask> = Vec::new();
         if self.is_paused() || self.waits().is_some() || self.drain_control.is_saving() {
-            return found;
+            return (found, false);
         }
         let pressure = self.batches_by_pressure();
-        // Outside the allowed hours copying only makes room that is needed: do no more than that.
-        let at_once = if self.outside_hours().is_some() { 1 } else { AT_ONCE };
         let mut st = self.state.lock();
-        let wanted = self.first_to_copy(&st).into_iter().chain(copy_plan::plan_copies(&mut st, pressure));
-        for (ino, (lsn, content)) in wanted.filter(|(_, (_, content))| content.is_sealed() && content.is_intact()) {
+        let mut planned = copy_plan::plan_copies(&mut st, pressure);
+        planned.retain(|(_, (_, content))| content.is_sealed() && content.is_intact());
+        let is_enough = planned.len() >= streams;
+        let at_once = if self.outside_hours().is_some() { 1 } else { planned.len().div_ceil(streams).min(AT_ONCE) };
+        for (ino, (lsn, content)) in self.first_to_copy(&st).into_iter().chain(planned) {
             let Some(state) = st.known_file(ino).filter(|_| copy_plan::is_needed(&st, ino, lsn)) else { continue };
             if state.draining.swap(true, Ordering::AcqRel) {
                 continue;
@@ -120,11 +164,11 @@ impl Tiers {
             if small || found.is_empty() {
                 found.push(wanted);
             }
-            if !small || found.len() == at_once {
+            if !small || found.len() >= at_once {
                 break;
             }
         }
-        found
+        (found, is_enough)
     }
 
     /// Goes on with the others if one fails. Returns the first error.

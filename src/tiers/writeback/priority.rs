@@ -33,7 +33,10 @@ impl Tiers {
     pub(crate) fn first_to_copy(&self, st: &EngineState) -> Option<(Ino, QueuedVersion)> {
         let ino = self.counters.notes.priority_ino.load(Ordering::Relaxed);
         let (lsn, content) = st.queue.newest_version(ino)?;
-        let wanted = *lsn <= self.counters.notes.priority_lsn() && content.exists() && !content.is_copied();
+        let wanted = *lsn <= self.counters.notes.priority_lsn()
+            && content.is_sealed()
+            && content.is_intact()
+            && !content.is_copied();
         wanted.then(|| (ino, (*lsn, content.clone())))
     }
 }

@@ -67,7 +67,7 @@ impl Tiers {
     }
 
     fn publish_next(&self) -> Result<Progress> {
-        let mut unfinished = self.publisher.unfinished.lock();
+        let mut unfinished = self.writeback.unfinished.lock();
         if self.damaged.is_some() {
             return Ok(Progress::Idle);
         }
@@ -187,7 +187,7 @@ impl Tiers {
     pub(crate) fn take_over(&self, group: Unfinished) {
         self.slow.set_moving(self.moves(group.steps()));
         self.begin(&group.planned);
-        *self.publisher.unfinished.lock() = Some(group);
+        *self.writeback.unfinished.lock() = Some(group);
     }
 
     /// Steps 4 and 5, from where an error stopped them before. `false`: the next node to place is being copied again.

@@ -173,7 +173,7 @@ impl Tiers {
         start: &HashSet<Ino>,
         is_saved: impl Fn(&Arc<Content>) -> bool,
     ) -> Result<Option<SetAside>> {
-        let mut unfinished = self.publisher.unfinished.lock();
+        let mut unfinished = self.writeback.unfinished.lock();
         self.end_group_for(&mut unfinished, start)?; // 3
         let files: Vec<Arc<FileState>> = {
             let mut st = self.state.lock();
