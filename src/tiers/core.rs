@@ -230,6 +230,13 @@ impl EngineCore {
         self.slow.set_down(troubles.values().any(|(silent, _)| *silent));
     }
 
+    /// Forgets the failures of all work whose name begins so: what failed has succeeded elsewhere.
+    pub(crate) fn forget_failures(&self, work: &str) {
+        let mut troubles = self.counters.troubles.lock();
+        troubles.retain(|other, (_, why)| !other.starts_with(work) || why == NO_ANSWER);
+        self.slow.set_down(troubles.values().any(|(silent, _)| *silent));
+    }
+
     /// The background reports that a step has been waiting for the slow tier and nothing moves. Until the step returns,
     /// cached answers are trusted. If other work was answered since it began to wait, the step is only next in line,
     /// and the tier is not silent yet.

@@ -151,6 +151,10 @@ impl Notes {
         }
     }
 
+    pub(crate) fn has_failed_copies(&self) -> bool {
+        self.failed.lock().keys().any(|(_, work)| *work == WorkKind::Copy)
+    }
+
     /// Forgets the notes on applied events.
     pub(crate) fn applied(&self, upto: Lsn) {
         self.failed.lock().retain(|(lsn, _), _| *lsn > upto);

@@ -24,9 +24,8 @@ pub(super) struct Writeback {
 }
 
 impl Writeback {
-    /// `slow_rotates`: the slow tier is one rotating disk.
-    pub(super) fn new(slow_rotates: bool) -> Self {
-        let streams = StreamCount::starting_with(if slow_rotates { 1 } else { 2 });
+    pub(super) fn new() -> Self {
+        let streams = StreamCount::starting_with(1);
         Writeback { streams: Mutex::new(Rank::Leaf, streams), unfinished: Mutex::new(Rank::Publishing, None) }
     }
 

@@ -118,7 +118,6 @@ pub fn open(
         )
     });
     let tmp_path = [OURS, b"/tmp/", identity.uuid.as_bytes()].concat();
-    let rotates = slow.rotates();
     let slow = SlowTier::new(slow, tmp, tmp_path, parts, abilities, kept);
     let tiers = Tiers {
         core: EngineCore::new(CoreParts { log: opened.log, damaged, pool, slow, fast, view }, options, clock),
@@ -127,7 +126,7 @@ pub fn open(
         reads: Reads::default(),
         pins: Pins::open(ours)?,
         calls: SharedByCalls::default(),
-        writeback: Writeback::new(rotates),
+        writeback: Writeback::new(),
         staging: StagingJobs::default(),
     };
     if let Some(damage) = &tiers.damaged {

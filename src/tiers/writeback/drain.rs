@@ -94,6 +94,10 @@ impl Tiers {
         {
             return Err(error);
         }
+        // The stream that met a failure waits before it tries again; another one may have made the copy.
+        if !self.counters.notes.has_failed_copies() {
+            self.forget_failures("drain");
+        }
         if is_enough {
             let achieved = Achieved {
                 files: self.counters.drained_files.load(Ordering::Relaxed),

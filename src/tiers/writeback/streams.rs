@@ -80,7 +80,8 @@ impl StreamCount {
             self.began = Some((now, achieved));
             return;
         };
-        let (took, files) = (now.saturating_sub(began), achieved.files - before.files);
+        // Streams that end at the same time may come in another order.
+        let (took, files) = (now.saturating_sub(began), achieved.files.saturating_sub(before.files));
         let bytes = achieved.bytes.saturating_sub(before.bytes);
         if took < ROUND || (files < FILES_MIN && bytes < BYTES_MIN) {
             return;
