@@ -162,6 +162,8 @@ pub fn serve(request: Request) -> Result<Left> {
     let reports = reports.filter(|_| stats.is_on()).map(|reports| (reports, observer.clone()));
     let session = session(fs, attached, mountpoint)?;
     tiers.on_unseen_attrs(forget_attrs(session.notifier()));
+    // Before the mount answers: whoever has waited for it may take it away at once.
+    let entry = table_entry(mountpoint);
     lock.serving();
     answer(session, ended)?; // 9
     if has_room {
@@ -179,7 +181,6 @@ pub fn serve(request: Request) -> Result<Left> {
     utab::register(tree.path(), mountpoint);
     tell_the_starter(&request)?;
     guard.disarm();
-    let entry = table_entry(mountpoint);
     info!(mountpoint = %mountpoint.display(), read_only = flags.contains(MountFlags::MOUNT_ATTR_RDONLY), "mounted");
     request.places.notes.iter().for_each(|note| warn!("{note}"));
     let ended = wait_for_the_end(&end, &tiers, &request, entry.as_ref()); // 10
@@ -462,7 +463,7 @@ fn wait_for_the_end(
     }
     // Never unmount what somebody else has mounted there since: if ours is gone here already, only copies in other
     // mount namespaces are left.
-    let is_there = table_entry(mountpoint).as_ref() == entry;
+    let is_there = entry.is_some() && table_entry(mountpoint).as_ref() == entry;
     if is_there && let Err(errno) = detach(mountpoint, Detach::Now) {
         warn!(mountpoint = %mountpoint.display(), %errno, "could not unmount");
     }

@@ -291,13 +291,14 @@ impl Tiers {
         file: &dyn File,
         ino: Ino,
     ) -> Result<Hash, NotCopied> {
-        let mut sum = Sum::default();
+        let (mut sum, mut written_to) = (Sum::default(), 0);
         let mut watch = |at, bytes: &[u8]| {
             if !self.is_pending(lsn) {
                 return Err(Errno::ECANCELED.into());
             }
             let (len, end) = (bytes.len() as u64, at + bytes.len() as u64);
             sum.take(at, bytes);
+            written_to = end;
             self.counters.notes.copied(lsn, end);
             if self.counters.notes.unsynced(lsn, len) >= self.counters.second_of_copying() && end < content.size {
                 file.sync()?;
@@ -307,7 +308,10 @@ impl Tiers {
             Ok(())
         };
         copy_data(source, file, 0..content.size, &mut watch)?; // 2
-        file.set_len(content.size).map_err(NotCopied::Written)?;
+        if written_to != content.size {
+            // It ends with a hole.
+            file.set_len(content.size).map_err(NotCopied::Written)?;
+        }
         let left_out = self.slow.set_attrs(file, &content.attrs()).map_err(NotCopied::Written)?; // 3
         self.tell_left_out(&self.label(ino), &left_out);
         Ok(sum.of_size(content.size))
