@@ -128,6 +128,22 @@ fn several_streams_copy_each_version_once() {
     (0..FILES).for_each(|n| assert_eq!(read(&engine, &format!("f{n}")), [n as u8; 100]));
 }
 
+/// The stream that met a failure waits before it tries again; once another one has made the copy, nothing is held.
+#[test]
+fn a_copy_by_another_stream_ends_the_failure_of_one() {
+    let machine = Machine::with(KNOWN);
+    let engine = machine.open("boot");
+    put(&engine, "model", &[1; 300]);
+    engine.sync_fast().unwrap();
+    machine.slow.inject(|op| (op.call == "sync").then_some(Errno::EDQUOT));
+    let error = engine.drain_stream_step(0).unwrap_err();
+    engine.report("drain 2", Some(&error));
+    assert!(engine.status().safety.held.is_some());
+    machine.slow.inject(|_| None);
+    assert_eq!(engine.drain_stream_step(0).unwrap(), Progress::Did);
+    assert_eq!(engine.status().safety.held, None);
+}
+
 fn publish(engine: &Tiers) {
     while matches!(engine.publish_step(), Ok(Progress::Did)) {}
 }
