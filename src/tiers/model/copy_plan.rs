@@ -19,7 +19,7 @@ pub(crate) fn plan_copies(st: &mut EngineState, pressure: bool) -> Vec<(Ino, Que
     cursor.found.retain(|(_, (lsn, content))| *lsn > applied && content.exists() && !content.is_copied());
     let is_known = |lsn| lsn > cursor.looked_at || cursor.found.iter().any(|(_, (known, _))| *known == lsn);
     if !missing_at_front(st, pressure).into_iter().all(is_known) {
-        (cursor.looked_at, cursor.found) = Default::default();
+        cursor.begin_anew();
     }
     look_on(&mut cursor, st, pressure);
     let found = cursor.found.iter().cloned().collect();

@@ -28,6 +28,14 @@ pub(super) struct CopyCursor {
     pub(super) looks: usize,
 }
 
+impl CopyCursor {
+    /// The search begins at the front again.
+    pub(super) fn begin_anew(&mut self) {
+        self.looked_at = 0;
+        self.found.clear();
+    }
+}
+
 #[derive(Debug, Default)]
 pub(crate) struct EventQueue {
     /// Not yet applied, by LSN.
@@ -117,7 +125,7 @@ impl EventQueue {
 
     /// A copy is gone: the search for what to copy begins at the front again.
     pub(crate) fn search_copies_anew(&mut self) {
-        (self.copied.looked_at, self.copied.found) = Default::default();
+        self.copied.begin_anew();
     }
 
     /// Adds an event behind all others or, at a start, in its place among them.
