@@ -237,12 +237,13 @@ fn what_the_drain_cannot_read_is_told_of_the_fast_tier_and_is_tried_again() {
     machine.leave();
 }
 
-/// A slow tier that says that it has written what it has not: seen only by who asks for the bytes again.
+/// A slow tier that says that it has written what it has not: seen only by who asks for the bytes again. It lies about
+/// the first write of several: the last one gives the copy its length.
 #[test]
 fn a_copy_that_the_slow_tier_gives_back_otherwise_is_made_again() {
     needs!(MOUNTS);
     let pristine = Pristine::make();
-    let bytes = vec![7; 300_000];
+    let bytes = vec![7; 3 << 20];
     for (option, same) in [("verify=bytes", true), ("verify=length", false)] {
         let mut machine = Machine::new(&pristine);
         let mut command = machine.command(&[]);
