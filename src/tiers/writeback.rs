@@ -5,10 +5,12 @@ pub(crate) mod drain;
 pub(crate) mod full_slow;
 pub(crate) mod group;
 pub(crate) mod mend;
+pub(crate) mod open_tree;
 pub(crate) mod parts;
 pub(crate) mod priority;
 pub(crate) mod publish;
 pub(crate) mod set_aside;
+mod side_by_side;
 pub(crate) mod step;
 pub(crate) mod streams;
 

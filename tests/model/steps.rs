@@ -1,13 +1,15 @@
 //! What single steps of the engine's order are there for: what is lost without them, told on simulated disks. The dice come to these
 //! moments too seldom, or need somebody else on the slow tier. `lapses` leaves the steps out.
 
-use std::sync::Arc;
+use std::collections::BTreeMap;
+use std::panic::Location;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use dlio_fs::config::DrainStreams;
 use dlio_fs::error::Errno;
-use dlio_fs::tiers::disk::sync::{Rank, held};
+use dlio_fs::tiers::disk::sync::{Rank, held, times_held};
 use dlio_fs::tiers::disk::{Access, Dir, Kind, MetadataOrder, NewAttr, RenameMode};
 use dlio_fs::tiers::{self, Cx, Evicted, OpenMode, Options, Progress, ROOT, SetAttr, SlowTree, Tiers};
 use rand::SeedableRng;
@@ -1011,4 +1013,74 @@ fn a_removal_meets_the_number_of_what_it_removes_on_something_else() {
     root.rename(&made.unwrap(), &*root, b"dir", RenameMode::NoReplace).unwrap();
     all_down(&engine);
     assert_eq!(machine.on_slow("dir"), Some(vec![9; 30]));
+}
+
+/// What publishing small files asks of the slow tier, and how much of it for each: a tier whose requests take long is
+/// as fast as this is short. Of the looks, two for each file are at one that was just made, of which every client has
+/// the attributes.
+#[test]
+fn a_small_file_takes_few_requests() {
+    const FILES: u64 = 100;
+    for order in [KNOWN, UNKNOWN] {
+        let (machine, cx) = (Machine::with(order), Cx::internal());
+        let engine = machine.open("boot");
+        let dir = engine.mkdir(&cx, ROOT, &name("dir"), 0o755, 0).unwrap().ino;
+        all_down(&engine);
+        for file in 0..FILES {
+            engine.release(&cx, create(&engine, dir, &format!("{file}"), &[7; 300]).1);
+        }
+        let asked = Arc::new(Mutex::new(BTreeMap::<&str, u64>::new()));
+        let changes = Arc::clone(&asked);
+        machine.slow.inject(move |op| {
+            *changes.lock().unwrap().entry(op.call).or_default() += 1;
+            None
+        });
+        let before = machine.slow.effort().1;
+        all_down(&engine);
+        let looks = machine.slow.effort().1 - before;
+        machine.slow.inject(|_| None);
+        let asked = asked.lock().unwrap();
+        let each: Vec<_> = asked.iter().map(|(call, times)| (*call, times.div_ceil(FILES))).collect();
+        let syncs = if order == KNOWN { 2 } else { 3 };
+        assert_eq!(
+            each,
+            [("create", 1), ("rename", 1), ("set_attr", 1), ("sync", syncs), ("write_at", 1)],
+            "{order:?}"
+        );
+        assert!(asked["sync"] <= (syncs - 1) * FILES + 8, "one for each group: {asked:?}");
+        assert!(looks <= 4 * FILES + 40, "{order:?}: {looks} looks");
+    }
+}
+
+/// The longest times for which the state is held, and where, while as many files as `pending` wait, others are made,
+/// and the steps of the background run. As many files are published as a few groups have.
+fn longest_holds(pending: u64) -> (Duration, &'static Location<'static>) {
+    let (machine, cx) = (Machine::new(), Cx::internal());
+    let engine = machine.open("boot");
+    let dir = engine.mkdir(&cx, ROOT, &name("dir"), 0o755, 0).unwrap().ino;
+    let make = |file: u64| engine.release(&cx, create(&engine, dir, &format!("{file}"), b"x").1);
+    (0..pending).for_each(make);
+    engine.sync_fast().unwrap();
+    while engine.drain_step().unwrap() == Progress::Did {}
+    times_held();
+    for file in pending..pending + 200 {
+        make(file);
+        engine.seal_step().unwrap();
+        engine.drain_step().unwrap();
+        if file % 40 == 0 {
+            engine.publish_step().unwrap();
+        }
+    }
+    let mut times = times_held();
+    times.sort();
+    times[times.len() - 1 - times.len() / 1000]
+}
+
+/// Calls of applications wait for as long. A search through everything that waits would take eight times as long with
+/// eight times as many files.
+#[test]
+fn the_state_is_held_as_long_with_many_pending_files_as_with_few() {
+    let (few, many) = (longest_holds(600), longest_holds(4800));
+    println!("of 1,000 holds of the state the longest takes {few:?} with 600 pending files, {many:?} with 4,800");
+    assert!(many.0 < few.0 * 4, "{few:?} with few, {many:?} with many");
 }

@@ -9,6 +9,8 @@
 //! another thread go on: `tests/races` tries the orders of threads in the build that all other tests use.
 
 use derive_more::{Deref, DerefMut};
+#[cfg(debug_assertions)]
+use std::panic::Location;
 use std::time::Duration;
 
 use parking_lot as raw;
@@ -43,6 +45,13 @@ pub enum Rank {
 /// tests: no call to the slow tier is made with more than [`Rank::Io`] held, except to open a closed node.
 pub fn held() -> Vec<Rank> {
     order::held()
+}
+
+/// For how long the calling thread has held [`Rank::State`] each time since the last call, and where it took it. In
+/// processor time: a thread that does not run holds up others, too, but not by what it does. With debug assertions only.
+#[cfg(debug_assertions)]
+pub fn times_held() -> Vec<(Duration, &'static Location<'static>)> {
+    order::times_held()
 }
 
 #[derive(Debug)]
@@ -163,12 +172,26 @@ impl<T> RwLock<T> {
 #[cfg(debug_assertions)]
 mod order {
     use std::cell::{Cell, RefCell};
+    use std::panic::Location;
+    use std::time::Duration;
+
+    use nix::time::{ClockId, clock_gettime};
 
     use super::{Rank, turns};
 
     thread_local! {
         static HELD: RefCell<Vec<(u64, Place)>> = const { RefCell::new(Vec::new()) };
         static NEXT: Cell<u64> = const { Cell::new(0) };
+        /// `None` until somebody asks for it: a daemon holds the lock for ever again.
+        static TIMES: RefCell<Option<Vec<(Duration, &'static Location<'static>)>>> = const { RefCell::new(None) };
+    }
+
+    fn processor_time() -> Duration {
+        clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID).map_or(Duration::ZERO, Duration::from)
+    }
+
+    pub(super) fn times_held() -> Vec<(Duration, &'static Location<'static>)> {
+        TIMES.replace(Some(Vec::new())).unwrap_or_default()
     }
 
     #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -186,7 +209,7 @@ mod order {
         #[track_caller]
         pub(super) fn wait(self) -> Held {
             if turns::are_taken() {
-                return Held(u64::MAX);
+                return Held::unknown();
             }
             HELD.with_borrow(|held| {
                 let wrong = held.iter().find(|(_, other)| *other >= self);
@@ -195,23 +218,40 @@ mod order {
             self.taken()
         }
 
+        #[track_caller]
         pub(super) fn taken(self) -> Held {
             if turns::are_taken() {
-                return Held(u64::MAX);
+                return Held::unknown();
             }
             let number = NEXT.get();
             NEXT.set(number + 1);
             HELD.with_borrow_mut(|held| held.push((number, self)));
-            Held(number)
+            let is_timed = self.rank == Rank::State && TIMES.with_borrow(Option::is_some);
+            let place = Location::caller();
+            Held { number, since: is_timed.then(|| (processor_time(), place)) }
         }
     }
 
     #[derive(Debug)]
-    pub(super) struct Held(u64);
+    pub(super) struct Held {
+        number: u64,
+        since: Option<(Duration, &'static Location<'static>)>,
+    }
+
+    impl Held {
+        /// When threads take turns.
+        fn unknown() -> Self {
+            Held { number: u64::MAX, since: None }
+        }
+    }
 
     impl Drop for Held {
         fn drop(&mut self) {
-            HELD.with_borrow_mut(|held| held.retain(|(number, _)| *number != self.0));
+            HELD.with_borrow_mut(|held| held.retain(|(number, _)| *number != self.number));
+            if let Some((since, place)) = self.since {
+                let time = processor_time().saturating_sub(since);
+                TIMES.with_borrow_mut(|times| times.iter_mut().for_each(|times| times.push((time, place))));
+            }
         }
     }
 

@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 use crate::error::{Errno, Result};
 use crate::path::{NAME_MAX, Name, escape};
 use crate::tiers::disk::layout::remove_leftover;
-use crate::tiers::disk::{File, Kind, NewAttr};
+use crate::tiers::disk::{File, Kind, NewAttr, Stat};
 use crate::tiers::log::record::Attrs;
 use crate::tiers::objects::abilities::{Abilities, FILE_PERM, FREE, is, is_of_name, is_plain, is_refused};
 use crate::tiers::objects::slow_tier::SlowTier;
@@ -39,11 +39,22 @@ impl SlowTier {
         Ok(left_out)
     }
 
-    /// The same as [`crate::tiers::objects::attrs::set_attrs`], as far as the tier can hold the attributes.
-    pub(crate) fn set_attrs(&self, file: &dyn File, attrs: &Attrs) -> io::Result<Vec<Vec<u8>>> {
+    /// The same as [`crate::tiers::objects::attrs::set_attrs`], as far as the tier can hold the attributes, and as far
+    /// as the new file does not have them since it was `born`.
+    pub(crate) fn set_attrs(&self, file: &dyn File, born: &Stat, attrs: &Attrs) -> io::Result<Vec<Vec<u8>>> {
         let Attrs { perm, uid, gid, mtime, xattrs } = attrs;
-        let new = NewAttr { uid: Some(*uid), gid: Some(*gid), perm: Some(*perm), ..NewAttr::default() };
-        file.set_attr(&self.abilities.kept(&new))?;
+        let chown = (born.uid, born.gid) != (*uid, *gid);
+        // A write and a chown clear suid and sgid.
+        let chmod = born.perm != *perm || perm & 0o6000 != 0;
+        let new = NewAttr {
+            uid: chown.then_some(*uid),
+            gid: chown.then_some(*gid),
+            perm: chmod.then_some(*perm),
+            ..NewAttr::default()
+        };
+        if chown || chmod {
+            file.set_attr(&self.abilities.kept(&new))?;
+        }
         let left_out = self.put_xattrs(xattrs, |key, value| file.set_xattr(key, value))?;
         file.set_attr(&NewAttr { mtime: Some(*mtime), ..NewAttr::default() })?;
         Ok(left_out)

@@ -219,9 +219,8 @@ impl SlowTier {
         act(&*inode)
     }
 
-    /// Holds the node at `path` if it has this inode number: for publishing steps, which know no more about it.
-    pub(crate) fn hold_now(&self, path: &[u8], ino: u64) -> io::Result<Option<(Arc<dyn Inode>, Stat)>> {
-        let Some((dir, name)) = absent_is_none(self.parent(path))? else { return Ok(None) };
+    /// Holds the node of this name if it has this inode number: for publishing steps, which know no more about it.
+    pub(crate) fn hold_now(dir: &dyn Dir, name: &[u8], ino: u64) -> io::Result<Option<(Arc<dyn Inode>, Stat)>> {
         // A file server client's cached answer is too old for that.
         let is_it = absent_is_none(dir.stat_now(or_self(name)))?.is_some_and(|stat| stat.ino == ino);
         let held = if is_it { absent_is_none(dir.inode(or_self(name)))? } else { None };
@@ -341,18 +340,14 @@ impl SlowTier {
     /// Links the node at `path` into `tmp`, if it has this inode number.
     pub(crate) fn link_into(&self, path: &[u8], ino: u64, tmp: &[u8]) -> io::Result<()> {
         let (into, tmp) = self.tmp_of(tmp)?;
-        let (inode, _) = self.hold_now(path, ino)?.ok_or(Errno::ENOENT)?;
+        let (dir, name) = self.parent(path)?;
+        let (inode, _) = SlowTier::hold_now(&*dir, name, ino)?.ok_or(Errno::ENOENT)?;
         inode.link(&*into, tmp)
     }
 
     /// Stat of the node at `path`; `None` if it, or a directory above it, is missing.
     pub(crate) fn stat(&self, path: &[u8]) -> io::Result<Option<Stat>> {
         absent_is_none(self.parent(path).and_then(|(dir, name)| dir.stat(or_self(name))))
-    }
-
-    /// The same as [`Dir::stat_now`].
-    pub(crate) fn stat_now(&self, path: &[u8]) -> io::Result<Option<Stat>> {
-        absent_is_none(self.parent(path).and_then(|(dir, name)| dir.stat_now(or_self(name))))
     }
 }
 
@@ -401,6 +396,6 @@ impl Tiers {
 }
 
 /// Maps the root's empty last component to `.`.
-fn or_self(name: &[u8]) -> &[u8] {
+pub(crate) fn or_self(name: &[u8]) -> &[u8] {
     if name.is_empty() { b"." } else { name }
 }

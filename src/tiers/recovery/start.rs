@@ -53,6 +53,7 @@ use crate::tiers::recovery::state::{Half, Looked, Recovery, carried};
 use crate::tiers::sorted_set::SortedSet;
 use crate::tiers::staging::jobs::StagingJobs;
 use crate::tiers::writeback::Writeback;
+use crate::tiers::writeback::open_tree::OpenTree;
 use crate::tiers::writeback::step::{Met, SyncSet, step_path};
 use crate::tiers::{Ino, Lsn, Options, Tiers};
 
@@ -329,9 +330,10 @@ impl Recovery<'_> {
     /// What each step met, and whether all of them are durable.
     fn apply_group(&mut self, group: &[(Lsn, Step)]) -> (Vec<Met>, bool) {
         let (mut met, mut touched) = (Vec::new(), SyncSet::default());
+        let tree = OpenTree::new(&self.tiers.slow);
         for (_, step) in group {
             let path = String::from_utf8_lossy(step_path(step)).into_owned();
-            match self.tiers.slow.apply(step, None) {
+            match tree.apply(step, None) {
                 Ok(Met::Lacking) => {
                     tracing::warn!(
                         path,
@@ -352,22 +354,22 @@ impl Recovery<'_> {
             touched.add(step);
             // Two file systems do not order their writes between them.
             let in_order = self.tiers.slow.root.order() == MetadataOrder::Journaled && self.tiers.slow.parts.is_empty();
-            if !in_order && !self.is_synced(&mut touched) {
+            if !in_order && !self.is_synced(&tree, &mut touched) {
                 let done = self.done_already(&group[met.len()..]);
                 met.extend(std::iter::repeat_with(|| Met::Expected).take(done));
                 return (met, false);
             }
         }
-        let durable = self.is_synced(&mut touched);
+        let durable = self.is_synced(&tree, &mut touched);
         (met, durable)
     }
 
     /// How many of these steps the previous daemon has done. Applies none itself, because the earlier ones are not
     /// durable.
     fn done_already(&self, steps: &[(Lsn, Step)]) -> usize {
-        let mut done = 0;
+        let (mut done, tree) = (0, OpenTree::new(&self.tiers.slow));
         for (at, (_, step)) in steps.iter().enumerate() {
-            match self.tiers.slow.has_applied(step) {
+            match tree.has_applied(step) {
                 Ok(Some(true)) => done = at + 1,
                 // Attributes alone tell nothing.
                 Ok(None) => {}
@@ -377,8 +379,8 @@ impl Recovery<'_> {
         done
     }
 
-    fn is_synced(&mut self, touched: &mut SyncSet) -> bool {
-        let failed = touched.sync(self.tiers).err();
+    fn is_synced(&mut self, tree: &OpenTree<'_>, touched: &mut SyncSet) -> bool {
+        let failed = touched.sync(tree).err();
         let synced = failed.is_none();
         self.refused = self.refused.take().or(failed);
         synced
@@ -614,7 +616,8 @@ impl Recovery<'_> {
             };
             // Longer: never synced. Shorter: cut, as an `invalidate` record says, or the tail of an object that the
             // drain was adding to.
-            let has = fd.stat().at("stat", "object")?.size;
+            let stat = fd.stat().at("stat", "object")?;
+            let has = stat.size;
             if has > *size || (has < *size && object.needs_slow()) {
                 fd.set_len(*size).at("set the length of", "object")?;
             }
@@ -624,7 +627,7 @@ impl Recovery<'_> {
                 }
             }
             let set = if object.needs_slow() {
-                self.tiers.slow.set_attrs(&*fd, attrs).map(drop)
+                self.tiers.slow.set_attrs(&*fd, &stat, attrs).map(drop)
             } else {
                 set_attrs(&*fd, attrs)
             };

@@ -148,11 +148,12 @@ impl Tiers {
             dir = make_dir(&*dir, name).at("create", shown())?;
         }
         let file = dir.create(name, 0o600).at("create", shown())?;
+        let born = file.stat().at("stat", shown())?;
         let mut watch = |_, bytes: &[u8]| saving.go_on(bytes.len() as u64);
         copy_data(&*source, &*file, 0..one.content.size, &mut watch)
             .map_err(std::io::Error::from)
             .and_then(|()| file.set_len(one.content.size))
-            .and_then(|()| self.slow.set_attrs(&*file, &one.content.attrs()))
+            .and_then(|()| self.slow.set_attrs(&*file, &born, &one.content.attrs()))
             .and_then(|_| file.sync())
             .at("save", shown())?;
         file.forget_cached();

@@ -1,9 +1,10 @@
 //! Copying sealed versions to the slow tier's `tmp`, in any order, so that publishing is a rename.
 //!
-//! 1. Create `c<LSN>` in the `tmp` of the part that it goes to, after removing the leftover of an earlier attempt.
+//! 1. Create `c<LSN>` in the `tmp` of the part that it goes to, after removing the leftover of an earlier attempt, if
+//!    there is one.
 //! 2. Copy the first `size` bytes, holes as holes, and hash them. About once a second sync what was written, to know
 //!    what has arrived and to keep the disk's queue short for others. An error is treated as in 4.
-//! 3. Set owner, mode and extended attributes, then the times.
+//! 3. Set owner and mode, where they differ, and extended attributes, then the times.
 //! 4. fsync. After an error discard the copy and copy again; never fsync a second time. The disk starts writing
 //!    several small copies before the first fsync, so that one journal commit often serves many.
 //! 5. Verify length and owner; with `verify = "bytes"` also the bytes, as the slow tier returns them.
@@ -19,7 +20,7 @@ use crate::config::DrainStreams;
 use crate::error::{Context, Errno, Error, Result};
 use crate::tiers::disk::errors::absent_is_none;
 use crate::tiers::disk::layout::remove_leftover;
-use crate::tiers::disk::{Access, Dir, File};
+use crate::tiers::disk::{Access, Dir, File, Stat};
 use crate::tiers::log::record::{Attrs, TmpStat};
 use crate::tiers::model::event::Change;
 use crate::tiers::model::{copy_plan, publish_plan};
@@ -216,13 +217,33 @@ impl Tiers {
         self.expect_all_bytes(state, content, &*source)?;
         let (part, dir) = self.tmp_for(self.dir_of(state.ino))?;
         let name = copy_name(*lsn);
-        remove_leftover(&*dir, &name)?; // 1
-        // If the mode cannot be changed later, the copy has the file's mode from the start.
-        let perm = if self.slow.abilities.modes { 0o600 } else { content.attrs().perm };
-        let file = dir.create(&name, perm).at("create the slow copy of", label())?;
+        let (file, born) = self.create_copy(&*dir, &name, content.attrs().perm, label)?; // 1
         let reads_back = self.options().rules.reads_back(|| self.state.lock().view.path(state.ino));
-        let sum = self.copy_down(*lsn, content, &*source, &*file, state.ino); // 2, 3
+        let sum = self.copy_down(*lsn, content, &*source, (&*file, &born), state.ino); // 2, 3
         Ok(Some(Written { tmp: in_part(&part, &name), dir, file, reads_back, sum }))
+    }
+
+    /// Makes an empty copy with as much of its mode as writing allows, and returns how it was born: what is right by
+    /// then needs no request later.
+    fn create_copy(
+        &self,
+        dir: &dyn Dir,
+        name: &[u8],
+        perm: u32,
+        label: impl Fn() -> String,
+    ) -> Result<(Arc<dyn File>, Stat)> {
+        // A write clears the other bits. If the mode cannot be changed later, it is the file's mode from the start.
+        let perm = if self.slow.abilities.modes { perm & 0o777 | 0o600 } else { perm };
+        let created = match dir.create(name, perm) {
+            Err(e) if e.kind() == std::io::ErrorKind::AlreadyExists => {
+                remove_leftover(dir, name)?;
+                dir.create(name, perm)
+            }
+            created => created,
+        };
+        let file = created.at("create the slow copy of", label())?;
+        let born = file.stat().at("stat the slow copy of", label())?;
+        Ok((file, born))
     }
 
     /// The directory in which a version will be placed, as far as is known now: if publishing finds that this is
@@ -240,11 +261,11 @@ impl Tiers {
         let synced = sum.and_then(|sum| file.sync().map(|()| sum).map_err(NotCopied::Written)); // 4
         file.forget_cached();
         let verified = synced.and_then(|sum| {
-            verify(&*file, content, &self.slow.abilities).map_err(NotCopied::Written)?; // 5
+            let stat = verify(&*file, content, &self.slow.abilities).map_err(NotCopied::Written)?; // 5
             if reads_back {
                 self.read_back((&*dir, name, &file), *lsn, content.size, sum).map_err(NotCopied::Written)?;
             }
-            Ok((file.stat().map_err(NotCopied::Written)?, sum))
+            Ok((stat, sum))
         });
         let (stat, sum) = match verified {
             Ok(done) => done,
@@ -288,7 +309,7 @@ impl Tiers {
         lsn: Lsn,
         content: &Content,
         source: &dyn File,
-        file: &dyn File,
+        (file, born): (&dyn File, &Stat),
         ino: Ino,
     ) -> Result<Hash, NotCopied> {
         let (mut sum, mut written_to) = (Sum::default(), 0);
@@ -312,7 +333,7 @@ impl Tiers {
             // It ends with a hole.
             file.set_len(content.size).map_err(NotCopied::Written)?;
         }
-        let left_out = self.slow.set_attrs(file, &content.attrs()).map_err(NotCopied::Written)?; // 3
+        let left_out = self.slow.set_attrs(file, born, &content.attrs()).map_err(NotCopied::Written)?; // 3
         self.tell_left_out(&self.label(ino), &left_out);
         Ok(sum.of_size(content.size))
     }
@@ -514,12 +535,12 @@ fn discard(tmp: &dyn Dir, name: &[u8]) {
     }
 }
 
-fn verify(file: &dyn File, content: &Content, abilities: &Abilities) -> std::io::Result<()> {
+fn verify(file: &dyn File, content: &Content, abilities: &Abilities) -> std::io::Result<Stat> {
     let stat = file.stat()?;
     let Attrs { perm, uid, gid, .. } = content.attrs();
     let as_asked = stat.size == content.size && abilities.shows(&stat, (uid, gid, perm));
     if as_asked {
-        Ok(())
+        Ok(stat)
     } else {
         Err(std::io::Error::other("the slow tier did not keep what was written to it (length, owner or mode differ)"))
     }

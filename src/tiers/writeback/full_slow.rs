@@ -16,6 +16,7 @@ use crate::path::escape;
 use crate::tiers::disk::Kind;
 use crate::tiers::log::record::Step;
 use crate::tiers::model::publish_plan;
+use crate::tiers::writeback::open_tree::OpenTree;
 use crate::tiers::writeback::step::Met;
 use crate::tiers::{Ino, Tiers};
 
@@ -62,7 +63,7 @@ impl Tiers {
             |stat: &crate::tiers::disk::Stat| (stat.dev, stat.ino) == id && stat.kind == Kind::File && stat.nlink == 1;
         let Some(stat) = found.filter(is_it) else { return Ok(0) };
         let step = Step::Remove { path: path.clone(), ino: id.1, dir: false };
-        match self.slow.apply(&step, None).at("remove on slow", label())? {
+        match OpenTree::new(&self.slow).apply(&step, None).at("remove on slow", label())? {
             Met::Expected => {}
             _ => return Ok(0),
         }

@@ -45,6 +45,7 @@ use crate::tiers::objects::version::{Content, Copied};
 use crate::tiers::progress::WorkKind;
 use crate::tiers::writeback::group::Unfinished;
 use crate::tiers::writeback::mend::{Mended, base_of, vanishes};
+use crate::tiers::writeback::open_tree::OpenTree;
 use crate::tiers::writeback::step::{Met, SyncSet, step_path, step_target};
 use crate::tiers::{Cx, Ino, Lsn, Progress, ROOT, Tiers};
 
@@ -200,18 +201,20 @@ impl Tiers {
         }
         self.slow.set_moving(self.moves(group.steps()));
         self.begin(&group.planned);
+        let tree = OpenTree::new(&self.slow);
         let mut touched = SyncSet::of(&group.planned[..group.met.len()]);
         let in_order = self.keeps_order(&group.planned)?;
         if !in_order {
             // Perhaps this sync failed before: the next step must not be durable before the last one.
-            touched.sync(self)?; // 5
+            touched.sync(&tree)?; // 5
         }
+        tree.look_ahead(|| self.uptime(), group.steps().skip(group.met.len()));
         let mut mended = None;
         while group.met.len() < group.planned.len() {
             let at = group.met.len();
             let made = match self.take_new_copy(group)? {
                 Some(mended) => mended,
-                None => match self.apply(group)? {
+                None => match self.apply(&tree, group)? {
                     Met::Lacking => {
                         if mended.replace(at) == Some(at) {
                             return Err(vanishes(&group.planned[at].step));
@@ -229,11 +232,11 @@ impl Tiers {
             }
             touched.add(&group.planned[at].step);
             if !in_order && !left_out!(EachStepDurable) {
-                touched.sync(self)?; // 5
+                touched.sync(&tree)?; // 5
             }
         }
         if !left_out!(StepsDurable) {
-            touched.sync(self)?; // 5
+            touched.sync(&tree)?; // 5
         }
         Ok(true)
     }
@@ -375,11 +378,11 @@ impl Tiers {
 
     /// Applies the next step of a group. If its file was written in place meanwhile, the step is applied again with the
     /// time of that write. A write that comes after the last check sets the time itself.
-    fn apply(&self, group: &mut Unfinished) -> Result<Met> {
+    fn apply(&self, tree: &OpenTree<'_>, group: &mut Unfinished) -> Result<Met> {
         let at = group.met.len();
         let mut instead = self.as_overtaken(&group.planned[at]);
         loop {
-            let met = self.apply_once(group, instead.as_ref())?;
+            let met = self.apply_once(tree, group, instead.as_ref())?;
             let since = self.as_overtaken(&group.planned[at]);
             if since == instead {
                 return Ok(met);
@@ -388,17 +391,18 @@ impl Tiers {
         }
     }
 
-    fn apply_once(&self, group: &mut Unfinished, instead: Option<&Step>) -> Result<Met> {
+    fn apply_once(&self, tree: &OpenTree<'_>, group: &mut Unfinished, instead: Option<&Step>) -> Result<Met> {
         let at = group.met.len();
         let Planned { step, effects, .. } = &group.planned[at];
         let step = instead.unwrap_or(step);
         let (known, path) = (self.known_slow_fingerprint(effects, step), step_path(step).to_vec());
-        let mut met = self.slow.apply(step, known);
+        let mut met = tree.apply(step, known);
         if met.as_ref().is_err_and(|e| e.kind() == std::io::ErrorKind::NotFound) {
             // Someone else has just removed a directory, or the node that waited in `tmp`.
             let made = step_target(step).map_or(Ok(Vec::new()), |target| self.make_parents(target))?;
             made.into_iter().for_each(|(ino, id)| group.identify(ino, id));
-            met = self.slow.apply(instead.unwrap_or(&group.planned[at].step), known);
+            tree.forget();
+            met = tree.apply(instead.unwrap_or(&group.planned[at].step), known);
         }
         met.at("publish", String::from_utf8_lossy(&path))
     }
@@ -428,18 +432,24 @@ impl Tiers {
 
     /// The current stat of published contents on the slow tier, under their names or beside them.
     fn placed_stats(&self, group: &Unfinished) -> Result<HashMap<Ino, Stat>> {
-        let mut stats = HashMap::new();
-        for (planned, met) in group.planned.iter().zip(&group.met) {
-            if let Step::Place { node, path, ino, object: Some(_), known, .. } = &planned.step
-                && let Some(path) = path_met(path, met)
-                && let Some(stat) = self.slow.stat(&path).at("stat on slow", String::from_utf8_lossy(&path))?
-                && stat.ino == *ino
+        let placed = group.planned.iter().zip(&group.met).filter_map(|(planned, met)| match &planned.step {
+            Step::Place { node, path, ino, object: Some(_), known, .. } => {
+                Some(((*node, *ino, *known), path_met(path, met)?))
+            }
+            _ => None,
+        });
+        let (nodes, paths): (Vec<_>, Vec<Path>) = placed.unzip();
+        let stats = OpenTree::new(&self.slow).stat_all(|| self.uptime(), &paths);
+        let mut found = HashMap::new();
+        for (((node, ino, known), path), stat) in nodes.into_iter().zip(&paths).zip(stats) {
+            if let Some(stat) = stat.at("stat on slow", String::from_utf8_lossy(path))?
+                && stat.ino == ino
                 && known.is_none_or(|known| known.size == stat.size)
             {
-                stats.insert(*node, stat);
+                found.insert(node, stat);
             }
         }
-        Ok(stats)
+        Ok(found)
     }
 
     /// Updates the view with the effects of the steps.
@@ -757,10 +767,11 @@ impl Tiers {
             self.log.sync(self.log.last())?;
         }
         if left_out!(StepsDurable) {
-            SyncSet::of(planned).sync(self)?;
+            SyncSet::of(planned).sync(&OpenTree::new(&self.slow))?;
         }
+        // A node that replaced nothing has left no other one there.
         let replaced = planned.iter().filter_map(|planned| match &planned.step {
-            Step::Place { tmp, .. } => Some(tmp),
+            Step::Place { tmp, over: Some(_), .. } => Some(tmp),
             _ => None,
         });
         for tmp in replaced.chain(superseded) {

@@ -4,14 +4,13 @@
 use std::collections::BTreeSet;
 
 use crate::error::{Context, Errno, Result};
-use crate::tiers::Tiers;
 use crate::tiers::disk::errors::absent_is_none;
 use crate::tiers::disk::fingerprint::Fingerprint;
 use crate::tiers::disk::layout::split;
 use crate::tiers::disk::{Access, Dir, Inode, Kind, NewAttr, RenameMode, Stat};
 use crate::tiers::log::record::{Path, Step, TmpStat};
 use crate::tiers::model::publish_plan::Planned;
-use crate::tiers::objects::slow_tier::SlowTier;
+use crate::tiers::writeback::open_tree::OpenTree;
 
 /// What a step found on the slow tree.
 #[derive(Debug, PartialEq, Eq)]
@@ -35,6 +34,8 @@ pub(crate) enum Met {
 
 /// A [`Step::Place`], and the fingerprint of the version that it replaces.
 struct Placing<'a> {
+    /// With the part of the tree.
+    path_in_tmp: &'a [u8],
     /// The directory in `tmp` that holds it; `tmp` is its name there.
     from: &'a dyn Dir,
     tmp: &'a [u8],
@@ -101,10 +102,10 @@ impl SyncSet {
         }
     }
 
-    pub(crate) fn sync(&mut self, tiers: &Tiers) -> Result<()> {
+    pub(crate) fn sync(&mut self, tree: &OpenTree<'_>) -> Result<()> {
         for path in std::mem::take(&mut self.dirs) {
             // A directory removed by a later step of the group has nothing left to sync.
-            let dir = absent_is_none(tiers.slow.walk(&path)).at("open on slow", String::from_utf8_lossy(&path))?;
+            let dir = absent_is_none(tree.walk(&path)).at("open on slow", String::from_utf8_lossy(&path))?;
             if let Some(dir) = dir {
                 dir.sync().at("fsync on slow", String::from_utf8_lossy(&path))?;
             }
@@ -112,7 +113,7 @@ impl SyncSet {
         // The fsync of a directory does not cover the attributes of its entries: xfs delays them. Last, because on ext4
         // they are durable by now.
         for path in std::mem::take(&mut self.nodes) {
-            tiers.slow.sync_node(&path).at("fsync on slow", String::from_utf8_lossy(&path))?;
+            tree.sync_node(&path).at("fsync on slow", String::from_utf8_lossy(&path))?;
         }
         Ok(())
     }
@@ -123,6 +124,16 @@ pub(crate) fn step_target(step: &Step) -> Option<&[u8]> {
     match step {
         Step::Place { path: to, .. } | Step::Move { to, .. } | Step::Link { to, .. } => Some(to),
         Step::Swap { .. } | Step::Remove { .. } | Step::Attr { .. } | Step::Xattr { .. } => None,
+    }
+}
+
+/// The paths that lead to something else after the step.
+fn paths_changed(step: &Step) -> Vec<&[u8]> {
+    match step {
+        Step::Move { path, to, .. } | Step::Swap { a: path, b: to, .. } => vec![path, to],
+        Step::Place { path, over: Some(_), .. } | Step::Remove { path, dir: true, .. } => vec![path],
+        Step::Place { over: None, .. } | Step::Remove { dir: false, .. } => Vec::new(),
+        Step::Link { .. } | Step::Attr { .. } | Step::Xattr { .. } => Vec::new(),
     }
 }
 
@@ -138,15 +149,17 @@ pub(crate) fn step_path(step: &Step) -> &[u8] {
     }
 }
 
-impl SlowTier {
+impl OpenTree<'_> {
     /// Applies one step, or finds that it is applied already: by the inode numbers it names, never by guessing.
     pub(crate) fn apply(&self, step: &Step, known_version: Option<Fingerprint>) -> std::io::Result<Met> {
+        paths_changed(step).into_iter().for_each(|path| self.forget_below(path));
         match step {
             Step::Place { tmp, ino, path, over, known, .. } => {
-                let (from, tmp) = self.tmp_of(tmp)?;
+                let (from, name) = self.slow.tmp_of(tmp)?;
                 Met::or_apart(self.apply_place(&Placing {
+                    path_in_tmp: tmp,
                     from: &*from,
-                    tmp,
+                    tmp: name,
                     ino: *ino,
                     path,
                     over: *over,
@@ -170,7 +183,7 @@ impl SlowTier {
             Step::Remove { path, ino, dir } => self.apply_remove(path, *ino, *dir),
             Step::Attr { path, ino, new } => self.apply_attr(path, *ino, |inode, kind| {
                 let perm = new.perm.filter(|_| kind != Kind::Symlink);
-                inode.set_attr(&self.abilities.kept_by(kind, &NewAttr { perm, ..*new }))
+                inode.set_attr(&self.slow.abilities.kept_by(kind, &NewAttr { perm, ..*new }))
             }),
             Step::Xattr { path, ino, key, value } => {
                 let met = self.apply_attr(path, *ino, |inode, _| match value {
@@ -178,7 +191,7 @@ impl SlowTier {
                     None => inode.remove_xattr(key),
                 });
                 match met {
-                    Err(e) if self.never_takes(&e) => Ok(Met::LeftOut),
+                    Err(e) if self.slow.never_takes(&e) => Ok(Met::LeftOut),
                     met => met,
                 }
             }
@@ -190,7 +203,7 @@ impl SlowTier {
         let at = |path: &[u8]| self.stat(path).map(|stat| stat.map(|stat| stat.ino));
         Ok(Some(match step {
             Step::Place { tmp, ino, .. } => {
-                let waiting = self.tmp_of(tmp).and_then(|(dir, name)| dir.stat(name));
+                let waiting = self.slow.tmp_of(tmp).and_then(|(dir, name)| dir.stat(name));
                 absent_is_none(waiting)?.is_none_or(|stat| stat.ino != *ino)
             }
             Step::Move { path, ino, .. } | Step::Remove { path, ino, .. } => at(path)? != Some(*ino),
@@ -204,7 +217,7 @@ impl SlowTier {
     /// (P6).
     fn apply_place(&self, place: &Placing<'_>) -> std::io::Result<Met> {
         let Placing { from, tmp, path, .. } = *place;
-        let left = absent_is_none(from.stat(tmp))?;
+        let left = self.stat_waiting(place.path_in_tmp, from, tmp)?;
         if !left.as_ref().is_some_and(|stat| place.is_waiting(stat) || left_out!(PlaceOnce)) {
             return self.find_placed(place, left.as_ref());
         }
@@ -216,7 +229,7 @@ impl SlowTier {
             Ok(()) => {}
             Err(e) if e.kind() == std::io::ErrorKind::NotFound => return place_new(from, tmp, &*dir, name),
             Err(e) if e.raw_os_error() == Some(Errno::EINVAL as i32) => {
-                place.over.into_iter().for_each(|over| self.note_removed(over));
+                place.over.into_iter().for_each(|over| self.slow.note_removed(over));
                 return place_over(place, &*dir, name);
             }
             Err(e) => return Err(e),
@@ -263,7 +276,7 @@ impl SlowTier {
         if there != over && there.is_some() {
             return place_beside(&*from, name, &*dir, to_name);
         }
-        there.into_iter().for_each(|over| self.note_removed(over));
+        there.into_iter().for_each(|over| self.slow.note_removed(over));
         from.rename(name, &*dir, to_name, RenameMode::Replace).map(|()| Met::Expected)
     }
 
@@ -287,8 +300,8 @@ impl SlowTier {
                 Err(e) if e.raw_os_error() == Some(Errno::ENOTEMPTY as i32) => {
                     // The root of a part has our `tmp`. Otherwise someone else put something into it: it stays, with
                     // that.
-                    if !self.remove_tmp(path, &*dir, name)? {
-                        return Ok(if self.move_left_open(&*dir, name)? { Met::Expected } else { Met::Gone });
+                    if !self.slow.remove_tmp(path, &*dir, name)? {
+                        return Ok(if self.slow.move_left_open(&*dir, name)? { Met::Expected } else { Met::Gone });
                     }
                     match dir.rmdir(name) {
                         Err(e) if e.raw_os_error() == Some(Errno::ENOTEMPTY as i32) => Ok(Met::Gone),
@@ -300,7 +313,7 @@ impl SlowTier {
                 other => other.map(|()| Met::Expected),
             },
             Some(_) => {
-                self.note_removed(ino);
+                self.slow.note_removed(ino);
                 // Someone else, or `writeback/full_slow.rs`, may be removing it at this moment.
                 absent_is_none(dir.unlink(name)).map(|_| Met::Expected)
             }

@@ -1,0 +1,129 @@
+//! The slow tree for a group of steps: the directories above their paths are opened once and kept.
+//!
+//! A kept directory is the one that had the path when it was opened. The steps of a group touch different names, and
+//! each of them says which paths it moved or removed ([`OpenTree::forget_below`]). A directory that somebody else
+//! removes meanwhile answers ENOENT; then all are forgotten ([`OpenTree::forget`]) and the path is walked again.
+//!
+//! On a tier whose requests take long, what waits in `tmp` is looked at ahead, many at a time. Only `rename` decides
+//! then: if somebody has removed the node since, it answers ENOENT, and the step looks again.
+
+use std::cell::RefCell;
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use foldhash::HashMap;
+
+use crate::tiers::disk::errors::absent_is_none;
+use crate::tiers::disk::layout::split;
+use crate::tiers::disk::{Dir, Inode, Stat};
+use crate::tiers::log::record::{Path, Step};
+use crate::tiers::objects::slow_tier::{SlowTier, or_self};
+use crate::tiers::writeback::side_by_side::ask_each;
+
+/// So many directories are kept open.
+const KEPT_MAX: usize = 64;
+
+/// See the module's documentation.
+pub(crate) struct OpenTree<'a> {
+    pub(super) slow: &'a SlowTier,
+    kept: RefCell<HashMap<Path, Arc<dyn Dir>>>,
+    /// What was looked at ahead, by its path in `tmp`.
+    waiting: RefCell<HashMap<Path, Stat>>,
+}
+
+impl<'a> OpenTree<'a> {
+    pub(crate) fn new(slow: &'a SlowTier) -> Self {
+        OpenTree { slow, kept: RefCell::default(), waiting: RefCell::default() }
+    }
+
+    /// The directory at `path`.
+    pub(super) fn walk(&self, path: &[u8]) -> io::Result<Arc<dyn Dir>> {
+        if path.is_empty() {
+            return Ok(self.slow.root.clone());
+        }
+        if let Some(dir) = self.kept.borrow().get(path) {
+            return Ok(dir.clone());
+        }
+        let (above, name) = split(path);
+        let above = self.kept.borrow().get(above).cloned();
+        let dir = above.map_or_else(|| self.slow.walk(path), |above| above.dir(name))?;
+        let mut kept = self.kept.borrow_mut();
+        if kept.len() >= KEPT_MAX {
+            kept.clear();
+        }
+        kept.insert(path.to_vec(), dir.clone());
+        Ok(dir)
+    }
+
+    /// The directory above `path`, and the last name in it.
+    pub(super) fn parent<'p>(&self, path: &'p [u8]) -> io::Result<(Arc<dyn Dir>, &'p [u8])> {
+        let (dir, name) = split(path);
+        Ok((self.walk(dir)?, name))
+    }
+
+    /// The same as [`SlowTier::stat`].
+    pub(super) fn stat(&self, path: &[u8]) -> io::Result<Option<Stat>> {
+        absent_is_none(self.parent(path).and_then(|(dir, name)| dir.stat(or_self(name))))
+    }
+
+    /// The same, by [`Dir::stat_now`].
+    pub(super) fn stat_now(&self, path: &[u8]) -> io::Result<Option<Stat>> {
+        absent_is_none(self.parent(path).and_then(|(dir, name)| dir.stat_now(or_self(name))))
+    }
+
+    /// The same as [`SlowTier::hold_now`]; `None` also if a directory above it is missing.
+    pub(super) fn hold_now(&self, path: &[u8], ino: u64) -> io::Result<Option<(Arc<dyn Inode>, Stat)>> {
+        match absent_is_none(self.parent(path))? {
+            Some((dir, name)) => SlowTier::hold_now(&*dir, name, ino),
+            None => Ok(None),
+        }
+    }
+
+    /// What is at this path is about to be moved or removed.
+    pub(super) fn forget_below(&self, path: &[u8]) {
+        let is_below =
+            |kept: &[u8]| kept.strip_prefix(path).is_some_and(|rest| matches!(rest.first(), None | Some(b'/')));
+        self.kept.borrow_mut().retain(|kept, _| !is_below(kept));
+    }
+
+    pub(super) fn forget(&self) {
+        self.kept.borrow_mut().clear();
+        self.waiting.borrow_mut().clear();
+    }
+
+    /// Looks at what these steps place. `uptime` tells the time.
+    pub(super) fn look_ahead<'s>(&self, uptime: impl Fn() -> Duration, steps: impl Iterator<Item = &'s Step>) {
+        let in_tmp = |step: &'s Step| match step {
+            Step::Place { tmp, .. } => Some((tmp, self.slow.tmp_of(tmp).ok()?)),
+            _ => None,
+        };
+        let places: Vec<_> = steps.filter_map(in_tmp).collect();
+        let stats = ask_each(uptime, &places, |(_, (dir, name))| dir.stat(name));
+        let found = places.into_iter().zip(stats).filter_map(|((tmp, _), stat)| Some((tmp.clone(), stat.ok()?)));
+        self.waiting.borrow_mut().extend(found);
+    }
+
+    /// The node of this path in `tmp`, whose directory and name these are.
+    pub(super) fn stat_waiting(&self, tmp: &[u8], dir: &dyn Dir, name: &[u8]) -> io::Result<Option<Stat>> {
+        match self.waiting.borrow_mut().remove(tmp) {
+            Some(stat) => Ok(Some(stat)),
+            None => absent_is_none(dir.stat(name)),
+        }
+    }
+
+    /// Looks at each of these paths.
+    pub(super) fn stat_all(&self, uptime: impl Fn() -> Duration, paths: &[Path]) -> Vec<io::Result<Option<Stat>>> {
+        let places: Vec<_> = paths.iter().map(|path| self.parent(path)).collect();
+        let stat = |place: &io::Result<(Arc<dyn Dir>, &[u8])>| match place {
+            Ok((dir, name)) => absent_is_none(dir.stat(or_self(name))),
+            Err(e) => absent_is_none(Err(copy_of(e))),
+        };
+        ask_each(uptime, &places, stat)
+    }
+}
+
+/// An error that says the same.
+fn copy_of(error: &io::Error) -> io::Error {
+    error.raw_os_error().map_or_else(|| error.kind().into(), io::Error::from_raw_os_error)
+}
