@@ -19,6 +19,7 @@ pub mod files;
 pub mod heat;
 pub mod metrics;
 pub mod ops;
+pub mod pace;
 pub mod plans;
 pub mod processes;
 pub mod queue;

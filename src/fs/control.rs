@@ -174,6 +174,8 @@ impl Control {
                 checkpoints::text(&self.checkpoints_for(&asker)?, now.as_secs_f64())
             }
             VirtualNode::CheckpointsJson => checkpoints::json(&self.checkpoints_for(&asker)?, self.stats.since_1970()),
+            VirtualNode::Pace => self.pace_for(&asker)?.text(),
+            VirtualNode::PaceJson => self.pace_for(&asker)?.json(),
             VirtualNode::Ops => {
                 let reader = Mutex::new(self.stats.open_lines(|ino| path_of(&self.tiers, ino)));
                 return Ok(VirtualContent::Ops(OpsReader { stats: Arc::clone(&self.stats), reader }));

@@ -87,6 +87,11 @@ impl Counters {
         self.speed.lock().0.rest();
     }
 
+    /// However long ago that was.
+    pub(crate) fn latest_rate(&self) -> Option<f64> {
+        self.speed.lock().0.bytes_per_s()
+    }
+
     pub(crate) fn rate(&self, now: Duration) -> Option<f64> {
         let speed = self.speed.lock();
         speed.0.bytes_per_s().filter(|_| now.saturating_sub(speed.1) < RATE_WINDOW)

@@ -132,6 +132,12 @@ impl Tiers {
         }
     }
 
+    /// The rate of the last copies, however long ago, in bytes per second, limited by `drain_bandwidth`.
+    pub fn latest_rate(&self) -> Option<f64> {
+        let lately = self.counters.latest_rate()?;
+        Some(self.bandwidth_limit().map_or(lately, |limit| lately.min(limit as f64)))
+    }
+
     /// Whether a checkpoint is being drained: it comes first. One that waits for the drain hours does not count.
     pub(crate) fn saves(&self) -> bool {
         const CHECKPOINT: u64 = 1 << 20;

@@ -145,14 +145,14 @@ impl Seen {
 
     /// The JSON files of `.dlio`.
     fn look(&mut self, mount: &Mount) {
-        let names = ["stats", "files", "processes", "queue", "staging", "windows", "timeline", "checkpoints"];
+        let names = ["stats", "files", "processes", "queue", "staging", "windows", "timeline", "checkpoints", "pace"];
         for (name, title) in names.into_iter().zip(DLIO) {
             self.add(title, &fs::read_to_string(mount.at(format!(".dlio/{name}.json"))).unwrap());
         }
     }
 }
 
-const DLIO: [&str; 8] = [
+const DLIO: [&str; 9] = [
     "stats.json",
     "files.json",
     "processes.json",
@@ -161,6 +161,7 @@ const DLIO: [&str; 8] = [
     "windows.json",
     "timeline.json",
     "checkpoints.json",
+    "pace.json",
 ];
 
 /// Makes a directory immutable while it lives: what is to be published there holds the order.

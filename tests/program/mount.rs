@@ -871,6 +871,8 @@ fn the_control_directory_is_there_but_not_listed() {
             "files.tsv",
             "metrics",
             "ops",
+            "pace",
+            "pace.json",
             "processes",
             "processes.json",
             "queue",

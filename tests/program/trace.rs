@@ -132,6 +132,12 @@ fn checkpoints_are_found_with_what_they_took() {
     assert_eq!((told.len(), &told[1]["absorbed"]), (2, &last.absorbed.into()), "{told:?}");
     assert!((value("dliofs_checkpoint_absorb_seconds") - (last.absorbed - last.began)).abs() < 1e-6);
     assert!(value("dliofs_checkpoint_at_risk_seconds") > 0.0 && value("dliofs_checkpoint_interval_seconds") > 0.0);
+    let pace = json(&mount, "pace.json");
+    let asked = ["newest", "newest_safe", "safe_in", "checkpoint_bytes"].map(|key| pace[key].clone());
+    assert_eq!(asked, ["/ckpt-2".into(), "/ckpt-2".into(), 0.0.into(), told[1]["bytes"].clone()], "{pace}");
+    let apart = told[1]["began"].as_f64().unwrap() - told[0]["began"].as_f64().unwrap();
+    assert!((pace["interval"].as_f64().unwrap() - apart).abs() < 1e-6, "{pace}");
+    assert!(pace["work_at_risk"].as_f64() > pace["safe_in"].as_f64(), "{pace}");
     assert!(value("dliofs_trace_calls_total") > 0.0 && value("dliofs_trace_dropped_total") == 0.0);
 }
 

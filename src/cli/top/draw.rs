@@ -16,6 +16,7 @@ use super::shown;
 use super::snapshot::{Snapshot, word};
 use super::state::{State, silence};
 use super::table::{self, ColumnKind, TopView, ViewCell, ViewColumn};
+use crate::stats::pace::CheckpointPace;
 use crate::stats::recording::Checkpoint;
 use crate::stats::render::{count, seconds};
 use crate::stats::status::TierSpace;
@@ -102,6 +103,9 @@ pub(in crate::cli) fn draw(frame: &mut Frame<'_>, state: &State, theme: Theme) {
     page.flows(state, area.height);
     if let (Some(last), WITH_DETAILS..) = (state.snapshot.checkpoints.last(), area.height) {
         page.checkpoint(last, state.snapshot.stats.safety.bytes);
+        if let Some(pace) = &state.snapshot.pace {
+            page.pace(pace);
+        }
     }
     page.table(state, area.height >= WITH_DETAILS);
     keys(page.buffer, footer, state, theme);
@@ -307,6 +311,23 @@ impl Page<'_> {
             Span::styled(rest, self.theme.faint()),
             arrived.into(),
             format!("  {}", last.path).into(),
+        ]));
+    }
+
+    /// What the slow tier sustains, and the work that would be lost with the fast one.
+    fn pace(&mut self, pace: &CheckpointPace) {
+        let of = |time: Duration| shown::latency(time.as_secs_f64());
+        let every = pace.interval.map(|interval| format!("every {}, ", of(interval))).unwrap_or_default();
+        let sustained = pace.shortest_interval.map(|shortest| format!("sustained every {}", of(shortest)));
+        let safe = match pace.safe_in {
+            Some(Duration::ZERO) | None => String::new(),
+            Some(left) => format!("  safe in {}", of(left)),
+        };
+        let style = if pace.is_sustained() == Some(false) { self.theme.alarm() } else { Style::new() };
+        self.line(Line::from(vec![
+            Span::styled("pace", Style::new().add_modifier(Modifier::BOLD)),
+            Span::styled(format!("  {every}{}", sustained.unwrap_or_else(|| "no rate is known".to_owned())), style),
+            format!("{safe}  {} of work at risk", of(pace.work_at_risk)).into(),
         ]));
     }
 
@@ -749,6 +770,27 @@ mod tests {
         with_one.checkpoints[0].drained = Some(61.0);
         state.update(with_one);
         assert!(line(&state).contains("████████████████ in 11s"), "{}", line(&state));
+    }
+
+    #[test]
+    fn the_pace_stands_below_the_last_checkpoint() {
+        let (mut state, mut with_one) = (state(), snapshot(62));
+        with_one.checkpoints = vec![Checkpoint { bytes: 1, ..Checkpoint::default() }];
+        let seconds = |seconds| Some(Duration::from_secs(seconds));
+        with_one.pace = Some(CheckpointPace {
+            interval: seconds(600),
+            shortest_interval: seconds(32),
+            safe_in: seconds(30),
+            work_at_risk: Duration::from_secs(602),
+            ..CheckpointPace::default()
+        });
+        state.update(with_one);
+        let shown = lines(&state, 100, 30);
+        let at = shown.iter().position(|line| line.starts_with("checkpoint")).expect("a line");
+        assert_eq!(
+            shown[at + 1].trim_end(),
+            "pace  every 600s, sustained every 32s  safe in 30s  602s of work at risk"
+        );
     }
 
     /// A bar has the same spans in it from the first snapshot on, and is shown when it is over.

@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::json;
 use crate::stats::files::{ActiveFiles, Activity};
+use crate::stats::pace::CheckpointPace;
 use crate::stats::queue::Queue;
 use crate::stats::recording::Checkpoint;
 use crate::stats::status::{Safety, Status};
@@ -21,6 +22,7 @@ pub(in crate::cli) struct Snapshot {
     pub(super) queue: Option<Queue>,
     /// Oldest first; empty if the daemon does not report them.
     pub(super) checkpoints: Vec<Checkpoint>,
+    pub(super) pace: Option<CheckpointPace>,
 }
 
 /// `timeline.json`: an amount for each span of so many seconds since the mount was made.

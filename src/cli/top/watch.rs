@@ -64,6 +64,7 @@ fn read_snapshot(mountpoint: &Path, view: Option<TopView>) -> Result<Snapshot> {
     if view.is_some() {
         let checkpoints: Option<Checkpoints> = table(mountpoint, "checkpoints.json", snapshot::parse)?;
         snapshot.checkpoints = checkpoints.unwrap_or_default().checkpoints;
+        snapshot.pace = table(mountpoint, "pace.json", snapshot::parse)?;
     }
     Ok(snapshot)
 }

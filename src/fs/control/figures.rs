@@ -8,6 +8,7 @@ use crate::error::{Context, Result};
 use crate::fs::shown::path_of;
 use crate::fs::slow_pool::Longest;
 use crate::stats::files::{ActiveFiles, FileTable};
+use crate::stats::pace::{CheckpointPace, DrainOutlook};
 use crate::stats::processes::ProcessFigures;
 use crate::stats::queue::Queue;
 use crate::stats::recording::Meta;
@@ -88,6 +89,12 @@ impl Control {
         let all = self.observer.all_checkpoints();
         let Some(uid) = asker.limited() else { return Ok(all) };
         self.theirs(all, uid)
+    }
+
+    /// From the checkpoints that the asker may see, and how the drain goes for all.
+    pub(super) fn pace_for(&self, asker: &Asker) -> Result<CheckpointPace> {
+        let drain = DrainOutlook { bytes_per_s: self.tiers.latest_rate(), all_safe_in: self.tiers.status().safety.eta };
+        Ok(CheckpointPace::of(&self.checkpoints_for(asker)?, drain, self.stats.now().as_secs_f64()))
     }
 
     pub(super) fn theirs(&self, all: Vec<checkpoints::Checkpoint>, uid: u32) -> Result<Vec<checkpoints::Checkpoint>> {

@@ -51,6 +51,8 @@ files! {
     TimelineJson "timeline.json" 0o444,
     Checkpoints "checkpoints" 0o444,
     CheckpointsJson "checkpoints.json" 0o444,
+    Pace "pace" 0o444,
+    PaceJson "pace.json" 0o444,
     LatestSafe "latest-safe" 0o777,
     Ops "ops" 0o400,
     Recording "recording" 0o444,
