@@ -41,6 +41,7 @@ mod pins;
 mod progress;
 mod recovery;
 mod references;
+mod side_by_side;
 mod small_deque;
 mod sorted_set;
 mod staging;

@@ -38,6 +38,7 @@ const FLOORS: &[(&str, u8)] = &[
     ("stats::heat", 1),
     ("stats::metrics", 1),
     ("stats::ops", 1),
+    ("stats::pace", 1),
     ("stats::plans", 1),
     ("stats::processes", 1),
     ("stats::queue", 1),
@@ -59,6 +60,7 @@ const FLOORS: &[(&str, u8)] = &[
 /// The engine's rooms, the lowest first. A folder is one room, but for what is listed by itself: `capacity::policy` is plain enough to be
 /// used from below, `checkpoints::store` looks files up.
 const ROOMS: &[&str] = &[
+    "side_by_side",
     "small_deque",
     "sorted_set",
     "disk",
@@ -130,6 +132,7 @@ const PURE: &[&str] = &[
     "src/stats/access.rs",
     "src/stats/catalog.rs",
     "src/stats/counters.rs",
+    "src/stats/pace.rs",
     "src/stats/epochs.rs",
     "src/stats/files.rs",
     "src/stats/heat.rs",

@@ -10,7 +10,6 @@ pub(crate) mod parts;
 pub(crate) mod priority;
 pub(crate) mod publish;
 pub(crate) mod set_aside;
-mod side_by_side;
 pub(crate) mod step;
 pub(crate) mod streams;
 

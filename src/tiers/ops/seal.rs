@@ -10,6 +10,7 @@ use crate::tiers::disk::File;
 use crate::tiers::log::record::{Home, ObjectId, Record};
 use crate::tiers::objects::file::FileState;
 use crate::tiers::objects::version::Content;
+use crate::tiers::side_by_side::ask_each;
 use crate::tiers::{Cx, Ino, Lsn, Progress, Tiers};
 
 /// Content events sealed with one sync of the log; objects synced together.
@@ -51,7 +52,7 @@ impl Tiers {
     /// Seals these content events, in order:
     ///
     /// 1. sync the objects' bytes; the disk starts writing all of them before the first sync, so that one journal
-    ///    commit often serves many;
+    ///    commit often serves many; if one takes long, several are synced side by side;
     /// 2. sync their names;
     /// 3. log the seals (made durable by the caller's log sync).
     fn seal(&self, cx: &Cx, pending: &[(Lsn, Ino, Arc<Content>)]) -> Result<()> {
@@ -73,7 +74,8 @@ impl Tiers {
                 let small = objects.iter().filter(|object| object.size <= BEGIN_MAX);
                 small.for_each(|object| object.fd.write_behind(0..object.size));
             }
-            objects.iter().try_for_each(|object| self.sync_object(object))?; // 1
+            let synced = ask_each(|| self.uptime(), &objects, |object| self.sync_object(object)); // 1
+            synced.into_iter().collect::<Result<()>>()?;
             self.sync_names(&objects)?; // 2
         }
         if seals.is_empty() {

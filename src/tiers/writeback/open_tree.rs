@@ -19,7 +19,7 @@ use crate::tiers::disk::layout::split;
 use crate::tiers::disk::{Dir, Inode, Stat};
 use crate::tiers::log::record::{Path, Step};
 use crate::tiers::objects::slow_tier::{SlowTier, or_self};
-use crate::tiers::writeback::side_by_side::ask_each;
+use crate::tiers::side_by_side::ask_each;
 
 /// So many directories are kept open.
 const KEPT_MAX: usize = 64;

@@ -43,6 +43,7 @@ use crate::tiers::objects::pool::Pool;
 use crate::tiers::objects::slow_tier::{Moving, SlowTier};
 use crate::tiers::objects::version::{Content, Copied};
 use crate::tiers::progress::WorkKind;
+use crate::tiers::side_by_side::ask_each;
 use crate::tiers::writeback::group::Unfinished;
 use crate::tiers::writeback::mend::{Mended, base_of, vanishes};
 use crate::tiers::writeback::open_tree::OpenTree;
@@ -505,7 +506,9 @@ impl Tiers {
         // One journal commit of the disk often covers many. At most this many are open at the same time.
         let mut unsynced: Vec<Arc<dyn File>> = Vec::new();
         let make_durable = |unsynced: &mut Vec<Arc<dyn File>>| {
-            unsynced.drain(..).try_for_each(|fd| fd.sync().at_fast("mark clean", "an object"))
+            let synced = ask_each(|| self.uptime(), unsynced, |fd| fd.sync().at_fast("mark clean", "an object"));
+            unsynced.clear();
+            synced.into_iter().collect::<Result<()>>()
         };
         for batch in batches {
             for (ino, (lsn, content)) in &batch.contents {

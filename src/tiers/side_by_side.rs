@@ -1,4 +1,5 @@
-//! Requests to the slow tier that need not wait for each other.
+//! Requests to a tier that need not wait for each other: looks at names of a slow server, syncs that share a commit of
+//! the disk's journal.
 
 use std::panic::resume_unwind;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -12,7 +13,7 @@ const SLOW: Duration = Duration::from_micros(500);
 
 /// Asks for each item, and returns the answers in their order. The first request shows how long one takes: if the tier
 /// is slow, the others are made side by side. `uptime` tells the time.
-pub(super) fn ask_each<T: Sync, R: Send>(
+pub(crate) fn ask_each<T: Sync, R: Send>(
     uptime: impl Fn() -> Duration,
     items: &[T],
     ask: impl Fn(&T) -> R + Sync,
