@@ -86,7 +86,7 @@ impl Status {
         .into_iter()
     }
 
-    fn times(&self) -> [(&'static str, &'static str, Option<Duration>); 3] {
+    fn times(&self) -> [(&'static str, &'static str, Option<Duration>); 4] {
         let oldest = Some(self.safety.oldest.unwrap_or_default());
         [
             ("dliofs_mounted_seconds", "Since the mount was made.", Some(self.mounted_for)),
@@ -95,6 +95,11 @@ impl Status {
                 "dliofs_drain_eta_seconds",
                 "Until everything is on slow, at the recent rate, or at drain_bandwidth.",
                 self.safety.eta,
+            ),
+            (
+                "dliofs_drain_cpu_seconds_per_gib",
+                "Processor time that copying a GiB has taken so far.",
+                self.pipeline.drain_cpu_per_gib,
             ),
         ]
     }

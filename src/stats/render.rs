@@ -55,6 +55,8 @@ impl Status {
             bytes(pipeline.drain_bytes_per_s),
             pipeline.evictions
         )?;
+        let cost = pipeline.drain_cpu_per_gib.map_or("unknown".into(), |cpu| format!("{:.2}", cpu.as_secs_f64()));
+        writeln!(out, "             {cost} CPU seconds per GiB drained")?;
         if pipeline.copies + pipeline.staged_files > 0 {
             let (copies, new) = (count(pipeline.copies, "file"), pipeline.staged_files);
             writeln!(out, "staged       {copies}, {}; {new} of them since the mount", bytes(pipeline.copies_bytes))?;

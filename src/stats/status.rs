@@ -116,6 +116,10 @@ pub struct Pipeline {
     pub drain_bytes_per_s: u64,
     /// How many files are copied at the same time.
     pub drain_streams: u32,
+    /// Processor time that copying a GiB has taken since the mount, on the threads that copy; unknown before anything was
+    /// copied.
+    #[serde(with = "json::optional_seconds")]
+    pub drain_cpu_per_gib: Option<Duration>,
     /// Bytes that are not on the slow tier's disk yet: for a file being copied, those that have not arrived.
     pub bytes_to_copy: u64,
     pub evictions: u64,

@@ -101,6 +101,11 @@ impl EngineCore {
         self.clock.uptime()
     }
 
+    /// Processor time that this thread has used.
+    pub(crate) fn thread_cpu(&self) -> Option<Duration> {
+        self.clock.thread_cpu()
+    }
+
     /// Seconds since midnight, local time.
     pub(crate) fn second_of_day(&self) -> u32 {
         self.clock.second_of_day()

@@ -38,6 +38,8 @@ pub(crate) struct Counters {
     pub(crate) notes: Notes,
     pub(crate) drained_bytes: AtomicU64,
     pub(crate) drained_files: AtomicU64,
+    /// What the bytes copied to the slow tier have cost so far.
+    copy_cost: Mutex<CopyCost>,
     pub(crate) published_events: AtomicU64,
     pub(crate) batches: AtomicU64,
     pub(crate) conflicts: AtomicU64,
@@ -58,6 +60,19 @@ impl Counters {
     pub(crate) fn drained(&self, bytes: u64) {
         self.drained_bytes.fetch_add(bytes, Ordering::Relaxed);
         self.drained_files.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Some copies have moved so many bytes, and taken so much of a processor.
+    pub(crate) fn copies_cost(&self, cpu: Option<Duration>, bytes: u64) {
+        let Some(cpu) = cpu else { return };
+        let mut cost = self.copy_cost.lock();
+        cost.cpu = cost.cpu.saturating_add(cpu);
+        cost.bytes += bytes;
+    }
+
+    /// What copying a GiB has taken so far. `None`: nothing has been copied.
+    pub(crate) fn cpu_per_gib(&self) -> Option<Duration> {
+        self.copy_cost.lock().per_gib()
     }
 
     /// A number that rises while bytes are written to the slow tier.
@@ -134,6 +149,21 @@ impl Counters {
     }
 }
 
+/// Processor time of the threads that copied, and the bytes that they copied: holes are not among them, what was copied
+/// twice is twice.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct CopyCost {
+    cpu: Duration,
+    bytes: u64,
+}
+
+impl CopyCost {
+    fn per_gib(self) -> Option<Duration> {
+        let gib = self.bytes as f64 / (1u64 << 30) as f64;
+        Duration::try_from_secs_f64(self.cpu.as_secs_f64() / gib).ok().filter(|_| self.bytes > 0)
+    }
+}
+
 /// Before its end, a file is synced at most once per this many bytes.
 pub(crate) const SYNCED_MIN: u64 = 16 << 20;
 
@@ -151,4 +181,20 @@ pub(crate) struct PendingExtent {
     pub(crate) oldest: Option<Duration>,
     /// Bytes that are not on the slow tier's disk yet; for a version being copied, without those that have arrived.
     pub(crate) to_copy: u64,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_gib_costs_is_unknown_until_bytes_were_copied() {
+        let counters = Counters::default();
+        counters.copies_cost(Some(Duration::from_millis(3)), 0);
+        assert_eq!(counters.cpu_per_gib(), None, "an empty file");
+        counters.copies_cost(None, 1 << 40);
+        assert_eq!(counters.cpu_per_gib(), None, "a clock that does not tell");
+        counters.copies_cost(Some(Duration::from_millis(97)), 256 << 20);
+        assert_eq!(counters.cpu_per_gib(), Some(Duration::from_millis(400)));
+    }
 }

@@ -290,6 +290,10 @@ pub trait Clock: Send + Sync + Debug {
     fn now(&self) -> Time;
     /// Time since some fixed start, for ages and intervals.
     fn uptime(&self) -> Duration;
+    /// Processor time that the calling thread has used, by itself and in the kernel. `None`: not known.
+    fn thread_cpu(&self) -> Option<Duration> {
+        None
+    }
     /// Seconds since midnight, local time; UTC if the time zone is not known.
     fn second_of_day(&self) -> u32 {
         self.now().sec.rem_euclid(86_400) as u32

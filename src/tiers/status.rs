@@ -96,6 +96,7 @@ impl Tiers {
                 drained_bytes: count(&c.drained_bytes),
                 drain_bytes_per_s: c.rate(now).unwrap_or(0.0) as u64,
                 drain_streams: self.drain_streams(),
+                drain_cpu_per_gib: c.cpu_per_gib(),
                 bytes_to_copy: pending.to_copy,
                 evictions: count(&c.evictions),
                 copies,

@@ -1,5 +1,6 @@
-//! How long the drain says that it will take, beside how long it takes.
+//! What the drain tells of itself: how long it will take, beside how long it takes, and what it costs.
 
+use std::fs;
 use std::time::{Duration, Instant};
 
 use crate::common::{Mount, Relay, pattern, until};
@@ -42,4 +43,31 @@ fn on_a_slow_tier_the_eta_is_that_of_what_arrives() {
     let below = Relay::showing(&["--write-rate=20M"], |_| ());
     let mount = Mount::over(below.shown(), &["settle=0s"]);
     expect_true_etas(&mount, 1, 200);
+}
+
+#[test]
+fn what_draining_costs_is_told_once_something_was_drained() {
+    needs!(MOUNTS);
+    let mount = Mount::with(&["settle=0s"], |_| ());
+    let told = || {
+        let lines = |name: &str| -> Vec<String> {
+            fs::read_to_string(mount.at(".dlio").join(name)).unwrap().lines().map(str::to_owned).collect()
+        };
+        let line = lines("stats").into_iter().find(|line| line.contains("CPU seconds per GiB drained")).unwrap();
+        let is_sample = |line: &String| line.starts_with("dliofs_drain_cpu_seconds_per_gib");
+        let metric = lines("metrics").into_iter().find(is_sample);
+        let cost = mount.stats_json()["pipeline"]["drain_cpu_per_gib"].as_f64();
+        (cost, line, metric)
+    };
+    let (cost, line, metric) = told();
+    assert_eq!((cost, metric), (None, None), "nothing was measured");
+    assert!(line.trim_start().starts_with("unknown "), "{line}");
+    mount.put("checkpoint", pattern(8 << 20));
+    until("it is on the slow tier", || mount.stats_json()["safety"]["safe"] == true);
+    let (cost, line, metric) = told();
+    let cost = cost.expect("it was measured");
+    assert!(cost > 0.0 && cost < 1000.0, "{cost}");
+    assert!(line.trim_start().starts_with(&format!("{cost:.2} ")), "{cost}: {line}");
+    let metric = metric.expect("a sample");
+    assert_eq!(metric.split(' ').next_back().unwrap().parse::<f64>().unwrap(), cost, "{metric}");
 }

@@ -527,6 +527,10 @@ impl Clock for OsClock {
         clock_gettime(ClockId::CLOCK_MONOTONIC).expect("Linux always has this clock").into()
     }
 
+    fn thread_cpu(&self) -> Option<Duration> {
+        clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID).ok().map(Duration::from)
+    }
+
     fn second_of_day(&self) -> u32 {
         chrono::Local::now().num_seconds_from_midnight()
     }

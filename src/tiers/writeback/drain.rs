@@ -13,6 +13,7 @@
 //! A version whose object is already on the slow tier is published by renaming the object. Nothing is copied, except
 //! the head of a split file; a write ends that copy at the next piece.
 
+use std::cell::Cell;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -44,6 +45,8 @@ struct CopyTask {
     lsn: Lsn,
     state: Arc<FileState>,
     content: Arc<Content>,
+    /// Bytes copied of it, without holes.
+    copied: Cell<u64>,
 }
 
 impl Drop for CopyTask {
@@ -87,7 +90,10 @@ impl Tiers {
             return Ok(Progress::Idle);
         }
         self.counters.drain_goes_on(self.uptime());
+        let cpu = self.thread_cpu();
         let done = self.copy_versions(&wanted);
+        let spent = self.thread_cpu().zip(cpu).map(|(after, before)| after.saturating_sub(before));
+        self.counters.copies_cost(spent, wanted.iter().map(|wanted| wanted.copied.get()).sum());
         let bytes = wanted.iter().map(|wanted| wanted.content.size).sum();
         drop(wanted);
         if let Err(error) = done
@@ -160,7 +166,7 @@ impl Tiers {
             if state.draining.swap(true, Ordering::AcqRel) {
                 continue;
             }
-            let wanted = CopyTask { lsn, state, content };
+            let wanted = CopyTask { lsn, state, content, copied: Cell::new(0) };
             // Another thread may have finished its copy since this version was found to have none.
             if wanted.content.is_copied() || wanted.content.is_early() {
                 continue;
@@ -207,7 +213,8 @@ impl Tiers {
     }
 
     /// Steps 1 to 3. `None`: the bytes are on the slow tier already.
-    fn write_version(&self, CopyTask { lsn, state, content }: &CopyTask) -> Result<Option<Written>> {
+    fn write_version(&self, task: &CopyTask) -> Result<Option<Written>> {
+        let CopyTask { lsn, state, content, .. } = task;
         if content.object().needs_slow() {
             return Ok(None);
         }
@@ -219,7 +226,7 @@ impl Tiers {
         let name = copy_name(*lsn);
         let (file, born) = self.create_copy(&*dir, &name, content.attrs().perm, label)?; // 1
         let reads_back = self.options().rules.reads_back(|| self.state.lock().view.path(state.ino));
-        let sum = self.copy_down(*lsn, content, &*source, (&*file, &born), state.ino); // 2, 3
+        let sum = self.copy_down(task, &*source, (&*file, &born)); // 2, 3
         Ok(Some(Written { tmp: in_part(&part, &name), dir, file, reads_back, sum }))
     }
 
@@ -255,7 +262,7 @@ impl Tiers {
     }
 
     /// Steps 4 to 6. `false`: the version no longer exists.
-    fn finish_version(&self, CopyTask { lsn, state, content }: &CopyTask, written: Written) -> Result<bool> {
+    fn finish_version(&self, CopyTask { lsn, state, content, .. }: &CopyTask, written: Written) -> Result<bool> {
         let Written { tmp, dir, file, reads_back, sum } = written;
         let name = bare(&tmp);
         let synced = sum.and_then(|sum| file.sync().map(|()| sum).map_err(NotCopied::Written)); // 4
@@ -304,14 +311,9 @@ impl Tiers {
     }
 
     /// Steps 2 and 3. Returns the hash of the bytes.
-    fn copy_down(
-        &self,
-        lsn: Lsn,
-        content: &Content,
-        source: &dyn File,
-        (file, born): (&dyn File, &Stat),
-        ino: Ino,
-    ) -> Result<Hash, NotCopied> {
+    fn copy_down(&self, task: &CopyTask, source: &dyn File, (file, born): (&dyn File, &Stat)) -> Result<Hash, NotCopied> {
+        let CopyTask { lsn, state, content, copied } = task;
+        let lsn = *lsn;
         let (mut sum, mut written_to) = (Sum::default(), 0);
         let mut watch = |at, bytes: &[u8]| {
             if !self.is_pending(lsn) {
@@ -320,6 +322,7 @@ impl Tiers {
             let (len, end) = (bytes.len() as u64, at + bytes.len() as u64);
             sum.take(at, bytes);
             written_to = end;
+            copied.set(copied.get() + len);
             self.counters.notes.copied(lsn, end);
             if self.counters.notes.unsynced(lsn, len) >= self.counters.second_of_copying() && end < content.size {
                 file.sync()?;
@@ -334,7 +337,7 @@ impl Tiers {
             file.set_len(content.size).map_err(NotCopied::Written)?;
         }
         let left_out = self.slow.set_attrs(file, born, &content.attrs()).map_err(NotCopied::Written)?; // 3
-        self.tell_left_out(&self.label(ino), &left_out);
+        self.tell_left_out(&self.label(state.ino), &left_out);
         Ok(sum.of_size(content.size))
     }
 
