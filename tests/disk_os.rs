@@ -13,7 +13,9 @@ use std::time::Duration;
 
 use dlio_fs::error::Errno;
 use dlio_fs::tiers::disk::os::{OsClock, OsDir};
-use dlio_fs::tiers::disk::{Access, Allocate, Clock, Dir, File, Kind, MetadataOrder, NewAttr, RenameMode, Seek, Time};
+use dlio_fs::tiers::disk::{
+    Access, Allocate, Clock, Dir, File, Kind, MetadataOrder, NewAttr, REFUSALS, RenameMode, Seek, Time, WHOLE,
+};
 use rand::SeedableRng;
 use rand::rngs::Xoshiro256PlusPlus;
 
@@ -99,7 +101,38 @@ contract! {
         assert_eq!(read(&*reader), b"\0\0");
         file.sync().unwrap();
         root.sync().unwrap();
-        file.forget_cached();
+        file.forget_cached(WHOLE);
+    }
+
+    /// From the cache, past it, or by sharing blocks: done as without, or refused with nothing changed.
+    fn other_ways_to_read_and_write_do_the_same_or_nothing(root) {
+        let is_refused = |e: io::Error| REFUSALS.iter().any(|errno| e.raw_os_error() == Some(*errno as i32));
+        let file = root.create(b"a", 0o600).unwrap();
+        file.write_at(b"hello", 0).unwrap();
+        let mut buf = [0; 5];
+        match file.read_cached(&mut buf, 0) {
+            Ok(got) => assert_eq!(buf[..got], b"hello"[..got]),
+            Err(e) => assert!(is_refused(e)),
+        }
+        let written: &[u8] = match file.write_uncached(b"world", 3) {
+            Ok(()) => b"helworld",
+            Err(e) => {
+                assert!(is_refused(e));
+                b"hello"
+            }
+        };
+        file.sync().unwrap();
+        assert_eq!(read(&*file), written);
+        let Some(from) = file.descriptor() else { return };
+        let copy = root.create(b"b", 0o600).unwrap();
+        let shared: &[u8] = match copy.reflink(from) {
+            Ok(()) => written,
+            Err(e) => {
+                assert!(is_refused(e));
+                b""
+            }
+        };
+        assert_eq!(read(&*copy), shared);
     }
 
     /// Whoever may not wait is told what whoever may would be, or nothing.

@@ -160,7 +160,7 @@ pub(crate) struct CopyCost {
 impl CopyCost {
     fn per_gib(self) -> Option<Duration> {
         let gib = self.bytes as f64 / (1u64 << 30) as f64;
-        Duration::try_from_secs_f64(self.cpu.as_secs_f64() / gib).ok().filter(|_| self.bytes > 0)
+        if self.bytes > 0 { Duration::try_from_secs_f64(self.cpu.as_secs_f64() / gib).ok() } else { None }
     }
 }
 

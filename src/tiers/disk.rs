@@ -254,6 +254,12 @@ pub trait Inode: Send + Sync + Debug {
     }
 }
 
+/// How a file system or a kernel says that it does not have a call, or not for these two files.
+pub const REFUSALS: [Errno; 5] = [Errno::EOPNOTSUPP, Errno::EXDEV, Errno::EINVAL, Errno::ENOTTY, Errno::ENOSYS];
+
+/// All bytes of a file, however long it is.
+pub const WHOLE: Range<u64> = 0..i64::MAX as u64;
+
 /// An open regular file.
 pub trait File: Inode {
     /// The same file, open for reading and writing, whatever its names are now.
@@ -262,6 +268,21 @@ pub trait File: Inode {
     fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize>;
     /// Writes all of `buf`, or fails. After a failure any part of it may have been written.
     fn write_at(&self, buf: &[u8], offset: u64) -> io::Result<()>;
+    /// Reads the first of these bytes that the page cache has, and waits for no disk. A short count: what follows is not
+    /// in the cache, or the file ends. One of [`REFUSALS`] means that this cannot be told here.
+    fn read_cached(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
+        self.read_at(buf, offset)
+    }
+    /// Writes as `write_at` does, starts writeback at once, and keeps no page in the cache once that is done. One of
+    /// [`REFUSALS`] means that this cannot be done here, and nothing was written.
+    fn write_uncached(&self, buf: &[u8], offset: u64) -> io::Result<()> {
+        self.write_at(buf, offset)
+    }
+    /// Makes this empty file share the blocks of another one: all its bytes, holes as holes, and none is copied. One of
+    /// [`REFUSALS`] means that this cannot be done here, and nothing was changed.
+    fn reflink(&self, _from: BorrowedFd<'_>) -> io::Result<()> {
+        Err(Errno::EOPNOTSUPP.into())
+    }
     fn set_len(&self, len: u64) -> io::Result<()>;
     fn allocate(&self, what: Allocate, offset: u64, len: u64) -> io::Result<()>;
     /// The next data or hole at or after `offset`; ENXIO beyond the end.
@@ -270,8 +291,8 @@ pub trait File: Inode {
     fn sync(&self) -> io::Result<()>;
     /// The descriptor for the kernel to read from, if there is one.
     fn descriptor(&self) -> Option<BorrowedFd<'_>>;
-    /// Tells the page cache that these bytes will not be read again soon. A hint.
-    fn forget_cached(&self);
+    /// Tells the page cache that these bytes will not be read again soon: it drops those that are on the disk. A hint.
+    fn forget_cached(&self, range: Range<u64>);
     /// Starts writeback of these just-written bytes, so that a sync has less to wait for. A hint: it makes nothing
     /// durable and reports no failure; the next sync reports it.
     fn write_behind(&self, _range: Range<u64>) {}

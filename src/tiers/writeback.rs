@@ -14,12 +14,15 @@ pub(crate) mod step;
 pub(crate) mod streams;
 
 use crate::tiers::disk::sync::{Mutex, Rank};
+use crate::tiers::objects::copy::CopyMeans;
 use group::Unfinished;
 use streams::StreamCount;
 
 /// What copying and publishing keep between two steps.
 pub(super) struct Writeback {
     streams: Mutex<StreamCount>,
+    /// From the fast tier to the slow one.
+    means: CopyMeans,
     /// Held by the thread that publishes; contains a group that an error interrupted.
     unfinished: Mutex<Option<Unfinished>>,
 }
@@ -27,7 +30,11 @@ pub(super) struct Writeback {
 impl Writeback {
     pub(super) fn new() -> Self {
         let streams = StreamCount::starting_with(1);
-        Writeback { streams: Mutex::new(Rank::Leaf, streams), unfinished: Mutex::new(Rank::Publishing, None) }
+        Writeback {
+            streams: Mutex::new(Rank::Leaf, streams),
+            means: CopyMeans::default(),
+            unfinished: Mutex::new(Rank::Publishing, None),
+        }
     }
 
     /// Whether an interrupted group is in the middle of a batch. Waits for the step in progress.

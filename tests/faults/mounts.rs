@@ -239,6 +239,22 @@ fn what_the_drain_cannot_read_is_told_of_the_fast_tier_and_is_tried_again() {
 
 /// A slow tier that says that it has written what it has not: seen only by who asks for the bytes again. It lies about
 /// the first write of several: the last one gives the copy its length.
+/// The blocks are shared, or each piece is written past the cache: the first of these calls, or one in the middle of the copy.
+#[test]
+fn a_copy_that_breaks_off_is_made_again() {
+    needs!(MOUNTS);
+    let pristine = Pristine::make();
+    let bytes: Vec<u8> = (0..5 << 20).map(|n: u32| (n >> 12) as u8).collect();
+    for rule in ["1:1:EIO", "2:1:EIO", "3:2:EIO", "4:1:short", "1:2:EOPNOTSUPP"] {
+        let mut machine = Machine::new(&pristine);
+        assert!(machine.start(&format!("at=slow:write@tmp:{rule}")), "{}", machine.log());
+        fs::write(machine.root().join("new"), &bytes).unwrap();
+        machine.drain().unwrap();
+        assert!(fs::read(machine.tier("slow").join("new")).unwrap() == bytes, "{rule}");
+        machine.leave();
+    }
+}
+
 #[test]
 fn a_copy_that_the_slow_tier_gives_back_otherwise_is_made_again() {
     needs!(MOUNTS);

@@ -5,7 +5,7 @@ use std::ffi::OsStr;
 use std::fs::{self, OpenOptions};
 use std::io::Write;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{MetadataExt, symlink};
+use std::os::unix::fs::{FileExt, MetadataExt, symlink};
 use std::path::Path;
 use std::process::Command;
 
@@ -326,5 +326,50 @@ fn on_glusterfs_all_arrives_on_every_replica_also_when_one_was_away() {
         crate::common::until("the replica has what was written without it", || {
             healed() && below.replica(other).join("c/.git").is_dir()
         });
+    }
+}
+
+/// A copy of a large file then takes no room, and is another file all the same.
+#[test]
+fn tiers_on_one_file_system_share_the_blocks_of_a_large_file() {
+    needs!(MOUNTS, "mkfs.xfs", "mkfs.btrfs");
+    for volume in [Volume::xfs(), Volume::btrfs(400)] {
+        let [fast, slow] = ["fast", "slow"].map(|name| volume.tier().join(name));
+        [&fast, &slow].into_iter().for_each(|tier| fs::create_dir(tier).unwrap());
+        let mount = Mount::on(Elsewhere { fast: Some(fast), slow: Some(slow.clone()) }, &["settle=0s"]);
+        let used = || {
+            succeeded(Command::new("sync").arg("-f").arg(volume.tier()).output().unwrap());
+            let space = nix::sys::statvfs::statvfs(&volume.tier()).unwrap();
+            ((space.blocks() - space.blocks_free()) * space.fragment_size()) >> 20
+        };
+        let (before, mut bytes) = (used(), crate::common::pattern(64 << 20));
+        // A hole in the middle, and an end that is no whole block.
+        bytes[20 << 20..24 << 20].fill(0);
+        bytes.truncate((64 << 20) - 77);
+        let file = fs::File::create(mount.at("large")).unwrap();
+        file.write_all_at(&bytes[..20 << 20], 0).unwrap();
+        file.write_all_at(&bytes[24 << 20..], 24 << 20).unwrap();
+        drop(file);
+        mount.sync();
+        assert!(fs::read(slow.join("large")).unwrap() == bytes);
+        let more = used() - before;
+        assert!((60..90).contains(&more), "{more} MiB for both copies");
+        mount.control("pause");
+        let file = OpenOptions::new().write(true).open(mount.at("large")).unwrap();
+        file.write_all_at(b"new", 1 << 20).unwrap();
+        drop(file);
+        assert!(fs::read(slow.join("large")).unwrap() == bytes, "what is written now is not on the slow tier yet");
+        mount.control("resume");
+        mount.sync();
+        bytes[1 << 20..][..3].copy_from_slice(b"new");
+        assert!(fs::read(slow.join("large")).unwrap() == bytes);
+        // A version is the first bytes of its object, which has grown since.
+        mount.control("pause");
+        mount.put("grown", &bytes[..3 << 20]);
+        let mut file = OpenOptions::new().append(true).open(mount.at("grown")).unwrap();
+        file.write_all(&bytes[..2 << 20]).unwrap();
+        mount.control("resume");
+        crate::common::until("the version is published", || slow.join("grown").exists());
+        assert!(fs::read(slow.join("grown")).unwrap() == bytes[..3 << 20]);
     }
 }

@@ -772,7 +772,7 @@ impl File for SimFile {
         None
     }
 
-    fn forget_cached(&self) {}
+    fn forget_cached(&self, _range: std::ops::Range<u64>) {}
 }
 
 /// Writes as much as there is room for; a full disk is an error after that.

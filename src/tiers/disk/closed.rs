@@ -579,12 +579,15 @@ impl File for Closable<dyn File> {
         to self.inner {
             fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize>;
             fn write_at(&self, buf: &[u8], offset: u64) -> io::Result<()>;
+            fn read_cached(&self, buf: &mut [u8], offset: u64) -> io::Result<usize>;
+            fn write_uncached(&self, buf: &[u8], offset: u64) -> io::Result<()>;
+            fn reflink(&self, from: BorrowedFd<'_>) -> io::Result<()>;
             fn set_len(&self, len: u64) -> io::Result<()>;
             fn allocate(&self, what: Allocate, offset: u64, len: u64) -> io::Result<()>;
             fn seek(&self, what: Seek, offset: u64) -> io::Result<u64>;
             fn sync(&self) -> io::Result<()>;
             fn descriptor(&self) -> Option<BorrowedFd<'_>>;
-            fn forget_cached(&self);
+            fn forget_cached(&self, range: Range<u64>);
             fn write_behind(&self, range: Range<u64>);
             fn place(&self) -> Option<u64>;
         }

@@ -12,9 +12,10 @@
 //! | `record=PATH` | a line for each call is appended there: number of the changing call or `-`, tier, call, path |
 //! | `boot=ID` | this is another boot: what a power cut would have taken does not count |
 //!
-//! Calls have the names of the seam's methods (`disk`), except that a directory's `sync` is `sync_dir`. The seam sets
-//! owner, mode and times with one call; here they are three, as they are for the kernel, so that a stop may fall
-//! between them. A stop happens with the count locked: no further changing call begins on any thread.
+//! Calls have the names of the seam's methods (`disk`), except that a directory's `sync` is `sync_dir`, and that all ways
+//! to read or write bytes are `read` or `write`: from the cache, past it, by sharing blocks. The seam sets owner,
+//! mode and times with one call; here they are three, as they are for the kernel, so that a stop may fall between them.
+//! A stop happens with the count locked: no further changing call begins on any thread.
 //!
 //! The seam does not know in which order the engine means to make its calls. [`Lapse`] switches that order off one step
 //! at a time, on one thread: `left_out!` checks for it at the step.
@@ -170,7 +171,7 @@ fn rule(text: &str) -> Option<Rule> {
 }
 
 fn errno_named(name: &str) -> Option<Errno> {
-    [Errno::EIO, Errno::ENOSPC, Errno::EDQUOT, Errno::EACCES, Errno::EROFS]
+    [Errno::EIO, Errno::ENOSPC, Errno::EDQUOT, Errno::EACCES, Errno::EROFS, Errno::EOPNOTSUPP]
         .into_iter()
         .find(|errno| format!("{errno:?}") == name)
 }
@@ -614,6 +615,23 @@ impl<T: Inode + ?Sized> Inode for Faulty<T> {
     }
 }
 
+impl Faulty<dyn File> {
+    /// A write of `buf`, all or half of it.
+    fn write(&self, buf: &[u8], act: impl Fn(&[u8]) -> io::Result<()>) -> io::Result<()> {
+        let ticket = self.at.faults.enter(&self.at, "write", &self.at.path);
+        let half = || act(&buf[..buf.len() / 2]);
+        let done = match (ticket.what, ticket.stop) {
+            (Some(What::Fail(errno)), _) => Err(errno.into()),
+            (Some(What::Lie), _) => Ok(()),
+            (Some(What::Short), _) => half().and(Err(Errno::ENOSPC.into())),
+            (None, Some(Stop::Half)) => half(),
+            (None, _) => act(buf),
+        };
+        self.at.leave(&ticket);
+        done
+    }
+}
+
 impl File for Faulty<dyn File> {
     fn reopen(&self) -> io::Result<Arc<dyn File>> {
         let inner = self.at.call("reopen", b".", || self.inner.reopen())?;
@@ -624,18 +642,21 @@ impl File for Faulty<dyn File> {
         self.at.call("read", b".", || self.inner.read_at(buf, offset))
     }
 
+    fn read_cached(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
+        self.at.call("read", b".", || self.inner.read_cached(buf, offset))
+    }
+
     fn write_at(&self, buf: &[u8], offset: u64) -> io::Result<()> {
-        let ticket = self.at.faults.enter(&self.at, "write", &self.at.path);
-        let half = || self.inner.write_at(&buf[..buf.len() / 2], offset);
-        let done = match (ticket.what, ticket.stop) {
-            (Some(What::Fail(errno)), _) => Err(errno.into()),
-            (Some(What::Lie), _) => Ok(()),
-            (Some(What::Short), _) => half().and(Err(Errno::ENOSPC.into())),
-            (None, Some(Stop::Half)) => half(),
-            (None, _) => self.inner.write_at(buf, offset),
-        };
-        self.at.leave(&ticket);
-        done
+        self.write(buf, |part| self.inner.write_at(part, offset))
+    }
+
+    fn write_uncached(&self, buf: &[u8], offset: u64) -> io::Result<()> {
+        self.write(buf, |part| self.inner.write_uncached(part, offset))
+    }
+
+    /// All or nothing: half of it is nothing.
+    fn reflink(&self, from: BorrowedFd<'_>) -> io::Result<()> {
+        self.write(&[0], |part| if part.is_empty() { Ok(()) } else { self.inner.reflink(from) })
     }
 
     fn set_len(&self, len: u64) -> io::Result<()> {
@@ -662,7 +683,7 @@ impl File for Faulty<dyn File> {
             fn place(&self) -> Option<u64>;
             fn write_behind(&self, range: Range<u64>);
             fn stay_in_place(&self);
-            fn forget_cached(&self);
+            fn forget_cached(&self, range: Range<u64>);
         }
     }
 }

@@ -7,7 +7,7 @@
 use std::any::Any;
 use std::ffi::OsStr;
 use std::fs;
-use std::io;
+use std::io::{self, IoSlice, IoSliceMut};
 use std::ops::Range;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -28,7 +28,8 @@ use nix::sys::time::TimeSpec;
 use nix::time::{ClockId, clock_gettime};
 use nix::unistd::{self, Gid, Uid, UnlinkatFlags, Whence};
 use procfs::process::Process;
-use rustix::fs::{IFlags, RenameFlags, ioctl_getflags, ioctl_setflags, renameat_with};
+use rustix::fs::{IFlags, RenameFlags, ioctl_ficlone, ioctl_getflags, ioctl_setflags, renameat_with};
+use rustix::io::{ReadWriteFlags, preadv2, pwritev2};
 use xattr::FileExt as _;
 
 use super::{
@@ -41,6 +42,9 @@ const SAFE: OFlag = OFlag::O_CLOEXEC.union(OFlag::O_NOFOLLOW);
 
 /// A flag of `openat2(2)`, since Linux 5.12: EAGAIN if a name is not in the kernel's cache.
 const RESOLVE_CACHED: ResolveFlag = ResolveFlag::from_bits_retain(0x20);
+
+/// A flag of `pwritev2(2)`, since Linux 6.14: the pages leave the cache once they are written back.
+const RWF_DONTCACHE: ReadWriteFlags = ReadWriteFlags::from_bits_retain(0x80);
 
 /// nix defines it for glibc only.
 pub const XFS_SUPER_MAGIC: FsType = FsType(0x5846_5342);
@@ -453,6 +457,30 @@ impl File for OsFile {
         self.fd.write_all_at(buf, offset)
     }
 
+    fn read_cached(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
+        let mut buf = [IoSliceMut::new(buf)];
+        match rustix::io::retry_on_intr(|| preadv2(&self.fd, &mut buf, offset, ReadWriteFlags::NOWAIT)) {
+            Err(rustix::io::Errno::AGAIN) => Ok(0),
+            got => Ok(got?),
+        }
+    }
+
+    fn write_uncached(&self, mut buf: &[u8], mut offset: u64) -> io::Result<()> {
+        while !buf.is_empty() {
+            let write = || pwritev2(&self.fd, &[IoSlice::new(buf)], offset, RWF_DONTCACHE);
+            let done = match rustix::io::retry_on_intr(write)? {
+                0 => return Err(io::ErrorKind::WriteZero.into()),
+                done => done,
+            };
+            (buf, offset) = (&buf[done..], offset + done as u64);
+        }
+        Ok(())
+    }
+
+    fn reflink(&self, from: BorrowedFd<'_>) -> io::Result<()> {
+        Ok(rustix::io::retry_on_intr(|| ioctl_ficlone(&self.fd, from))?)
+    }
+
     fn set_len(&self, len: u64) -> io::Result<()> {
         self.fd.set_len(len)
     }
@@ -487,15 +515,15 @@ impl File for OsFile {
         Some(self.fd.as_fd())
     }
 
-    fn forget_cached(&self) {
+    fn forget_cached(&self, range: Range<u64>) {
         // Only advice: a file system that does not take it loses nothing.
-        fcntl::posix_fadvise(&self.fd, 0, 0, PosixFadviseAdvice::POSIX_FADV_DONTNEED).ok();
+        let (Ok(from), Ok(len)) = (range.start.try_into(), (range.end - range.start).try_into()) else { return };
+        fcntl::posix_fadvise(&self.fd, from, len, PosixFadviseAdvice::POSIX_FADV_DONTNEED).ok();
     }
 
     fn write_behind(&self, range: Range<u64>) {
         // For dirty bytes Linux takes this as: start writing them, wait for nothing, keep them until they are written.
-        let (Ok(from), Ok(len)) = (range.start.try_into(), (range.end - range.start).try_into()) else { return };
-        fcntl::posix_fadvise(&self.fd, from, len, PosixFadviseAdvice::POSIX_FADV_DONTNEED).ok();
+        self.forget_cached(range);
     }
 
     fn stay_in_place(&self) {

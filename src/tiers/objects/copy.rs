@@ -1,9 +1,11 @@
 //! Copying the bytes of a file, holes as holes.
 
+use std::cell::Cell;
 use std::ops::Range;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::error::Errno;
-use crate::tiers::disk::{File, Seek};
+use crate::tiers::disk::{File, REFUSALS, Seek};
 
 /// Bytes copied at a time.
 pub(crate) const CHUNK: usize = 1 << 20;
@@ -35,6 +37,106 @@ pub(crate) fn next_data(file: &dyn File, range: Range<u64>) -> std::io::Result<u
     }
 }
 
+/// A call that not every file system or kernel has: made until it is refused once.
+#[derive(Debug, Default)]
+struct OptionalCall {
+    refused: AtomicBool,
+}
+
+impl OptionalCall {
+    /// `None`: not here.
+    fn make<T>(&self, call: impl FnOnce() -> std::io::Result<T>) -> std::io::Result<Option<T>> {
+        if self.refused.load(Ordering::Relaxed) {
+            return Ok(None);
+        }
+        match call() {
+            Err(e) if REFUSALS.iter().any(|refusal| e.raw_os_error() == Some(*refusal as i32)) => {
+                self.refused.store(true, Ordering::Relaxed);
+                Ok(None)
+            }
+            done => done.map(Some),
+        }
+    }
+}
+
+/// What copies between one pair of file systems are made with, where these have it.
+#[derive(Debug, Default)]
+pub(crate) struct CopyMeans {
+    reflink: OptionalCall,
+    read_cached: OptionalCall,
+    write_uncached: OptionalCall,
+}
+
+impl CopyMeans {
+    /// Copies the data in the first `len` bytes, and leaves the page cache as it was. `watch` is as for [`copy_data`].
+    /// The target is new and empty; its length is right only if the copy ends with data. A large file shares the blocks
+    /// of its source where the file system can do that; it is read all the same, for `watch`.
+    pub(crate) fn copy(
+        &self,
+        (from, to): (&dyn File, &dyn File),
+        len: u64,
+        watch: &mut dyn FnMut(u64, &[u8]) -> std::io::Result<()>,
+    ) -> Result<(), NotCopied> {
+        let large = len > CHUNK as u64;
+        let shared = large && self.share(from, to, len).map_err(NotCopied::Written)?;
+        // From here on the bytes of the source are in the cache because of us.
+        let ours = Cell::new(len);
+        let mut read = |buf: &mut [u8], at| self.read(from, buf, at, &ours);
+        let mut write = |bytes: &[u8], at| {
+            match shared {
+                true => {}
+                false if large => self.write(to, bytes, at)?,
+                false => to.write_at(bytes, at)?,
+            }
+            watch(at, bytes)?;
+            forget_from(ours.get(), from, at..at + bytes.len() as u64);
+            Ok(())
+        };
+        let copied = copy_pieces(from, 0..len, &mut read, &mut write);
+        // What was read ahead, and what the cache holds in pages larger than a piece.
+        forget_from(ours.get(), from, 0..len);
+        copied
+    }
+
+    /// Whether the target has the bytes of the source now, without a copy.
+    fn share(&self, from: &dyn File, to: &dyn File, len: u64) -> std::io::Result<bool> {
+        let Some(fd) = from.descriptor() else { return Ok(false) };
+        if self.reflink.make(|| to.reflink(fd))?.is_none() {
+            return Ok(false);
+        }
+        // The source may have grown since its first bytes became a version.
+        to.set_len(len).map(|()| true)
+    }
+
+    /// Notes in `ours` from where on the bytes were not in the cache. What the kernel reads ahead is there at the next
+    /// read, so one miss decides for all that follows.
+    fn read(&self, from: &dyn File, buf: &mut [u8], at: u64, ours: &Cell<u64>) -> std::io::Result<usize> {
+        let Some(there) = self.read_cached.make(|| from.read_cached(buf, at))? else { return from.read_at(buf, at) };
+        if there == buf.len() {
+            return Ok(there);
+        }
+        let behind = at + there as u64;
+        ours.set(ours.get().min(behind));
+        Ok(there + from.read_at(&mut buf[there..], behind)?)
+    }
+
+    fn write(&self, to: &dyn File, bytes: &[u8], at: u64) -> std::io::Result<()> {
+        if self.write_uncached.make(|| to.write_uncached(bytes, at))?.is_none() {
+            to.write_at(bytes, at)?;
+            to.write_behind(at..at + bytes.len() as u64);
+        }
+        Ok(())
+    }
+}
+
+/// Drops those bytes of a range from the cache that lie at or behind a point.
+fn forget_from(point: u64, file: &dyn File, range: Range<u64>) {
+    let begin = range.start.max(point);
+    if begin < range.end {
+        file.forget_cached(begin..range.end);
+    }
+}
+
 /// Copies the data in a range to the same offsets. `watch` is called for each piece with its offset and bytes, and may
 /// end the copy with an error. The target has a hole there.
 pub(crate) fn copy_data(
@@ -43,8 +145,27 @@ pub(crate) fn copy_data(
     range: Range<u64>,
     watch: &mut dyn FnMut(u64, &[u8]) -> std::io::Result<()>,
 ) -> Result<(), NotCopied> {
+    let len = range.end;
+    let mut write = |bytes: &[u8], at| {
+        to.write_at(bytes, at)?;
+        watch(at, bytes)?;
+        let end = at + bytes.len() as u64;
+        if end < len {
+            to.write_behind(at..end);
+        }
+        Ok(())
+    };
+    copy_pieces(from, range, &mut |buf, at| from.read_at(buf, at), &mut write)
+}
+
+/// Passes the data in a range piece by piece from `read`, which reads `from`, to `write`, both with its offset.
+fn copy_pieces(
+    from: &dyn File,
+    Range { start: mut at, end: len }: Range<u64>,
+    read: &mut dyn FnMut(&mut [u8], u64) -> std::io::Result<usize>,
+    write: &mut dyn FnMut(&[u8], u64) -> std::io::Result<()>,
+) -> Result<(), NotCopied> {
     use NotCopied::{Read, Written};
-    let (mut at, len) = (range.start, range.end);
     let mut buf = vec![0; CHUNK.min(len.saturating_sub(at) as usize)];
     loop {
         at = next_data(from, at..len).map_err(Read)?;
@@ -54,17 +175,12 @@ pub(crate) fn copy_data(
         let end = from.seek(Seek::Hole, at).unwrap_or(len).min(len);
         while at < end {
             let want = buf.len().min((end - at) as usize);
-            let got = from.read_at(&mut buf[..want], at).map_err(Read)?;
+            let got = read(&mut buf[..want], at).map_err(Read)?;
             if got == 0 {
                 return Ok(());
             }
-            to.write_at(&buf[..got], at).map_err(Written)?;
-            watch(at, &buf[..got]).map_err(Written)?;
-            let written = at..at + got as u64;
-            at = written.end;
-            if at < len {
-                to.write_behind(written);
-            }
+            write(&buf[..got], at).map_err(Written)?;
+            at += got as u64;
         }
     }
     Ok(())
@@ -73,4 +189,134 @@ pub(crate) fn copy_data(
 /// Copies the first `len` bytes, leaving holes as holes. The target is new or empty.
 pub(crate) fn copy_bytes(from: &dyn File, to: &dyn File, len: u64) -> std::io::Result<()> {
     Ok(copy_data(from, to, 0..len, &mut |_, _| Ok(()))?)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use std::path::Path;
+    use std::sync::Arc;
+
+    use rand::rngs::Xoshiro256PlusPlus;
+    use rand::{RngExt, SeedableRng};
+
+    use super::*;
+    use crate::tiers::disk::faults::{Faults, TierName};
+    use crate::tiers::disk::os::OsDir;
+    use crate::tiers::disk::{Dir, WHOLE};
+
+    const MIB: u64 = 1 << 20;
+
+    /// The whole file, and where its data begins and ends.
+    fn content(file: &dyn File) -> (Vec<u8>, Vec<Range<u64>>) {
+        let size = file.stat().unwrap().size;
+        let mut bytes = vec![0; size as usize];
+        assert_eq!(file.read_at(&mut bytes, 0).unwrap() as u64, size);
+        let (mut data, mut at) = (Vec::new(), 0);
+        loop {
+            at = next_data(file, at..size).unwrap();
+            if at == size {
+                return (bytes, data);
+            }
+            let end = file.seek(Seek::Hole, at).unwrap().min(size);
+            data.push(at..end);
+            at = end;
+        }
+    }
+
+    /// Data of any length at any place, up to a few pieces long.
+    fn write_somewhere(file: &dyn File, random: &mut Xoshiro256PlusPlus) {
+        for _ in 0..random.random_range(0..6) {
+            let at = random.random_range(0..4 * MIB);
+            let mut bytes = vec![0; random.random_range(1..2 * MIB) as usize];
+            random.fill(&mut bytes[..]);
+            file.write_at(&bytes, at).unwrap();
+        }
+    }
+
+    /// On the file systems of the temporary directory and of shared memory.
+    #[test]
+    fn what_is_copied_by_all_means_is_what_is_copied_by_none() {
+        let mut random = Xoshiro256PlusPlus::seed_from_u64(1);
+        for place in ["/tmp", "/dev/shm"].map(Path::new).into_iter().filter(|place| place.is_dir()) {
+            let dir = tempfile::tempdir_in(place).unwrap();
+            let dir = OsDir::open(dir.path()).unwrap();
+            let means = CopyMeans::default();
+            for _ in 0..30 {
+                let [from, to, plain] = [&b"from"[..], b"to", b"plain"].map(|name| dir.create(name, 0o600).unwrap());
+                write_somewhere(&*from, &mut random);
+                from.sync().unwrap();
+                if random.random() {
+                    from.forget_cached(WHOLE);
+                }
+                let len = random.random_range(0..=from.stat().unwrap().size);
+                let mut passed = Vec::new();
+                let mut watch = |at, bytes: &[u8]| {
+                    passed.push(at..at + bytes.len() as u64);
+                    Ok(())
+                };
+                means.copy((&*from, &*to), len, &mut watch).unwrap();
+                let mut passed_plain = Vec::new();
+                copy_data(&*from, &*plain, 0..len, &mut |at, bytes| {
+                    passed_plain.push(at..at + bytes.len() as u64);
+                    Ok(())
+                })
+                .unwrap();
+                assert_eq!(passed, passed_plain);
+                [&to, &plain].into_iter().for_each(|copy| copy.set_len(len).unwrap());
+                assert!(content(&*to) == content(&*plain), "{len} bytes below {}", place.display());
+                [&b"from"[..], b"to", b"plain"].into_iter().for_each(|name| dir.unlink(name).unwrap());
+            }
+        }
+    }
+
+    #[test]
+    fn what_a_file_system_refuses_is_asked_of_it_once() {
+        let place = tempfile::tempdir().unwrap();
+        let faults = Arc::new(Faults::default());
+        let slow = faults.wrap(TierName::Slow, Arc::new(OsDir::open(place.path()).unwrap()));
+        let from = slow.create(b"from", 0o600).unwrap();
+        from.write_at(&vec![7; 3 * MIB as usize], 0).unwrap();
+        // The blocks are not shared, nor is a piece written past the cache.
+        faults.set("at=slow:write:1:2:EOPNOTSUPP at=slow:read:1:1:EOPNOTSUPP").unwrap();
+        let means = CopyMeans::default();
+        let counted = || ["write", "read"].map(|call| faults.counts().get(&(TierName::Slow, call)).map_or(0, |n| *n));
+        let calls = |name: &[u8]| {
+            let to = slow.create(name, 0o600).unwrap();
+            let before = counted();
+            means.copy((&*from, &*to), 3 * MIB, &mut |_, _| Ok(())).unwrap();
+            let after = counted();
+            assert!(content(&*to).0.iter().all(|byte| *byte == 7));
+            [after[0] - before[0], after[1] - before[1]]
+        };
+        assert_eq!(calls(b"first"), [5, 4]);
+        assert_eq!(calls(b"second"), [3, 3]);
+        assert_eq!(faults.fired(), 3);
+    }
+
+    /// Where the cache drops what it is asked to: not in shared memory.
+    #[test]
+    fn a_copy_leaves_the_cache_as_it_was() {
+        let place = tempfile::tempdir().unwrap();
+        let dir = OsDir::open(place.path()).unwrap();
+        let cached = |file: &dyn File| file.read_cached(&mut [0; 4096], 0).unwrap() > 0;
+        for (name, warm) in [("cold", false), ("warm", true)] {
+            let from = dir.create(name.as_bytes(), 0o600).unwrap();
+            from.write_at(&vec![7; 5 * MIB as usize], 0).unwrap();
+            from.sync().unwrap();
+            if !warm {
+                from.forget_cached(WHOLE);
+            }
+            let to = dir.create(format!("{name} copy").as_bytes(), 0o600).unwrap();
+            CopyMeans::default().copy((&*from, &*to), 5 * MIB, &mut |_, _| Ok(())).unwrap();
+            to.sync().unwrap();
+            to.forget_cached(WHOLE);
+            if cached(&*to) {
+                return;
+            }
+            // Looking reads ahead: each file is looked at once.
+            assert_eq!(cached(&*from), warm, "{name}");
+        }
+    }
 }

@@ -246,9 +246,9 @@ impl File for Split {
         None
     }
 
-    fn forget_cached(&self) {
-        self.head.forget_cached();
-        self.tail.forget_cached();
+    fn forget_cached(&self, range: Range<u64>) {
+        self.head.forget_cached(range.clone());
+        self.tail.forget_cached(range);
     }
 }
 

@@ -10,7 +10,7 @@ use crate::error::{Context, Errno, Result};
 use crate::path::escape;
 use crate::tiers::disk::errors::absent_is_none;
 use crate::tiers::disk::fingerprint::Fingerprint;
-use crate::tiers::disk::{Access, File};
+use crate::tiers::disk::{Access, File, WHOLE};
 use crate::tiers::log::record::ObjectId;
 use crate::tiers::objects::copy::next_data;
 use crate::tiers::objects::hash::{Hash, Sum};
@@ -92,8 +92,8 @@ impl std::fmt::Debug for Verifying {
 impl Verifying {
     fn new(Begun { copy, label, fingerprint, fast, recorded }: Begun, slow: Arc<dyn File>) -> Self {
         // From the devices, not from memory.
-        fast.forget_cached();
-        slow.forget_cached();
+        fast.forget_cached(WHOLE);
+        slow.forget_cached(WHOLE);
         let sums = Box::default();
         Verifying { copy, label, fingerprint, fast, slow, recorded, at: 0, differs_at: None, sums }
     }

@@ -20,7 +20,7 @@ use crate::tiers::capacity::policy::Class;
 use crate::tiers::disk::errors::{is_broken, is_full};
 use crate::tiers::disk::fingerprint::Fingerprint;
 use crate::tiers::disk::layout::remove_leftover;
-use crate::tiers::disk::{Access, File, Kind, Stat, Time};
+use crate::tiers::disk::{Access, File, Kind, Stat, Time, WHOLE};
 use crate::tiers::objects::copy::{NotCopied, copy_data};
 use crate::tiers::objects::file::{Bytes, FileState};
 use crate::tiers::{Cx, Ino, OpenMode, Tiers};
@@ -108,7 +108,7 @@ impl Tiers {
             Filled::Stopped => Ok(StageOutcome::Stopped),
             Filled::Whole => self.finish_copy(state, (&*source, &fingerprint), (&name, &*copy)),
         });
-        source.forget_cached();
+        source.forget_cached(WHOLE);
         match staged {
             Ok(StageOutcome::Copied(bytes)) => {
                 self.counters.staged(bytes);

@@ -13,7 +13,7 @@ use crate::error::{Context, Error, Result};
 use crate::path::escape;
 use crate::tiers::checkpoints::index::CheckpointStatus;
 use crate::tiers::disk::layout::{OURS, ensure_dir};
-use crate::tiers::disk::{Dir, RenameMode};
+use crate::tiers::disk::{Dir, RenameMode, WHOLE};
 use crate::tiers::objects::copy::copy_data;
 use crate::tiers::objects::version::Content;
 use crate::tiers::writeback::step::conflict_suffix;
@@ -156,7 +156,7 @@ impl Tiers {
             .and_then(|()| self.slow.set_attrs(&*file, &born, &one.content.attrs()))
             .and_then(|_| file.sync())
             .at("save", shown())?;
-        file.forget_cached();
+        file.forget_cached(WHOLE);
         if self.is_as_it_was(one) {
             return Ok(());
         }

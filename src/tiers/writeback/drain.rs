@@ -2,7 +2,10 @@
 //!
 //! 1. Create `c<LSN>` in the `tmp` of the part that it goes to, after removing the leftover of an earlier attempt, if
 //!    there is one.
-//! 2. Copy the first `size` bytes, holes as holes, and hash them. About once a second sync what was written, to know
+//! 2. Copy the first `size` bytes, holes as holes, and hash them. A large file shares its blocks where one file system
+//!    is both tiers and can do that. Neither what is read nor what is written stays in the page cache, except what was
+//!    there before: a checkpoint is hardly ever read again, and training data is read in each epoch. About once a
+//!    second sync what was written, to know
 //!    what has arrived and to keep the disk's queue short for others. An error is treated as in 4.
 //! 3. Set owner and mode, where they differ, and extended attributes, then the times.
 //! 4. fsync. After an error discard the copy and copy again; never fsync a second time. The disk starts writing
@@ -21,12 +24,12 @@ use crate::config::DrainStreams;
 use crate::error::{Context, Errno, Error, Result};
 use crate::tiers::disk::errors::absent_is_none;
 use crate::tiers::disk::layout::remove_leftover;
-use crate::tiers::disk::{Access, Dir, File, Stat};
+use crate::tiers::disk::{Access, Dir, File, Stat, WHOLE};
 use crate::tiers::log::record::{Attrs, TmpStat};
 use crate::tiers::model::event::Change;
 use crate::tiers::model::{copy_plan, publish_plan};
 use crate::tiers::objects::abilities::Abilities;
-use crate::tiers::objects::copy::{CHUNK, NotCopied, copy_data, next_data};
+use crate::tiers::objects::copy::{CHUNK, NotCopied, next_data};
 use crate::tiers::objects::file::FileState;
 use crate::tiers::objects::hash::{Hash, Sum};
 use crate::tiers::objects::parts::{bare, in_part};
@@ -266,7 +269,7 @@ impl Tiers {
         let Written { tmp, dir, file, reads_back, sum } = written;
         let name = bare(&tmp);
         let synced = sum.and_then(|sum| file.sync().map(|()| sum).map_err(NotCopied::Written)); // 4
-        file.forget_cached();
+        file.forget_cached(WHOLE);
         let verified = synced.and_then(|sum| {
             let stat = verify(&*file, content, &self.slow.abilities).map_err(NotCopied::Written)?; // 5
             if reads_back {
@@ -331,7 +334,7 @@ impl Tiers {
             self.keep_to_bandwidth(len);
             Ok(())
         };
-        copy_data(source, file, 0..content.size, &mut watch)?; // 2
+        self.writeback.means.copy((source, file), content.size, &mut watch)?; // 2
         if written_to != content.size {
             // It ends with a hole.
             file.set_len(content.size).map_err(NotCopied::Written)?;
@@ -375,7 +378,7 @@ impl Tiers {
                 return Err(Errno::ECANCELED.into());
             }
         }
-        copy.forget_cached();
+        copy.forget_cached(WHOLE);
         if whole && at == size && sum.of_size(size) == wanted {
             return Ok(());
         }
