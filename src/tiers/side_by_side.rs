@@ -56,10 +56,10 @@ mod tests {
             clock.get()
         };
         let answers = ask_each(uptime, &items, |item| {
-            threads.lock().unwrap().insert(thread::current().id());
+            threads.lock().expect("no panic").insert(thread::current().id());
             ask(item)
         });
-        (answers, threads.into_inner().unwrap().len())
+        (answers, threads.into_inner().expect("no panic").len())
     }
 
     #[test]

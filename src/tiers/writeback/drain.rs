@@ -314,7 +314,12 @@ impl Tiers {
     }
 
     /// Steps 2 and 3. Returns the hash of the bytes.
-    fn copy_down(&self, task: &CopyTask, source: &dyn File, (file, born): (&dyn File, &Stat)) -> Result<Hash, NotCopied> {
+    fn copy_down(
+        &self,
+        task: &CopyTask,
+        source: &dyn File,
+        (file, born): (&dyn File, &Stat),
+    ) -> Result<Hash, NotCopied> {
         let CopyTask { lsn, state, content, copied } = task;
         let lsn = *lsn;
         let (mut sum, mut written_to) = (Sum::default(), 0);
