@@ -1,0 +1,326 @@
+//! The rule by which several daemons will publish over one slow tree, held against random schedules. Pure: it was written
+//! before the engine knows of a fleet, and each change of the rule has to pass here first.
+//!
+//! What it promises: what was answered anywhere before an operation began is on the slow tree before that operation is.
+//!
+//! 1. Each event has `start`, the node's clock when the operation began, and `end`, the clock when it was logged. `end` is
+//!    stamped together with the place in the log. No stamp of either kind is smaller than one before it: a clock set back
+//!    between the two would leave an `end` in front of its `start`, and two such events wait for each other.
+//! 2. An operation is answered when the node's clock is past `end` by more than twice the largest clock error of all.
+//! 3. A node's *lease* is the `end` of its oldest event that is not durable on the slow tree, or the clock if there is
+//!    none. It is read together with the log, and written after the slow tree was synced.
+//! 4. An event may be published once the lease of every other member is larger than the event's `start`; equal ones are
+//!    told apart by the members' numbers. That is asked for each event by itself: a batch is cut at the first one that
+//!    has to wait.
+//! 5. Of many members one may collect the leases, and write the two smallest; a reader takes the one that is not its own.
+//!
+//! `LAPSES` leaves one sentence out each, and a schedule is found that goes wrong.
+
+#![allow(clippy::unwrap_used)]
+
+use rand::rngs::Xoshiro256PlusPlus;
+use rand::seq::IndexedRandom;
+use rand::{RngExt, SeedableRng};
+
+type Time = i64;
+
+/// The largest clock error of all members.
+const ERROR: Time = 6;
+
+/// What is left out of the rule.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Lapse {
+    Nothing,
+    NoCommitWait,
+    /// The wait is twice the node's own clock error: others may be further off.
+    OwnErrorOnly,
+    EndStampedLater,
+    StampsGoBack,
+    StartIsNoFloor,
+    LeaseBeforeSync,
+    BatchIsOneEvent,
+    OnlyFirstOfBatch,
+    EqualStampsWait,
+    MembersByListing,
+    OneSmallest,
+}
+
+/// Each of them, and what goes wrong.
+const LAPSES: [(Lapse, Wrong); 11] = [
+    (Lapse::NoCommitWait, Wrong::Early),
+    (Lapse::OwnErrorOnly, Wrong::Early),
+    (Lapse::EndStampedLater, Wrong::Early),
+    (Lapse::StampsGoBack, Wrong::Early),
+    (Lapse::StartIsNoFloor, Wrong::Stuck),
+    (Lapse::LeaseBeforeSync, Wrong::Early),
+    (Lapse::BatchIsOneEvent, Wrong::Stuck),
+    (Lapse::OnlyFirstOfBatch, Wrong::Early),
+    (Lapse::EqualStampsWait, Wrong::Stuck),
+    (Lapse::MembersByListing, Wrong::Early),
+    (Lapse::OneSmallest, Wrong::Stuck),
+];
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Wrong {
+    /// Something is on the slow tree before what was answered before it began.
+    Early,
+    /// Events stay for ever.
+    Stuck,
+}
+
+/// An operation that changes something. Moments are of no clock, stamps of its node's.
+#[derive(Debug)]
+struct Operation {
+    began: Time,
+    start: Time,
+    end: Option<Time>,
+    answered: Option<Time>,
+    /// A rename right behind the content that it is about: one batch with it.
+    joins: bool,
+}
+
+#[derive(Debug)]
+struct Node {
+    /// How far its clock is off, and may be.
+    offset: Time,
+    error: Time,
+    /// No stamp is smaller.
+    floor: Time,
+    /// Operations that have begun, and those that were logged, in the order of the log.
+    begun: Vec<Operation>,
+    log: Vec<Operation>,
+    /// How many of the log are on the slow tree, and durable there.
+    applied: usize,
+    durable: usize,
+    lease: Time,
+    /// The others' leases when it last read them.
+    seen: Vec<Time>,
+    /// The members that it knows of.
+    knows: Vec<bool>,
+}
+
+struct Fleet {
+    lapse: Lapse,
+    now: Time,
+    nodes: Vec<Node>,
+    /// The two smallest leases, with their members, as one of them has collected them; `None`: each reads all.
+    smallest: Option<[(Time, usize); 2]>,
+    dice: Xoshiro256PlusPlus,
+}
+
+impl Fleet {
+    fn new(lapse: Lapse, members: usize, seed: u64) -> Fleet {
+        let mut dice = Xoshiro256PlusPlus::seed_from_u64(seed);
+        let nodes = (0..members).map(|_| {
+            let error = if dice.random_bool(0.5) { ERROR } else { 1 };
+            Node {
+                offset: dice.random_range(-error..=error),
+                error,
+                floor: 0,
+                begun: Vec::new(),
+                log: Vec::new(),
+                applied: 0,
+                durable: 0,
+                lease: 0,
+                seen: vec![0; members],
+                knows: vec![lapse != Lapse::MembersByListing; members],
+            }
+        });
+        let nodes = nodes.collect();
+        let collects = lapse == Lapse::OneSmallest || (lapse == Lapse::Nothing && dice.random_bool(0.3));
+        Fleet { lapse, now: 100, nodes, smallest: collects.then_some([(0, 0), (0, 1)]), dice }
+    }
+
+    fn clock(&self, node: usize) -> Time {
+        let Node { offset, floor, .. } = self.nodes[node];
+        let clock = self.now + offset;
+        if self.lapse == Lapse::StampsGoBack { clock } else { clock.max(floor) }
+    }
+
+    fn stamp(&mut self, node: usize) -> Time {
+        let stamp = self.clock(node);
+        self.nodes[node].floor = stamp;
+        stamp
+    }
+
+    fn begin(&mut self, node: usize) {
+        let (began, start) =
+            (self.now, if self.lapse == Lapse::StartIsNoFloor { self.clock(node) } else { self.stamp(node) });
+        // Content that was answered may be renamed next.
+        let behind_content = self.nodes[node].begun.is_empty()
+            && self.nodes[node].log.last().is_some_and(|last| last.answered.is_some() && !last.joins);
+        let joins = behind_content && self.dice.random_bool(0.5);
+        self.nodes[node].begun.push(Operation { began, start, end: None, answered: None, joins });
+    }
+
+    /// Logs an operation that has begun, or with one lapse: stamps one that was logged.
+    fn commit(&mut self, node: usize) {
+        let late = self.lapse == Lapse::EndStampedLater;
+        if late && self.dice.random_bool(0.5) {
+            let end = self.stamp(node);
+            let mut unstamped: Vec<_> = self.nodes[node].log.iter_mut().filter(|one| one.end.is_none()).collect();
+            let count = unstamped.len();
+            if count > 0 {
+                unstamped[self.dice.random_range(0..count)].end = Some(end);
+            }
+            return;
+        }
+        let count = self.nodes[node].begun.len();
+        if count == 0 {
+            return;
+        }
+        let mut operation = {
+            let at = self.dice.random_range(0..count);
+            self.nodes[node].begun.swap_remove(at)
+        };
+        operation.end = (!late).then(|| self.stamp(node));
+        self.nodes[node].log.push(operation);
+    }
+
+    fn answer(&mut self, node: usize) {
+        let (now, clock) = (self.now, self.clock(node));
+        let wait = match self.lapse {
+            Lapse::NoCommitWait => -1,
+            Lapse::OwnErrorOnly => 2 * self.nodes[node].error,
+            _ => 2 * ERROR,
+        };
+        let ready = |operation: &&mut Operation| {
+            operation.answered.is_none() && operation.end.is_some_and(|end| clock > end + wait)
+        };
+        let answered = self.nodes[node].log.iter_mut().find(ready);
+        answered.into_iter().for_each(|operation| operation.answered = Some(now));
+    }
+
+    /// Whether the leases that `node` knows let an event with this `start` go.
+    fn lets_go(&self, node: usize, start: Time) -> bool {
+        let is_larger = |lease: (Time, usize)| match self.lapse {
+            Lapse::EqualStampsWait => lease.0 > start,
+            _ => lease > (start, node),
+        };
+        if let Some(smallest) = self.smallest {
+            let of_others = smallest.into_iter().find(|(_, member)| *member != node);
+            return is_larger(if self.lapse == Lapse::OneSmallest { smallest[0] } else { of_others.unwrap() });
+        }
+        let Node { seen, knows, .. } = &self.nodes[node];
+        (0..seen.len())
+            .filter(|member| *member != node && knows[*member])
+            .all(|member| is_larger((seen[member], member)))
+    }
+
+    /// The next batch, as far as it may go.
+    fn publish(&mut self, node: usize) {
+        let Node { log, applied, .. } = &self.nodes[node];
+        let next = &log[*applied..];
+        let batch =
+            if next.get(1).is_some_and(|second| second.joins) { &next[..2] } else { &next[..next.len().min(1)] };
+        let go = batch.iter().take_while(|operation| self.lets_go(node, operation.start)).count();
+        let go = match self.lapse {
+            Lapse::BatchIsOneEvent if go < batch.len() => 0,
+            Lapse::OnlyFirstOfBatch if go > 0 => batch.len(),
+            _ => go,
+        };
+        self.nodes[node].applied += go;
+    }
+
+    /// What was published becomes durable, in its order.
+    fn sync(&mut self, node: usize) -> Result<(), Wrong> {
+        let Node { durable, applied, .. } = self.nodes[node];
+        for at in durable..applied {
+            let began = self.nodes[node].log[at].began;
+            let is_late = |operation: &Operation| operation.answered.is_some_and(|answered| answered < began);
+            if self.nodes.iter().any(|other| other.log[other.durable..].iter().any(is_late)) {
+                return Err(Wrong::Early);
+            }
+            self.nodes[node].durable = at + 1;
+        }
+        Ok(())
+    }
+
+    fn write_lease(&mut self, node: usize) {
+        let clock = self.stamp(node);
+        let Node { log, durable, applied, .. } = &self.nodes[node];
+        let published = if self.lapse == Lapse::LeaseBeforeSync { *applied } else { *durable };
+        let oldest = log.get(published).and_then(|operation| operation.end);
+        self.nodes[node].lease = oldest.unwrap_or(clock);
+    }
+
+    fn read_lease(&mut self, node: usize, of: usize) {
+        self.nodes[node].seen[of] = self.nodes[of].lease;
+        self.nodes[node].knows[of] = true;
+    }
+
+    fn collect(&mut self) {
+        let mut leases: Vec<_> = self.nodes.iter().enumerate().map(|(member, node)| (node.lease, member)).collect();
+        leases.sort();
+        self.smallest = self.smallest.map(|_| [leases[0], leases[1]]);
+    }
+
+    fn do_something(&mut self) -> Result<(), Wrong> {
+        let members: Vec<usize> = (0..self.nodes.len()).collect();
+        let (node, other) = (*members.choose(&mut self.dice).unwrap(), *members.choose(&mut self.dice).unwrap());
+        match self.dice.random_range(0..13) {
+            0 | 1 => self.now += self.dice.random_range(0..=ERROR),
+            2 if self.nodes[node].begun.len() < 2 => self.begin(node),
+            3 | 4 => self.commit(node),
+            5 => self.answer(node),
+            6 => self.publish(node),
+            7 => self.sync(node)?,
+            8 => self.write_lease(node),
+            9 => self.read_lease(node, other),
+            10 => self.collect(),
+            // Somebody sets its clock, as far as it may be off.
+            _ => {
+                let error = self.nodes[node].error;
+                let offsets = [-error, error, self.dice.random_range(-error..=error)];
+                self.nodes[node].offset = *offsets.choose(&mut self.dice).unwrap();
+            }
+        }
+        Ok(())
+    }
+
+    /// Nobody begins anything more: in the end all of it is on the slow tree.
+    fn finish(&mut self) -> Result<(), Wrong> {
+        for _ in 0..400 {
+            self.now += 1;
+            for node in 0..self.nodes.len() {
+                self.commit(node);
+                self.answer(node);
+                self.publish(node);
+                self.sync(node)?;
+                self.write_lease(node);
+                (0..self.nodes.len()).for_each(|other| self.read_lease(node, other));
+            }
+            self.collect();
+            let is_done = |node: &Node| node.begun.is_empty() && node.durable == node.log.len();
+            if self.nodes.iter().all(is_done) {
+                return Ok(());
+            }
+        }
+        Err(Wrong::Stuck)
+    }
+}
+
+/// One schedule: some hundred random steps, then the end.
+fn schedule(lapse: Lapse, seed: u64) -> Result<(), Wrong> {
+    let mut fleet = Fleet::new(lapse, 2 + (seed % 5 / 2) as usize, seed);
+    for _ in 0..300 {
+        fleet.do_something()?;
+    }
+    fleet.finish()
+}
+
+#[test]
+fn nothing_is_early_and_nothing_stays() {
+    for seed in 0..6000 {
+        assert_eq!(schedule(Lapse::Nothing, seed), Ok(()), "schedule {seed}");
+    }
+}
+
+#[test]
+fn each_sentence_of_the_rule_is_needed() {
+    for (lapse, wrong) in LAPSES {
+        let found = (0..100_000).find(|seed| schedule(lapse, *seed) == Err(wrong));
+        println!("{lapse:?}: {wrong:?} by schedule {found:?}");
+        assert!(found.is_some(), "{lapse:?}: no schedule is {wrong:?}");
+    }
+}
