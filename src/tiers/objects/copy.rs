@@ -98,14 +98,21 @@ impl CopyMeans {
         copied
     }
 
-    /// Whether the target has the bytes of the source now, without a copy.
+    /// Whether the target has the bytes of the source now, without a copy. Otherwise it is empty, as before. A source
+    /// that has grown since its first bytes became a version is not shared: all that was added would be shared first.
     fn share(&self, from: &dyn File, to: &dyn File, len: u64) -> std::io::Result<bool> {
         let Some(fd) = from.descriptor() else { return Ok(false) };
-        if self.reflink.make(|| to.reflink(fd))?.is_none() {
+        if from.stat()?.size != len {
             return Ok(false);
         }
-        // The source may have grown since its first bytes became a version.
-        to.set_len(len).map(|()| true)
+        // Another error than a refusal, such as a full disk, may not hold for a copy, or the copy meets it, too.
+        match self.reflink.make(|| to.reflink(fd)) {
+            Ok(None) => return Ok(false),
+            // XFS before Linux 6.13 says the same of a clone that an error cut short.
+            Ok(Some(())) if to.stat()?.size == len => return Ok(true),
+            Ok(Some(())) | Err(_) => {}
+        }
+        to.set_len(0).map(|()| false)
     }
 
     /// Notes in `ours` from where on the bytes were not in the cache. What the kernel reads ahead is there at the next
