@@ -33,7 +33,7 @@ pub struct CheckpointPace {
     pub safe_in: Option<Duration>,
     /// The newest checkpoint on the slow tier. Without the fast tier, training goes on from there.
     pub newest_safe: Option<String>,
-    /// The time of training that would be lost: since that checkpoint began, or since the mount was made.
+    /// The time of training in this mount that would be lost: since that checkpoint began, or since the mount was made.
     #[serde(with = "json::seconds")]
     pub work_at_risk: Duration,
 }
@@ -52,7 +52,9 @@ impl CheckpointPace {
         let complete: Vec<&Checkpoint> = checkpoints.iter().filter(|one| one.complete).collect();
         let latest = &complete[complete.len().saturating_sub(LATEST)..];
         let size = median(latest.iter().map(|one| one.bytes).collect());
-        let interval = median(latest.windows(2).map(|two| duration(two[1].began - two[0].began)).collect());
+        // Not across the time between two mounts.
+        let pairs = latest.windows(2).filter(|two| two[0].began >= 0.0);
+        let interval = median(pairs.map(|two| duration(two[1].began - two[0].began)).collect());
         let newest = complete.iter().rev().find(|one| one.whole);
         let safe = complete.iter().rev().find(|one| one.whole && one.safe);
         let rate = drain.bytes_per_s.filter(|rate| *rate >= 1.0);
@@ -62,9 +64,13 @@ impl CheckpointPace {
             drain_bytes_per_s: rate.map(|rate| rate as u64),
             shortest_interval: size.zip(rate).map(|(size, rate)| duration(size as f64 / rate)),
             newest: newest.map(|one| one.path.clone()),
-            safe_in: newest.and_then(|one| if one.safe { Some(Duration::ZERO) } else { drain.all_safe_in }),
+            // Everything may be copied, and not published yet: nothing says how long that takes.
+            safe_in: newest.and_then(|one| match one.safe {
+                true => Some(Duration::ZERO),
+                false => drain.all_safe_in.filter(|left| !left.is_zero()),
+            }),
             newest_safe: safe.map(|one| one.path.clone()),
-            work_at_risk: duration(now - safe.map_or(0.0, |one| one.began)),
+            work_at_risk: duration(now - safe.map_or(0.0, |one| one.began.max(0.0))),
         }
     }
 
@@ -95,7 +101,7 @@ impl CheckpointPace {
             (Some(path), Some(left)) => {
                 line(format!("the newest, {path}, will be on the slow tier in {}", seconds(left)))
             }
-            (Some(path), None) => line(format!("the newest, {path}, is not on the slow tier; no rate is known for it")),
+            (Some(path), None) => line(format!("the newest, {path}, is not on the slow tier yet")),
         }
         let from = match &self.newest_safe {
             Some(path) => format!("go on from {path}"),
@@ -174,7 +180,20 @@ without the fast tier, training would go on from /run/ckpt-2: 10 min of work los
         let pace = CheckpointPace::of(&all, slow, 1802.0);
         assert_eq!(pace.is_sustained(), Some(false));
         assert!(pace.text().contains("sustains one every 17 min at 4.0 MiB/s: they come faster"), "{}", pace.text());
-        assert!(pace.text().contains("/run/ckpt-3, is not on the slow tier; no rate"), "{}", pace.text());
+        assert!(pace.text().contains("/run/ckpt-3, is not on the slow tier yet"), "{}", pace.text());
+        // All is copied, and not yet in its place.
+        let copied = CheckpointPace::of(&all, DrainOutlook { all_safe_in: Some(Duration::ZERO), ..TIER }, 1802.0);
+        assert_eq!(copied.safe_in, None, "{}", copied.text());
+    }
+
+    /// One that an earlier mount has written.
+    #[test]
+    fn the_time_between_two_mounts_does_not_count() {
+        let mut all = [checkpoint(1, true), checkpoint(2, true)];
+        all[0].began = -50_000.0;
+        all[1].safe = false;
+        let pace = CheckpointPace::of(&all, TIER, 1300.0);
+        assert_eq!((pace.interval, pace.work_at_risk), (None, Duration::from_secs(1300)));
     }
 
     /// A replaced or unfinished one is nothing to go on from.

@@ -125,17 +125,19 @@ impl Tiers {
 
     /// The expected copy rate in bytes per second: the recent rate, limited by `drain_bandwidth`.
     pub(crate) fn expected_rate(&self) -> Option<f64> {
-        let lately = self.counters.rate(self.uptime());
+        self.limited(self.counters.rate(self.uptime()))
+    }
+
+    fn limited(&self, rate: Option<f64>) -> Option<f64> {
         match self.bandwidth_limit() {
-            Some(limit) => Some(lately.unwrap_or(f64::MAX).min(limit as f64)),
-            None => lately,
+            Some(limit) => Some(rate.unwrap_or(f64::MAX).min(limit as f64)),
+            None => rate,
         }
     }
 
     /// The rate of the last copies, however long ago, in bytes per second, limited by `drain_bandwidth`.
     pub fn latest_rate(&self) -> Option<f64> {
-        let lately = self.counters.latest_rate()?;
-        Some(self.bandwidth_limit().map_or(lately, |limit| lately.min(limit as f64)))
+        self.limited(self.counters.latest_rate())
     }
 
     /// Whether a checkpoint is being drained: it comes first. One that waits for the drain hours does not count.
