@@ -2,7 +2,7 @@
 //! the disk's journal.
 
 use std::panic::resume_unwind;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 use std::time::Duration;
 
@@ -13,32 +13,44 @@ const SLOW: Duration = Duration::from_micros(500);
 
 /// Asks for each item, and returns the answers in their order. The first request shows how long one takes: if the tier
 /// is slow, the others are made side by side. `uptime` tells the time.
-pub(crate) fn ask_each<T: Sync, R: Send>(
+///
+/// Errors: the first one that came. Nothing more is asked then: a tier that does not answer lets each request wait.
+pub(crate) fn ask_each<T: Sync, R: Send, E: Send>(
     uptime: impl Fn() -> Duration,
     items: &[T],
-    ask: impl Fn(&T) -> R + Sync,
-) -> Vec<R> {
-    let Some((first, rest)) = items.split_first() else { return Vec::new() };
+    ask: impl Fn(&T) -> Result<R, E> + Sync,
+) -> Result<Vec<R>, E> {
+    let Some((first, rest)) = items.split_first() else { return Ok(Vec::new()) };
     let began = uptime();
-    let mut answers = vec![ask(first)];
+    let mut answers = vec![ask(first)?];
     if rest.len() < 2 || uptime().saturating_sub(began) < SLOW {
-        answers.extend(rest.iter().map(ask));
-        return answers;
+        for item in rest {
+            answers.push(ask(item)?);
+        }
+        return Ok(answers);
     }
-    let next = AtomicUsize::new(0);
-    let work = || {
-        let take = || Some(next.fetch_add(1, Ordering::Relaxed)).and_then(|at| Some((at, rest.get(at)?)));
-        std::iter::from_fn(take).map(|(at, item)| (at, ask(item))).collect::<Vec<_>>()
+    let (next, failed) = (AtomicUsize::new(0), AtomicBool::new(false));
+    let work = || -> Result<Vec<(usize, R)>, E> {
+        let mut found = Vec::new();
+        while !failed.load(Ordering::Relaxed) {
+            let at = next.fetch_add(1, Ordering::Relaxed);
+            let Some(item) = rest.get(at) else { break };
+            found.push((at, ask(item).inspect_err(|_| failed.store(true, Ordering::Relaxed))?));
+        }
+        Ok(found)
     };
-    let mut found: Vec<(usize, R)> = thread::scope(|scope| {
-        let threads: Vec<_> = (1..rest.len().min(AT_ONCE)).map(|_| scope.spawn(work)).collect();
+    let shares = thread::scope(|scope| {
+        // Threads that cannot be started are not needed: this one takes what is left.
+        let spawn = |_| thread::Builder::new().name("dlio-ask".to_owned()).spawn_scoped(scope, work).ok();
+        let threads: Vec<_> = (1..rest.len().min(AT_ONCE)).filter_map(spawn).collect();
         let mine = work();
-        let theirs = threads.into_iter().flat_map(|thread| thread.join().unwrap_or_else(|e| resume_unwind(e)));
-        theirs.chain(mine).collect()
+        let theirs = threads.into_iter().map(|thread| thread.join().unwrap_or_else(|panic| resume_unwind(panic)));
+        theirs.chain([mine]).collect::<Result<Vec<_>, E>>()
     });
+    let mut found: Vec<(usize, R)> = shares?.into_iter().flatten().collect();
     found.sort_by_key(|(at, _)| *at);
     answers.extend(found.into_iter().map(|(_, answer)| answer));
-    answers
+    Ok(answers)
 }
 
 #[cfg(test)]
@@ -57,9 +69,9 @@ mod tests {
         };
         let answers = ask_each(uptime, &items, |item| {
             threads.lock().expect("no panic").insert(thread::current().id());
-            ask(item)
+            Ok::<_, ()>(ask(item))
         });
-        (answers, threads.into_inner().expect("no panic").len())
+        (answers.expect("no error"), threads.into_inner().expect("no panic").len())
     }
 
     #[test]
@@ -79,5 +91,26 @@ mod tests {
             item * 2
         });
         assert_eq!((answers, threads), ((0..40).map(|item| item * 2).collect(), AT_ONCE));
+    }
+
+    /// However many wait for an answer that does not come, no further one is asked.
+    #[test]
+    fn after_an_error_nothing_more_is_asked() {
+        let asked = AtomicUsize::new(0);
+        let items: Vec<u32> = (0..1000).collect();
+        for first_bad in [0, 1, 500] {
+            asked.store(0, Ordering::Relaxed);
+            let clock = std::cell::Cell::new(Duration::ZERO);
+            let uptime = || {
+                clock.set(clock.get() + SLOW);
+                clock.get()
+            };
+            let answers = ask_each(uptime, &items, |item| {
+                asked.fetch_add(1, Ordering::Relaxed);
+                if *item < first_bad { Ok(()) } else { Err(*item) }
+            });
+            assert!(answers.is_err_and(|item| item >= first_bad));
+            assert!(asked.load(Ordering::Relaxed) <= first_bad as usize + AT_ONCE, "{asked:?}");
+        }
     }
 }

@@ -74,8 +74,7 @@ impl Tiers {
                 let small = objects.iter().filter(|object| object.size <= BEGIN_MAX);
                 small.for_each(|object| object.fd.write_behind(0..object.size));
             }
-            let synced = ask_each(|| self.uptime(), &objects, |object| self.sync_object(object)); // 1
-            synced.into_iter().collect::<Result<()>>()?;
+            ask_each(|| self.uptime(), &objects, |object| self.sync_object(object))?; // 1
             self.sync_names(&objects)?; // 2
         }
         if seals.is_empty() {

@@ -96,7 +96,10 @@ impl Tiers {
         let cpu = self.thread_cpu();
         let done = self.copy_versions(&wanted);
         let spent = self.thread_cpu().zip(cpu).map(|(after, before)| after.saturating_sub(before));
-        self.counters.copies_cost(spent, wanted.iter().map(|wanted| wanted.copied.get()).sum());
+        // Of a file in two parts it is not counted what was copied.
+        if !wanted.iter().any(|wanted| wanted.content.object().needs_slow()) {
+            self.counters.copies_cost(spent, wanted.iter().map(|wanted| wanted.copied.get()).sum());
+        }
         let bytes = wanted.iter().map(|wanted| wanted.content.size).sum();
         drop(wanted);
         if let Err(error) = done

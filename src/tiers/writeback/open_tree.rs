@@ -14,6 +14,7 @@ use std::time::Duration;
 
 use foldhash::HashMap;
 
+use crate::error::{Context, Result};
 use crate::tiers::disk::errors::absent_is_none;
 use crate::tiers::disk::layout::split;
 use crate::tiers::disk::{Dir, Inode, Stat};
@@ -99,8 +100,9 @@ impl<'a> OpenTree<'a> {
             _ => None,
         };
         let places: Vec<_> = steps.filter_map(in_tmp).collect();
-        let stats = ask_each(uptime, &places, |(_, (dir, name))| dir.stat(name));
-        let found = places.into_iter().zip(stats).filter_map(|((tmp, _), stat)| Some((tmp.clone(), stat.ok()?)));
+        // After an error the steps look by themselves, and tell of it.
+        let Ok(stats) = ask_each(uptime, &places, |(_, (dir, name))| absent_is_none(dir.stat(name))) else { return };
+        let found = places.into_iter().zip(stats).filter_map(|((tmp, _), stat)| Some((tmp.clone(), stat?)));
         self.waiting.borrow_mut().extend(found);
     }
 
@@ -113,17 +115,13 @@ impl<'a> OpenTree<'a> {
     }
 
     /// Looks at each of these paths.
-    pub(super) fn stat_all(&self, uptime: impl Fn() -> Duration, paths: &[Path]) -> Vec<io::Result<Option<Stat>>> {
-        let places: Vec<_> = paths.iter().map(|path| self.parent(path)).collect();
-        let stat = |place: &io::Result<(Arc<dyn Dir>, &[u8])>| match place {
-            Ok((dir, name)) => absent_is_none(dir.stat(or_self(name))),
-            Err(e) => absent_is_none(Err(copy_of(e))),
-        };
-        ask_each(uptime, &places, stat)
+    pub(super) fn stat_all(&self, uptime: impl Fn() -> Duration, paths: &[Path]) -> Result<Vec<Option<Stat>>> {
+        let shown = |path: &[u8]| String::from_utf8_lossy(path).into_owned();
+        let open = |path| absent_is_none(self.parent(path)).at("open on slow", shown(path)).map(|place| (path, place));
+        let places: Vec<_> = paths.iter().map(|path| open(&path[..])).collect::<Result<_>>()?;
+        ask_each(uptime, &places, |(path, place)| match place {
+            Some((dir, name)) => absent_is_none(dir.stat(or_self(name))).at("stat on slow", shown(path)),
+            None => Ok(None),
+        })
     }
-}
-
-/// An error that says the same.
-fn copy_of(error: &io::Error) -> io::Error {
-    error.raw_os_error().map_or_else(|| error.kind().into(), io::Error::from_raw_os_error)
 }

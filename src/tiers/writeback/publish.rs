@@ -24,7 +24,7 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-use crate::error::{Context, Error, Result};
+use crate::error::{Context, Errno, Error, Result};
 use crate::path::{Name, escape};
 use crate::tiers::disk::errors::{is_elsewhere, is_full};
 use crate::tiers::disk::fingerprint::Fingerprint;
@@ -227,7 +227,11 @@ impl Tiers {
                 },
             };
             match made {
-                Mended::Again | Mended::Cut => continue,
+                Mended::Again | Mended::Cut => {
+                    // What was looked at ahead may have been made again, too.
+                    tree.forget();
+                    continue;
+                }
                 Mended::Soon => return Ok(false),
                 Mended::Never(met) => group.met.push(met),
             }
@@ -295,7 +299,7 @@ impl Tiers {
         self.slow.follow_parts(done.map(|(planned, _)| &planned.step))?;
         let superseded = self.finish(group, &placed)?; // 6, 7
         match unfinished.take() {
-            Some(group) => self.clean_up(&group.planned, &[superseded, group.left].concat()), // 8
+            Some(group) => self.clean_up(&group, &[superseded, group.left.clone()].concat()), // 8
             None => Ok(()),
         }
     }
@@ -398,6 +402,11 @@ impl Tiers {
         let step = instead.unwrap_or(step);
         let (known, path) = (self.known_slow_fingerprint(effects, step), step_path(step).to_vec());
         let mut met = tree.apply(step, known);
+        if met.as_ref().is_err_and(|e| e.raw_os_error() == Some(Errno::ESTALE as i32)) {
+            // A file server's answer for a directory that was removed while it was kept open.
+            tree.forget();
+            met = tree.apply(step, known);
+        }
         if met.as_ref().is_err_and(|e| e.kind() == std::io::ErrorKind::NotFound) {
             // Someone else has just removed a directory, or the node that waited in `tmp`.
             let made = step_target(step).map_or(Ok(Vec::new()), |target| self.make_parents(target))?;
@@ -440,10 +449,10 @@ impl Tiers {
             _ => None,
         });
         let (nodes, paths): (Vec<_>, Vec<Path>) = placed.unzip();
-        let stats = OpenTree::new(&self.slow).stat_all(|| self.uptime(), &paths);
+        let stats = OpenTree::new(&self.slow).stat_all(|| self.uptime(), &paths)?;
         let mut found = HashMap::new();
-        for (((node, ino, known), path), stat) in nodes.into_iter().zip(&paths).zip(stats) {
-            if let Some(stat) = stat.at("stat on slow", String::from_utf8_lossy(path))?
+        for ((node, ino, known), stat) in nodes.into_iter().zip(stats) {
+            if let Some(stat) = stat
                 && stat.ino == ino
                 && known.is_none_or(|known| known.size == stat.size)
             {
@@ -508,7 +517,7 @@ impl Tiers {
         let make_durable = |unsynced: &mut Vec<Arc<dyn File>>| {
             let synced = ask_each(|| self.uptime(), unsynced, |fd| fd.sync().at_fast("mark clean", "an object"));
             unsynced.clear();
-            synced.into_iter().collect::<Result<()>>()
+            synced.map(drop)
         };
         for batch in batches {
             for (ino, (lsn, content)) in &batch.contents {
@@ -765,16 +774,16 @@ impl Tiers {
     }
 
     /// Step 8. Leftovers are swept at the next start.
-    fn clean_up(&self, planned: &[Planned], superseded: &[Vec<u8>]) -> Result<()> {
+    fn clean_up(&self, group: &Unfinished, superseded: &[Vec<u8>]) -> Result<()> {
         if !left_out!(AppliedDurable) {
             self.log.sync(self.log.last())?;
         }
         if left_out!(StepsDurable) {
-            SyncSet::of(planned).sync(&OpenTree::new(&self.slow))?;
+            SyncSet::of(&group.planned).sync(&OpenTree::new(&self.slow))?;
         }
-        // A node that replaced nothing has left no other one there.
-        let replaced = planned.iter().filter_map(|planned| match &planned.step {
-            Step::Place { tmp, over: Some(_), .. } => Some(tmp),
+        // A node that replaced nothing has left no other one there. A lost one may have left a further link.
+        let replaced = group.planned.iter().zip(&group.met).filter_map(|(planned, met)| match &planned.step {
+            Step::Place { tmp, over, .. } if over.is_some() || *met == Met::Lost => Some(tmp),
             _ => None,
         });
         for tmp in replaced.chain(superseded) {
