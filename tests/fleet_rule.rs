@@ -320,7 +320,6 @@ fn nothing_is_early_and_nothing_stays() {
 fn each_sentence_of_the_rule_is_needed() {
     for (lapse, wrong) in LAPSES {
         let found = (0..100_000).find(|seed| schedule(lapse, *seed) == Err(wrong));
-        println!("{lapse:?}: {wrong:?} by schedule {found:?}");
         assert!(found.is_some(), "{lapse:?}: no schedule is {wrong:?}");
     }
 }
