@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use dlio_fs::config::{Config, Rules};
+use dlio_fs::config::{Config, DrainStreams, Rules};
 use dlio_fs::error::{Errno, Error, Result as EngineResult};
 use dlio_fs::path::Name;
 use dlio_fs::tiers::disk::faults::{Faults, TierName};
@@ -61,6 +61,7 @@ impl World {
         let mut options = Options::for_tests();
         options.copy_up_max = COPY_UP_MAX;
         options.rules = rules();
+        options.drain_streams = DrainStreams::Exactly(2);
         options.attribute_lifetime_slow = self.believed;
         let fast = self.faults.wrap(TierName::Fast, self.fast.root());
         let slow = self.faults.wrap(TierName::Slow, self.slow.root());
@@ -256,8 +257,9 @@ impl World {
 
 type Work = fn(&Tiers) -> EngineResult<Progress>;
 
-const WORKS: [(&str, Work); 6] = [
+const WORKS: [(&str, Work); 7] = [
     ("seal", Tiers::seal_step),
+    ("drain 2", |tiers| tiers.drain_stream_step(1)),
     ("drain", Tiers::drain_step),
     ("publish", Tiers::publish_step),
     ("evict", Tiers::evict_step),

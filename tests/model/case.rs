@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
-use dlio_fs::config::{Config, PathRule, Rules};
+use dlio_fs::config::{Config, DrainStreams, PathRule, Rules};
 use dlio_fs::error::{Errno, Error, Result as EngineResult};
 use dlio_fs::path::{Name, escape};
 use dlio_fs::tiers::disk::sync::{Rank, held};
@@ -140,6 +140,8 @@ pub struct Case {
 
 /// Enough for everything a case writes.
 const LARGE: u64 = 1 << 30;
+/// Streams of the drain.
+const STREAMS: u32 = 3;
 /// A fast tier on which not everything fits, in bytes.
 const SMALL: u64 = 400 << 10;
 /// One on which files stop fitting in the middle of a write.
@@ -208,6 +210,8 @@ impl Case {
         options.live_after = Duration::from_secs(pick(&mut rng, 60, 2));
         options.copy_up_max = pick(&mut rng, 64 << 20, 6000);
         options.rules = rules(seed);
+        // The stories (0) are told with one stream.
+        options.drain_streams = DrainStreams::Exactly(if seed == 0 { 1 } else { STREAMS });
         let (glance, glanced) = (Arc::new(Glance::default()), Arc::new(Mutex::default()));
         slow.before_calls({
             let (glance, glanced) = (glance.clone(), glanced.clone());
@@ -747,8 +751,19 @@ impl Case {
             Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(()),
             tmps => tmps?,
         };
+        let mut dirs = Vec::new();
         for of in tmps.list()? {
             let tmp = tmps.dir(&of.name)?;
+            for lane in tmp.list()?.into_iter().filter(|entry| entry.name[0].is_ascii_digit()) {
+                dirs.push(tmp.dir(&lane.name)?);
+                // Goes if it is empty, as clean-ups remove such directories, too.
+                if self.rng.random_bool(0.3) && tmp.rmdir(&lane.name).is_ok() {
+                    dirs.pop();
+                }
+            }
+            dirs.push(tmp);
+        }
+        for tmp in dirs {
             for entry in tmp.list()?.into_iter().filter(|entry| matches!(entry.name[0], b'c' | b'm')) {
                 if self.rng.random_bool(0.5) {
                     continue;
@@ -774,7 +789,7 @@ impl Case {
         }
         let done = match step {
             Step::Seal => engine.seal_step(),
-            Step::Drain => engine.drain_step(),
+            Step::Drain => engine.drain_stream_step(self.rng.random_range(0..engine.drain_streams())),
             Step::Publish => engine.publish_step(),
             Step::Evict => engine.evict_step(),
             Step::Tick => engine.recheck_step().and_then(|_| engine.tick()),

@@ -125,6 +125,12 @@ fn several_streams_copy_each_version_once() {
             scope.spawn(move || while engine.drain_stream_step(stream).unwrap() == Progress::Did {});
         }
     });
+    let tmp = machine.slow.root().dir(b".dlio-fs").unwrap().dir(b"tmp").unwrap();
+    let tmp = tmp.dir(&tmp.list().unwrap()[0].name).unwrap();
+    let lanes: Vec<_> = tmp.list().unwrap().into_iter().filter(|entry| entry.kind == Kind::Dir).collect();
+    let copies = |dir: &dyn Dir| dir.list().unwrap().iter().filter(|entry| entry.name[0] == b'c').count();
+    let copied: Vec<_> = lanes.iter().map(|lane| copies(&*tmp.dir(&lane.name).unwrap())).collect();
+    assert_eq!(copies(&*tmp) + copied.iter().sum::<usize>(), FILES as usize, "{lanes:?}: {copied:?}");
     all_down(&engine);
     assert_eq!(engine.status().pipeline.drained_files, FILES);
     (0..FILES).for_each(|n| assert_eq!(read(&engine, &format!("f{n}")), [n as u8; 100]));

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use crate::error::Result;
 use crate::path::{escape, unescape};
+use crate::tiers::Lsn;
 use crate::tiers::disk::Dir;
 use crate::tiers::disk::errors::absent_is_none;
 use crate::tiers::disk::layout::{OURS, ensure_dir, read_text, replace_text, split};
@@ -29,12 +30,20 @@ pub(crate) struct Parts {
     pub(super) uuid: Vec<u8>,
     pub(super) recorded: Mutex<BTreeMap<Path, PartIds>>,
     pub(super) open: Mutex<HashMap<Path, Arc<dyn Dir>>>,
+    /// The lanes in use, by their names behind the paths of their parts.
+    pub(super) lanes: Mutex<HashMap<Path, Arc<dyn Dir>>>,
 }
 
 impl Parts {
     pub(crate) fn open(ours: Arc<dyn Dir>, uuid: &str) -> Result<Self> {
         let text = read_text(&*ours, FILE)?.unwrap_or_default();
-        let parts = Parts { ours, uuid: uuid.as_bytes().to_vec(), recorded: Mutex::default(), open: Mutex::default() };
+        let parts = Parts {
+            ours,
+            uuid: uuid.as_bytes().to_vec(),
+            recorded: Mutex::default(),
+            open: Mutex::default(),
+            lanes: Mutex::default(),
+        };
         // An invalid line is skipped.
         *parts.recorded.lock() = text.lines().filter_map(line).collect();
         Ok(parts)
@@ -61,7 +70,13 @@ impl Parts {
     /// Removes the directories of [`Parts::make_tmp`], as far as they are empty.
     pub(crate) fn remove_made(&self, root: &dyn Dir) -> io::Result<()> {
         let ours = root.dir(OURS)?;
-        absent_is_none(ours.dir(b"tmp").and_then(|tmp| tmp.rmdir(&self.uuid)))?;
+        if let Some(tmp) = absent_is_none(ours.dir(b"tmp"))? {
+            if let Some(lanes) = absent_is_none(tmp.dir(&self.uuid))? {
+                let names = lanes.list()?.into_iter().map(|entry| entry.name).filter(|name| is_lane(name));
+                names.into_iter().try_for_each(|lane| lanes.rmdir(&lane))?;
+            }
+            absent_is_none(tmp.rmdir(&self.uuid))?;
+        }
         absent_is_none(ours.rmdir(b"tmp"))?;
         absent_is_none(root.rmdir(OURS)).map(drop)
     }
@@ -93,6 +108,35 @@ pub(crate) fn in_part(part: &[u8], name: &[u8]) -> Vec<u8> {
     if part.is_empty() { name.to_vec() } else { [part, b"/", name].concat() }
 }
 
+/// The name of a copy in `tmp`, made by this stream of the drain. Each stream but the first has a directory in `tmp`,
+/// its *lane*: a network client lets only one thread at a time make or move something in a directory, for as long as the
+/// server takes.
+pub(crate) fn copy_name(lsn: Lsn, stream: u32) -> Vec<u8> {
+    match stream {
+        0 => format!("c{lsn:016x}").into_bytes(),
+        stream => format!("c{lsn:016x}-{stream}").into_bytes(),
+    }
+}
+
+/// The lane in which a name of `tmp` lies; `None`: in `tmp` itself.
+pub(crate) fn lane_of(name: &[u8]) -> Option<&[u8]> {
+    let name = name.strip_prefix(b"c")?;
+    let end = name.iter().position(|byte| *byte == b'.').unwrap_or(name.len());
+    let lane = &name[name[..end].iter().position(|byte| *byte == b'-')? + 1..end];
+    is_lane(lane).then_some(lane)
+}
+
+/// Whether this is the name of a lane.
+pub(crate) fn is_lane(name: &[u8]) -> bool {
+    matches!(name, [b'1'..=b'9'])
+}
+
+/// The event of which a name in `tmp` is a copy; `further` links of it have a dot and more behind it.
+pub(crate) fn copied_event(name: &[u8]) -> Option<Lsn> {
+    let lsn = name.strip_prefix(b"c")?.split(|byte| matches!(byte, b'-' | b'.')).next()?;
+    Lsn::from_str_radix(std::str::from_utf8(lsn).ok()?, 16).ok()
+}
+
 /// The last component of a name in `tmp`.
 pub(crate) fn bare(tmp: &[u8]) -> &[u8] {
     split(tmp).1
@@ -114,5 +158,18 @@ mod tests {
     fn the_name_in_tmp_stands_behind_the_path_of_its_part() {
         assert_eq!((in_part(b"", b"c1"), in_part(b"a.b/c", b"c1.2")), (b"c1".to_vec(), b"a.b/c/c1.2".to_vec()));
         assert_eq!((bare(b"c1"), bare(b"a.b/c/c1.2")), (&b"c1"[..], &b"c1.2"[..]));
+    }
+
+    #[test]
+    fn the_name_of_a_copy_tells_its_event_and_its_lane() {
+        for (stream, lane) in [(0, None), (1, Some(&b"1"[..])), (7, Some(b"7"))] {
+            let name = copy_name(0x2f, stream);
+            for name in [name.clone(), [&name[..], b".12"].concat()] {
+                assert_eq!((copied_event(&name), lane_of(&name)), (Some(0x2f), lane), "{name:?}");
+            }
+        }
+        for other in [&b"o1-2"[..], b"m1", b"l1-2", b"c1-", b"c1-12", b"c1.-2", b"qc1-2"] {
+            assert_eq!(lane_of(other), None, "{other:?}");
+        }
     }
 }

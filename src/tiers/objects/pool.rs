@@ -227,7 +227,3 @@ pub(crate) fn label(object: ObjectId) -> String {
 pub(crate) fn tmp_name(object: ObjectId) -> Vec<u8> {
     format!("o{:016x}", object.number).into_bytes()
 }
-
-pub(crate) fn copy_name(lsn: Lsn) -> Vec<u8> {
-    format!("c{lsn:016x}").into_bytes()
-}

@@ -12,14 +12,46 @@ use crate::tiers::disk::Dir;
 use crate::tiers::disk::errors::absent_is_none;
 use crate::tiers::disk::layout::{OURS, split};
 use crate::tiers::log::record::{Path, Step};
-use crate::tiers::objects::parts::PartIds;
+use crate::tiers::objects::parts::{PartIds, in_part, lane_of};
 use crate::tiers::objects::slow_tier::{SlowId, SlowTier};
 
 impl SlowTier {
     /// The `tmp` that a name lies in, and the name's last component.
     pub(crate) fn tmp_of<'a>(&self, tmp: &'a [u8]) -> io::Result<(Arc<dyn Dir>, &'a [u8])> {
         let (part, name) = split(tmp);
-        Ok((self.tmp_at(part)?, name))
+        let dir = lane_of(name).map_or_else(|| self.tmp_at(part), |lane| self.lane(part, lane))?;
+        Ok((dir, name))
+    }
+
+    /// The same, for a new copy: its lane is made if it is missing. Durable by the sync of `tmp` before an intent.
+    pub(crate) fn made_tmp_of<'a>(&self, tmp: &'a [u8]) -> io::Result<(Arc<dyn Dir>, &'a [u8])> {
+        match self.tmp_of(tmp) {
+            Err(e) if e.kind() == io::ErrorKind::NotFound => {}
+            there => return there,
+        }
+        let (part, name) = split(tmp);
+        if let Some(lane) = lane_of(name) {
+            match self.tmp_at(part)?.mkdir(lane, 0o700) {
+                Err(e) if e.kind() != io::ErrorKind::AlreadyExists => return Err(e),
+                _ => {}
+            }
+        }
+        self.tmp_of(tmp)
+    }
+
+    fn lane(&self, part: &[u8], lane: &[u8]) -> io::Result<Arc<dyn Dir>> {
+        let key = in_part(part, lane);
+        if let Some(dir) = self.parts.lanes.lock().get(&key) {
+            return Ok(dir.clone());
+        }
+        let dir = self.tmp_at(part)?.dir(lane)?;
+        self.parts.lanes.lock().insert(key, dir.clone());
+        Ok(dir)
+    }
+
+    /// Somebody else has removed an empty lane: it is opened, or made, anew.
+    pub(crate) fn forget_lanes(&self) {
+        self.parts.lanes.lock().clear();
     }
 
     /// The `tmp` of a part that has one, by the path of its root.
@@ -75,12 +107,16 @@ impl SlowTier {
         Ok(tmp)
     }
 
-    /// Syncs each `tmp` that these names lie in.
+    /// Syncs each `tmp`, and each lane, that these names lie in.
     pub(crate) fn sync_tmps<'a>(&self, names: impl Iterator<Item = &'a [u8]>) -> Result<()> {
-        let parts: BTreeSet<&[u8]> = names.map(|tmp| split(tmp).0).chain([&b""[..]]).collect();
-        parts
-            .into_iter()
-            .try_for_each(|part| self.tmp_at(part).and_then(|tmp| tmp.sync()).at("fsync", "tmp on the slow tier"))
+        let dirs = names.flat_map(|tmp| {
+            let (part, name) = split(tmp);
+            [(part, None), (part, lane_of(name))]
+        });
+        let dirs: BTreeSet<(&[u8], Option<&[u8]>)> = dirs.chain([(&b""[..], None)]).collect();
+        let dir =
+            |(part, lane): (&[u8], Option<&[u8]>)| lane.map_or_else(|| self.tmp_at(part), |lane| self.lane(part, lane));
+        dirs.into_iter().try_for_each(|at| dir(at).and_then(|tmp| tmp.sync()).at("fsync", "tmp on the slow tier"))
     }
 
     /// Removes our empty `tmp` from a part's root that is otherwise empty. `false`: the root holds something else.
@@ -95,6 +131,7 @@ impl SlowTier {
             return Ok(false);
         }
         self.parts.open.lock().remove(part);
+        self.forget_lanes();
         Ok(self.parts.remove_made(&*root).is_ok())
     }
 
@@ -127,6 +164,7 @@ impl SlowTier {
         })?;
         if moved {
             self.parts.open.lock().clear();
+            self.forget_lanes();
         }
         Ok(())
     }

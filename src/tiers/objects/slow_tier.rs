@@ -17,7 +17,7 @@ use crate::tiers::disk::sync::atomic::{AtomicBool, Ordering};
 use crate::tiers::disk::{Access, Dir, DirEntry, File, Inode, RenameMode, Stat};
 use crate::tiers::log::record::{ObjectId, Path};
 use crate::tiers::objects::abilities::Abilities;
-use crate::tiers::objects::parts::{Parts, in_part};
+use crate::tiers::objects::parts::{Parts, in_part, lane_of};
 use crate::tiers::objects::pool::tmp_name;
 use crate::tiers::{Ino, Tiers};
 
@@ -130,7 +130,8 @@ impl SlowTier {
     /// The path of a name in `tmp`.
     pub(crate) fn path_in_tmp(&self, tmp: &[u8]) -> Path {
         let (part, name) = split(tmp);
-        in_part(part, &[&self.tmp_path, &b"/"[..], name].concat())
+        let lane = lane_of(name).map_or_else(Vec::new, |lane| [b"/", lane].concat());
+        in_part(part, &[&self.tmp_path, &lane, &b"/"[..], name].concat())
     }
 
     /// Opens an object that lies here. Its name in `tmp` is looked up first: once publishing has moved the object, or

@@ -13,8 +13,9 @@ use crate::error::{Context, Error, Result};
 use crate::path::escape;
 use crate::tiers::disk::layout::{OURS, read_text, split};
 use crate::tiers::disk::shards::Shard;
-use crate::tiers::disk::{Access, Dir, Kind, modes};
+use crate::tiers::disk::{Access, Dir, DirEntry, Kind, modes};
 use crate::tiers::log::record::{Home, Kept, ObjectId, Record, Step};
+use crate::tiers::objects::parts::is_lane;
 use crate::tiers::objects::pool::{Pool, number_of};
 use crate::tiers::recovery::aside::{aside_at, cancelled};
 use crate::tiers::recovery::identity::{UNIDENTIFIED, read_slow_id, read_super, refuse_other_format};
@@ -404,7 +405,11 @@ impl Check {
     fn tmp(&mut self, uuid: &str) {
         let Some(slow) = &self.slow else { return };
         let tmp = slow.dir(OURS).and_then(|dir| dir.dir(b"tmp")).and_then(|dir| dir.dir(uuid.as_bytes()));
-        let Ok(entries) = tmp.and_then(|tmp| tmp.list()) else { return };
+        let Ok(tmp) = tmp else { return };
+        let Ok(mut entries) = tmp.list() else { return };
+        let lanes: Vec<DirEntry> = entries.extract_if(.., |entry| is_lane(&entry.name)).collect();
+        let in_lanes = lanes.iter().filter_map(|lane| tmp.dir(&lane.name).and_then(|lane| lane.list()).ok());
+        entries.extend(in_lanes.flatten());
         let (kept, stale): (Vec<_>, Vec<_>) = entries
             .into_iter()
             .map(|entry| entry.name)

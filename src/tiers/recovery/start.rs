@@ -33,7 +33,9 @@ use crate::tiers::core::{CoreParts, EngineCore};
 use crate::tiers::disk::errors::{absent_is_none, is_full};
 use crate::tiers::disk::fingerprint::Fingerprint;
 use crate::tiers::disk::layout::{OURS, ensure_dir, remove_leftover};
-use crate::tiers::disk::{Access, Clock, Dir, File, Kind, MetadataOrder, NewAttr, RenameMode, Time, closed, modes};
+use crate::tiers::disk::{
+    Access, Clock, Dir, DirEntry, File, Kind, MetadataOrder, NewAttr, RenameMode, Time, closed, modes,
+};
 use crate::tiers::drain_control::DrainControl;
 use crate::tiers::log::record::{Home, ObjectId, Record, Step};
 use crate::tiers::log::{self, Log};
@@ -41,7 +43,7 @@ use crate::tiers::model::view::{FIRST_OWN, UnmetObject, View};
 use crate::tiers::objects::abilities::{AT_MOST, Abilities};
 use crate::tiers::objects::attrs::{own_xattrs, set_attrs};
 use crate::tiers::objects::file::FileState;
-use crate::tiers::objects::parts::{Parts, in_part};
+use crate::tiers::objects::parts::{Parts, in_part, is_lane};
 use crate::tiers::objects::pool::{Named, Pool, number_of};
 use crate::tiers::objects::slow_tier::SlowTier;
 use crate::tiers::ops::SharedByCalls;
@@ -447,30 +449,48 @@ impl Recovery<'_> {
         let kept: HashSet<&[u8]> = self.half.iter().flat_map(Half::in_tmp).collect();
         let sweep = |part: &[u8]| {
             let tmp = self.tiers.slow.tmp_at(part).at("open", "tmp on the slow tier")?;
-            for entry in tmp.list().at("list", "tmp on the slow tier")? {
-                let name = in_part(part, &entry.name);
-                if kept.contains(&name[..]) {
-                    continue;
-                }
-                closed::close_again(&self.tiers.slow.root, &*tmp, &entry.name)?;
+            let is_kept = |entry: &DirEntry| kept.contains(&in_part(part, &entry.name)[..]);
+            let is_removed = |entry: &DirEntry| {
                 let is_object = entry.name.starts_with(b"o") || entry.name.starts_with(b"q");
-                if entry.kind == Kind::Dir && entry.name.starts_with(b"g") {
-                    // Left by a client that has not finished.
-                    let dir = tmp.dir(&entry.name).at("open", "leftover in tmp")?;
-                    let left = dir.list().at("list", "leftover in tmp")?;
-                    left.iter().try_for_each(|entry| remove_leftover(&*dir, &entry.name))?;
-                }
-                if !is_object || replaced.contains(&(name.as_slice(), entry.ino)) {
-                    remove_leftover(&*tmp, &entry.name)?;
-                }
-            }
-            Ok::<_, Error>(())
+                !is_object || replaced.contains(&(&in_part(part, &entry.name)[..], entry.ino))
+            };
+            self.sweep_dir(&*tmp, &is_kept, &is_removed)
         };
         sweep(b"")?;
         for part in self.tiers.slow.parts.paths() {
             // A file system may be unmounted now.
             if let Err(error) = sweep(&part) {
                 tracing::warn!(part = escape(&part), %error, "the tmp of a part of the slow tree cannot be read");
+            }
+        }
+        Ok(())
+    }
+
+    /// The same in a `tmp` and its lanes.
+    fn sweep_dir(
+        &self,
+        tmp: &dyn Dir,
+        is_kept: &dyn Fn(&DirEntry) -> bool,
+        is_removed: &dyn Fn(&DirEntry) -> bool,
+    ) -> Result<()> {
+        for entry in tmp.list().at("list", "tmp on the slow tier")? {
+            if is_kept(&entry) {
+                continue;
+            }
+            closed::close_again(&self.tiers.slow.root, tmp, &entry.name)?;
+            if entry.kind == Kind::Dir && is_lane(&entry.name) {
+                let lane = tmp.dir(&entry.name).at("open", "tmp on the slow tier")?;
+                self.sweep_dir(&*lane, is_kept, is_removed)?;
+                continue;
+            }
+            if entry.kind == Kind::Dir && entry.name.starts_with(b"g") {
+                // Left by a client that has not finished.
+                let dir = tmp.dir(&entry.name).at("open", "leftover in tmp")?;
+                let left = dir.list().at("list", "leftover in tmp")?;
+                left.iter().try_for_each(|entry| remove_leftover(&*dir, &entry.name))?;
+            }
+            if is_removed(&entry) {
+                remove_leftover(tmp, &entry.name)?;
             }
         }
         Ok(())

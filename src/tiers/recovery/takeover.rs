@@ -18,7 +18,7 @@ use crate::tiers::log::record::{ObjectId, Path, Step};
 use crate::tiers::model::node::DirEntryKey;
 use crate::tiers::model::publish_plan::{Batch, Effect, Planned};
 use crate::tiers::model::state::EngineState;
-use crate::tiers::objects::parts::bare;
+use crate::tiers::objects::parts::{bare, copied_event};
 use crate::tiers::objects::version::{Content, Copied};
 use crate::tiers::recovery::state::{Half, Recovery};
 use crate::tiers::writeback::group::Unfinished;
@@ -233,9 +233,7 @@ impl GroupParts {
 }
 
 fn version(st: &EngineState, node: Ino, tmp: &[u8], object: ObjectId) -> Option<(Lsn, Arc<Content>)> {
-    let of = std::str::from_utf8(bare(base_of(tmp)))
-        .ok()
-        .and_then(|tmp| Lsn::from_str_radix(tmp.strip_prefix('c')?, 16).ok());
+    let of = copied_event(bare(tmp));
     let is_it = |(lsn, content): &&(Lsn, Arc<Content>)| match of {
         Some(of) => *lsn == of,
         None => content.object().tail() == object.tail(),

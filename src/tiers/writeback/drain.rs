@@ -32,8 +32,7 @@ use crate::tiers::objects::abilities::Abilities;
 use crate::tiers::objects::copy::{CHUNK, NotCopied, next_data};
 use crate::tiers::objects::file::FileState;
 use crate::tiers::objects::hash::{Hash, Sum};
-use crate::tiers::objects::parts::{bare, in_part};
-use crate::tiers::objects::pool::copy_name;
+use crate::tiers::objects::parts::{bare, copy_name, in_part};
 use crate::tiers::objects::split::Split;
 use crate::tiers::objects::version::{Content, Copied};
 use crate::tiers::writeback::streams::Achieved;
@@ -46,6 +45,8 @@ const SMALL: u64 = 256 << 10;
 /// A version to copy. While it exists, its file is marked as draining.
 struct CopyTask {
     lsn: Lsn,
+    /// The stream that copies it.
+    stream: u32,
     state: Arc<FileState>,
     content: Arc<Content>,
     /// Bytes copied of it, without holes.
@@ -82,7 +83,7 @@ impl Tiers {
         if stream >= streams {
             return Ok(Progress::Idle);
         }
-        let (wanted, is_enough) = self.next_to_copy(streams as usize);
+        let (wanted, is_enough) = self.next_to_copy(stream, streams as usize);
         if !is_enough {
             self.writeback.streams.lock().interrupt();
         }
@@ -156,7 +157,7 @@ impl Tiers {
     }
 
     /// A stream's share of what is to be copied, and whether there is something for each of them.
-    fn next_to_copy(&self, streams: usize) -> (Vec<CopyTask>, bool) {
+    fn next_to_copy(&self, stream: u32, streams: usize) -> (Vec<CopyTask>, bool) {
         let mut found: Vec<CopyTask> = Vec::new();
         if self.is_paused() || self.waits().is_some() || self.drain_control.is_saving() {
             return (found, false);
@@ -172,7 +173,7 @@ impl Tiers {
             if state.draining.swap(true, Ordering::AcqRel) {
                 continue;
             }
-            let wanted = CopyTask { lsn, state, content, copied: Cell::new(0) };
+            let wanted = CopyTask { lsn, stream, state, content, copied: Cell::new(0) };
             // Another thread may have finished its copy since this version was found to have none.
             if wanted.content.is_copied() || wanted.content.is_early() {
                 continue;
@@ -228,29 +229,30 @@ impl Tiers {
         let source = self.pool.open_object(content.object().number, Access::Unnoticed);
         let source = source.at_fast("open the object of", label())?;
         self.expect_all_bytes(state, content, &*source)?;
-        let (part, dir) = self.tmp_for(self.dir_of(state.ino))?;
-        let name = copy_name(*lsn);
-        let (file, born) = self.create_copy(&*dir, &name, content.attrs().perm, label)?; // 1
+        let (part, _) = self.tmp_for(self.dir_of(state.ino))?;
+        let tmp = in_part(&part, &copy_name(*lsn, task.stream));
+        let (file, born) = self.create_copy(&tmp, content.attrs().perm, label)?; // 1
+        let (dir, _) = self.slow.tmp_of(&tmp).at("create the slow copy of", label())?;
         let reads_back = self.options().rules.reads_back(|| self.state.lock().view.path(state.ino));
         let sum = self.copy_down(task, &*source, (&*file, &born)); // 2, 3
-        Ok(Some(Written { tmp: in_part(&part, &name), dir, file, reads_back, sum }))
+        Ok(Some(Written { tmp, dir, file, reads_back, sum }))
     }
 
     /// Makes an empty copy with as much of its mode as writing allows, and returns how it was born: what is right by
     /// then needs no request later.
-    fn create_copy(
-        &self,
-        dir: &dyn Dir,
-        name: &[u8],
-        perm: u32,
-        label: impl Fn() -> String,
-    ) -> Result<(Arc<dyn File>, Stat)> {
+    fn create_copy(&self, tmp: &[u8], perm: u32, label: impl Fn() -> String) -> Result<(Arc<dyn File>, Stat)> {
         // A write clears the other bits. If the mode cannot be changed later, it is the file's mode from the start.
         let perm = if self.slow.abilities.modes { perm & 0o777 | 0o600 } else { perm };
-        let created = match dir.create(name, perm) {
+        let create = || self.slow.made_tmp_of(tmp).and_then(|(dir, name)| dir.create(name, perm));
+        let created = match create() {
             Err(e) if e.kind() == std::io::ErrorKind::AlreadyExists => {
-                remove_leftover(dir, name)?;
-                dir.create(name, perm)
+                let (dir, name) = self.slow.tmp_of(tmp).at("create the slow copy of", label())?;
+                remove_leftover(&*dir, name)?;
+                create()
+            }
+            Err(e) if e.kind() == std::io::ErrorKind::NotFound => {
+                self.slow.forget_lanes();
+                create()
             }
             created => created,
         };
@@ -323,7 +325,7 @@ impl Tiers {
         source: &dyn File,
         (file, born): (&dyn File, &Stat),
     ) -> Result<Hash, NotCopied> {
-        let CopyTask { lsn, state, content, copied } = task;
+        let CopyTask { lsn, state, content, copied, .. } = task;
         let lsn = *lsn;
         let (mut sum, mut written_to) = (Sum::default(), 0);
         let mut watch = |at, bytes: &[u8]| {

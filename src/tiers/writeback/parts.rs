@@ -28,8 +28,7 @@ use crate::tiers::model::publish_plan::{Batch, Effect, Planned};
 use crate::tiers::model::state::EngineState;
 use crate::tiers::objects::attrs::set_attrs;
 use crate::tiers::objects::copy::copy_data;
-use crate::tiers::objects::parts::{bare, in_part};
-use crate::tiers::objects::pool::copy_name;
+use crate::tiers::objects::parts::{bare, copy_name, in_part};
 use crate::tiers::objects::slow_tier::SlowId;
 use crate::tiers::objects::version::{Content, Copied};
 use crate::tiers::writeback::group::Unfinished;
@@ -106,7 +105,9 @@ impl Tiers {
         let label = || self.label(ino);
         let name = bare(&copied.tmp);
         // The directories above its part may have been moved: then it is there already.
-        let there = absent_is_none(tmp.stat(name)).at("stat on slow", label())?;
+        let moved_with = in_part(&part, name);
+        let there = self.slow.tmp_of(&moved_with).and_then(|(tmp, name)| tmp.stat(name));
+        let there = absent_is_none(there).at("stat on slow", label())?;
         let new = match there.filter(|there| (there.dev, there.ino) == copied.id) {
             Some(_) => Copied { tmp: in_part(&part, name), ..copied.clone() },
             None => {
@@ -123,7 +124,7 @@ impl Tiers {
                             return Ok(None);
                         }
                     };
-                let to = copy_name(lsn);
+                let to = copy_name(lsn, 0);
                 remove_leftover(&*tmp, &to)?;
                 let file = tmp.create(&to, 0o600).at("create the slow copy of", label())?;
                 let mut watch = |at, bytes: &[u8]| {
