@@ -20,7 +20,7 @@ use crate::tiers::disk::{Dir, Kind, RenameMode, acl};
 use crate::tiers::log::record::{Attrs, Path, Record, Spec, Step};
 use crate::tiers::model::event::Change;
 use crate::tiers::model::publish_plan::{Effect, Planned};
-use crate::tiers::objects::parts::{bare, in_part};
+use crate::tiers::objects::parts::{bare, copied_event, in_part};
 use crate::tiers::objects::slow_tier::SlowId;
 use crate::tiers::objects::version::{Content, Copied};
 use crate::tiers::writeback::group::Unfinished;
@@ -53,7 +53,10 @@ impl Tiers {
         let base = base_of(&tmp);
         let copied = content.copy.lock().as_deref().cloned();
         match copied {
-            Some(copied) if bare(&copied.tmp) == bare(base) && copied.id.1 != ino => {
+            // Another stream may have copied it, or the same number been given to the new copy.
+            Some(copied)
+                if is_same_version(&copied.tmp, base) && (bare(&copied.tmp), copied.id.1) != (bare(base), ino) =>
+            {
                 if self.renew(group, &copied)? {
                     return Ok(Some(Mended::Again));
                 }
@@ -379,6 +382,12 @@ pub(crate) fn base_of(tmp: &[u8]) -> &[u8] {
     let name = bare(tmp);
     let end = name.iter().position(|byte| *byte == b'.').map_or(tmp.len(), |dot| tmp.len() - name.len() + dot);
     &tmp[..end]
+}
+
+/// Whether two names in `tmp` are of one version, perhaps in two lanes or parts.
+fn is_same_version(one: &[u8], other: &[u8]) -> bool {
+    let (one, other) = (bare(one), bare(other));
+    one == other || copied_event(one).is_some_and(|event| copied_event(other) == Some(event))
 }
 
 pub(crate) fn vanishes(step: &Step) -> Error {
