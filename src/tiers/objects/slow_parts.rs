@@ -9,28 +9,27 @@ use std::sync::Arc;
 use crate::error::{Context, Errno, Error, Result};
 use crate::path::escape;
 use crate::tiers::disk::Dir;
-use crate::tiers::disk::errors::absent_is_none;
+use crate::tiers::disk::errors::{absent_is_none, is_elsewhere};
 use crate::tiers::disk::layout::{OURS, split};
 use crate::tiers::log::record::{Path, Step};
 use crate::tiers::objects::parts::{PartIds, in_part, lane_of};
 use crate::tiers::objects::slow_tier::{SlowId, SlowTier};
 
 impl SlowTier {
-    /// The `tmp` that a name lies in, and the name's last component.
+    /// The `tmp`, or the lane of it, that a name lies in, and the name's last component. If somebody has removed the
+    /// lane, and all that was in it: `tmp`, which has no such name either.
     pub(crate) fn tmp_of<'a>(&self, tmp: &'a [u8]) -> io::Result<(Arc<dyn Dir>, &'a [u8])> {
         let (part, name) = split(tmp);
-        let dir = lane_of(name).map_or_else(|| self.tmp_at(part), |lane| self.lane(part, lane))?;
-        Ok((dir, name))
+        let lane = lane_of(name).map(|lane| absent_is_none(self.lane(part, lane))).transpose()?.flatten();
+        Ok((lane.map_or_else(|| self.tmp_at(part), Ok)?, name))
     }
 
-    /// The same, for a new copy: its lane is made if it is missing. Durable by the sync of `tmp` before an intent.
+    /// The same, for a new copy: its lane is made if it is missing. The sync of `tmp` before an intent makes it durable.
     pub(crate) fn made_tmp_of<'a>(&self, tmp: &'a [u8]) -> io::Result<(Arc<dyn Dir>, &'a [u8])> {
-        match self.tmp_of(tmp) {
-            Err(e) if e.kind() == io::ErrorKind::NotFound => {}
-            there => return there,
-        }
         let (part, name) = split(tmp);
-        if let Some(lane) = lane_of(name) {
+        if let Some(lane) = lane_of(name)
+            && absent_is_none(self.lane(part, lane))?.is_none()
+        {
             match self.tmp_at(part)?.mkdir(lane, 0o700) {
                 Err(e) if e.kind() != io::ErrorKind::AlreadyExists => return Err(e),
                 _ => {}
@@ -114,9 +113,18 @@ impl SlowTier {
             [(part, None), (part, lane_of(name))]
         });
         let dirs: BTreeSet<(&[u8], Option<&[u8]>)> = dirs.chain([(&b""[..], None)]).collect();
-        let dir =
-            |(part, lane): (&[u8], Option<&[u8]>)| lane.map_or_else(|| self.tmp_at(part), |lane| self.lane(part, lane));
-        dirs.into_iter().try_for_each(|at| dir(at).and_then(|tmp| tmp.sync()).at("fsync", "tmp on the slow tier"))
+        let sync = |(part, lane): (&[u8], Option<&[u8]>)| match lane {
+            None => self.tmp_at(part)?.sync(),
+            // One that is gone has nothing to sync: the steps find that.
+            Some(lane) => match self.lane(part, lane).and_then(|lane| lane.sync()) {
+                Err(e) if is_elsewhere(&e) => {
+                    self.forget_lanes();
+                    Ok(())
+                }
+                synced => synced,
+            },
+        };
+        dirs.into_iter().try_for_each(|dir| sync(dir).at("fsync", "tmp on the slow tier"))
     }
 
     /// Removes our empty `tmp` from a part's root that is otherwise empty. `false`: the root holds something else.

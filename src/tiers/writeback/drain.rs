@@ -22,7 +22,7 @@ use std::sync::atomic::Ordering;
 
 use crate::config::DrainStreams;
 use crate::error::{Context, Errno, Error, Result};
-use crate::tiers::disk::errors::absent_is_none;
+use crate::tiers::disk::errors::{absent_is_none, is_elsewhere};
 use crate::tiers::disk::layout::remove_leftover;
 use crate::tiers::disk::{Access, Dir, File, Stat, WHOLE};
 use crate::tiers::log::record::{Attrs, TmpStat};
@@ -250,7 +250,8 @@ impl Tiers {
                 remove_leftover(&*dir, name)?;
                 create()
             }
-            Err(e) if e.kind() == std::io::ErrorKind::NotFound => {
+            // Somebody has removed the lane.
+            Err(e) if is_elsewhere(&e) => {
                 self.slow.forget_lanes();
                 create()
             }

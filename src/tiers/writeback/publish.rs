@@ -405,6 +405,7 @@ impl Tiers {
         if met.as_ref().is_err_and(|e| e.raw_os_error() == Some(Errno::ESTALE as i32)) {
             // A file server's answer for a directory that was removed while it was kept open.
             tree.forget();
+            self.slow.forget_lanes();
             met = tree.apply(step, known);
         }
         if met.as_ref().is_err_and(|e| e.kind() == std::io::ErrorKind::NotFound) {
