@@ -131,7 +131,7 @@ pub(crate) fn is_lane(name: &[u8]) -> bool {
     matches!(name, [b'1'..=b'9'])
 }
 
-/// The event of which a name in `tmp` is a copy; `further` links of it have a dot and more behind it.
+/// The event whose version a name in `tmp` is a copy of; a further link of it has a dot and a number behind its name.
 pub(crate) fn copied_event(name: &[u8]) -> Option<Lsn> {
     let lsn = name.strip_prefix(b"c")?.split(|byte| matches!(byte, b'-' | b'.')).next()?;
     Lsn::from_str_radix(std::str::from_utf8(lsn).ok()?, 16).ok()

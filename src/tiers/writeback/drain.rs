@@ -1,12 +1,11 @@
 //! Copying sealed versions to the slow tier's `tmp`, in any order, so that publishing is a rename.
 //!
-//! 1. Create `c<LSN>` in the `tmp` of the part that it goes to, after removing the leftover of an earlier attempt, if
-//!    there is one.
-//! 2. Copy the first `size` bytes, holes as holes, and hash them. A large file shares its blocks where one file system
-//!    is both tiers and can do that. Neither what is read nor what is written stays in the page cache, except what was
-//!    there before: a checkpoint is hardly ever read again, and training data is read in each epoch. About once a
-//!    second sync what was written, to know
-//!    what has arrived and to keep the disk's queue short for others. An error is treated as in 4.
+//! 1. Create `c<LSN>` in the `tmp` of the part that it goes to, or in the stream's lane there, after removing the
+//!    leftover of an earlier attempt, if there is one.
+//! 2. Copy the first `size` bytes, holes as holes, and hash them. A large file shares its blocks where both tiers are
+//!    one file system that can do that. What the copy brings into the page cache is dropped again: a checkpoint is
+//!    hardly ever read again, and training data is read in each epoch. About once a second sync what was written, to
+//!    know what has arrived and to keep the disk's queue short for others. An error is treated as in 4.
 //! 3. Set owner and mode, where they differ, and extended attributes, then the times.
 //! 4. fsync. After an error discard the copy and copy again; never fsync a second time. The disk starts writing
 //!    several small copies before the first fsync, so that one journal commit often serves many.
