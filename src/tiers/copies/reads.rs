@@ -1,6 +1,6 @@
 //! Files that were read to their end from the slow tier, and wait to be promoted.
 
-use std::collections::VecDeque;
+use std::collections::{HashSet, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
@@ -20,7 +20,8 @@ pub(crate) struct Read {
 /// Most bytes of files that may wait to be promoted: roughly what the page cache may still have of them.
 const PROMOTE_MAX: u64 = 256 << 20;
 
-/// Files that wait to be promoted, oldest first.
+/// Files that wait to be promoted, oldest first. Each once, however often it is read until it is promoted: several
+/// streams promote, and two of them would copy the same file.
 #[derive(Debug, Default)]
 pub(crate) struct Reads {
     waiting: Mutex<WaitingReads>,
@@ -32,24 +33,35 @@ struct WaitingReads {
     reads: VecDeque<Read>,
     /// The sum of their sizes.
     bytes: u64,
+    /// The files that wait, and those that are being promoted.
+    known: HashSet<Ino>,
 }
 
 impl Reads {
-    /// Adds a file; if too many bytes wait, it is passed over.
+    /// Adds a file that neither waits nor is being promoted; if too many bytes wait, it is passed over.
     pub(crate) fn push(&self, read: Read) {
         let mut waiting = self.waiting.lock();
+        if waiting.known.contains(&read.ino) {
+            return;
+        }
         if waiting.bytes + read.bytes > PROMOTE_MAX {
             return self.pass_over();
         }
+        waiting.known.insert(read.ino);
         waiting.bytes += read.bytes;
         waiting.reads.push_back(read);
     }
 
+    /// The next file to promote. The caller says [`Reads::done`] afterwards.
     pub(crate) fn pop(&self) -> Option<Read> {
         let mut waiting = self.waiting.lock();
         let read = waiting.reads.pop_front()?;
         waiting.bytes -= read.bytes;
         Some(read)
+    }
+
+    pub(crate) fn done(&self, read: &Read) {
+        self.waiting.lock().known.remove(&read.ino);
     }
 
     /// Counts a file that was not promoted.
@@ -80,5 +92,25 @@ impl Tiers {
         let from_slow = file.state.io.try_read().is_some_and(|io| io.place == Bytes::Slow && io.copy.is_none());
         let interval = self.copies.was_read(number, dir, self.uptime());
         (from_slow && options.rules.promotes(|| self.path(file.ino))).then_some(Read { ino: file.ino, bytes, interval })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_that_is_read_again_before_it_is_promoted_waits_once() {
+        let reads = Reads::default();
+        let read = Read { ino: 7, bytes: 100, interval: None };
+        reads.push(read);
+        reads.push(read);
+        let first = reads.pop().unwrap();
+        reads.push(read);
+        assert!(reads.pop().is_none(), "it is being promoted");
+        reads.done(&first);
+        reads.push(read);
+        assert!(reads.pop().is_some(), "the last attempt may have failed");
+        assert_eq!(reads.passed_over(), 0);
     }
 }

@@ -391,6 +391,7 @@ impl Tiers {
             Ok(StageOutcome::NoRoom(bytes)) if self.make_way(bytes, read.interval) => stage(),
             staged => staged,
         };
+        self.reads.done(&read);
         let mut queue = self.staging.queue.lock();
         match staged {
             Ok(StageOutcome::Copied(_)) => queue.promoted += 1,
