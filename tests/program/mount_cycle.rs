@@ -126,12 +126,12 @@ fn a_mount_that_is_made_while_the_daemon_dies_replaces_it() {
     let daemon = rig.daemon();
     kill(daemon, Signal::SIGSTOP).unwrap();
     let next = rig.mount_command().stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
-    let in_kernel = |task: fs::DirEntry| {
-        let call = fs::read_to_string(task.path().join("syscall")).unwrap_or_default();
-        call.split(' ').next() == Some(&nix::libc::SYS_statfs.to_string())
+    // Where the kernel waits for the answer of a FUSE daemon, whatever it was asked.
+    let asks = |task: fs::DirEntry| {
+        fs::read_to_string(task.path().join("wchan")).is_ok_and(|place| place == "request_wait_answer")
     };
     let tasks = || fs::read_dir(format!("/proc/{}/task", next.id())).unwrap().flatten();
-    until("it asks the mount that is there", || tasks().any(in_kernel));
+    until("it asks the mount that is there", || tasks().any(asks));
     kill(daemon, Signal::SIGKILL).unwrap();
     let output = next.wait_with_output().unwrap();
     assert!(output.status.success(), "{output:?}");
