@@ -105,7 +105,7 @@ mod tests {
         let read = Read { ino: 7, bytes: 100, interval: None };
         reads.push(read);
         reads.push(read);
-        let first = reads.pop().unwrap();
+        let first = reads.pop().expect("it waits");
         reads.push(read);
         assert!(reads.pop().is_none(), "it is being promoted");
         reads.done(&first);
