@@ -35,7 +35,7 @@ use crate::tiers::Lsn;
 use crate::tiers::disk::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::tiers::disk::sync::{Mutex, Rank};
 use crate::tiers::disk::{Access, Allocate, Dir, File};
-use crate::tiers::log::record::{Record, counter};
+use crate::tiers::log::record::{Record, Stamps, counter};
 
 /// A segment is closed once it has this length, in bytes.
 const SEGMENT: u64 = 16 << 20;
@@ -81,6 +81,8 @@ struct Tail {
 pub(crate) struct OpenedLog {
     pub(crate) log: Log,
     pub(crate) records: Vec<(Lsn, Record)>,
+    /// The stamps of the events that have some.
+    pub(crate) stamps: Vec<(Lsn, Stamps)>,
     /// Bytes cut off the end: the last append of a crash.
     pub(crate) torn: u64,
     /// Where records are missing although valid ones follow; empty for a sound log.
@@ -94,7 +96,7 @@ impl Log {
         let dir = fast.dir(b"log").at_fast("open", "log")?;
         let found = read_and_cut(&*dir, boot)?;
         let next = found.records.last().map_or(1, |(lsn, _)| lsn + 1);
-        let closed: VecDeque<Lsn> = found.segments.into_iter().filter(|first| *first < next).collect();
+        let closed: VecDeque<Lsn> = found.segments.iter().copied().filter(|first| *first < next).collect();
         // A new segment for each of many starts would use up the room that the starts have.
         let is_short = fast.space().is_ok_and(|space| space.avail < 2 * spare(ballast));
         let made = if is_short && !closed.is_empty() { None } else { Some(new_segment(&*fast, &*dir, next)) };
@@ -115,20 +117,28 @@ impl Log {
             suspect: AtomicBool::new(false),
             read_only: AtomicBool::new(false),
         };
-        Ok(OpenedLog { log, records: found.records, torn: found.torn, damage: found.damage })
+        let LogContents { records, stamps, torn, damage, .. } = found;
+        Ok(OpenedLog { log, records, stamps, torn, damage })
     }
 
     /// Appends the records with one write and returns the LSN of the last.
     ///
     /// Errors: ENOSPC when the ballast is spent too; any other error of the tier. Nothing was appended then.
     pub(crate) fn append(&self, records: &[Record]) -> Result<Lsn> {
+        self.append_stamped(records, None)
+    }
+
+    /// The same, with the stamps of the event among the records. The caller has taken `end` and appends under one lock,
+    /// so the order of the LSNs is that of the stamps.
+    pub(crate) fn append_stamped(&self, records: &[Record], stamps: Option<Stamps>) -> Result<Lsn> {
         self.takes_records()?;
         let mut tail = self.tail.lock();
         if tail.broken {
             return Err(broken());
         }
         let durable = self.durable();
-        let text: String = records.iter().zip(tail.next..).map(|(record, lsn)| record.encode(lsn, durable)).collect();
+        let text: String =
+            records.iter().zip(tail.next..).map(|(record, lsn)| record.encode(lsn, durable, stamps)).collect();
         #[cfg(debug_assertions)]
         let text = crate::tiers::disk::faults::held_back(text, tail.next, records.len());
         if tail.len > 0 && tail.len + text.len() as u64 > SEGMENT {
@@ -442,6 +452,7 @@ fn create_segment(dir: &dyn Dir, first: Lsn) -> Result<Arc<dyn File>> {
 #[derive(Debug, Default)]
 pub(crate) struct LogContents {
     pub(crate) records: Vec<(Lsn, Record)>,
+    pub(crate) stamps: Vec<(Lsn, Stamps)>,
     pub(crate) segments: Vec<Lsn>,
     /// Bytes of the torn tail, which are not part of the log.
     pub(crate) torn: u64,
@@ -498,6 +509,7 @@ fn scan(dir: &dyn Dir, boot: &str) -> Result<LogContents> {
     // Each with the LSN up to which it says the log was durable.
     let mut records: Vec<(Lsn, Lsn, Record)> = Vec::new();
     let mut holes: Vec<Hole> = Vec::new();
+    let mut stamped: Vec<(Lsn, Stamps)> = Vec::new();
     for (segment, first) in segments.iter().enumerate() {
         let bytes = read_all(dir, *first)?;
         for line in bytes.split_inclusive(|b| *b == b'\n') {
@@ -505,12 +517,13 @@ fn scan(dir: &dyn Dir, boot: &str) -> Result<LogContents> {
             let last = records.last().map_or(0, |record| record.0);
             let hole = Hole { segment, from, len: line.len() as u64, before: records.len(), may_be_torn: false };
             match line.strip_suffix(b"\n").and_then(Record::decode).filter(|(lsn, ..)| *lsn > last) {
-                Some(record) => {
+                Some((lsn, durable, record, stamps)) => {
                     let known = holes.last().is_some_and(|hole| hole.before == records.len());
-                    if record.0 > last + 1 && !records.is_empty() && !known {
+                    if lsn > last + 1 && !records.is_empty() && !known {
                         holes.push(Hole { len: 0, ..hole });
                     }
-                    records.push(record);
+                    records.push((lsn, durable, record));
+                    stamped.extend(stamps.map(|stamps| (lsn, stamps)));
                 }
                 None => match holes.last_mut().filter(|hole| hole.segment == segment && hole.from + hole.len == from) {
                     Some(run) => run.len += line.len() as u64,
@@ -536,6 +549,9 @@ fn scan(dir: &dyn Dir, boot: &str) -> Result<LogContents> {
         }
         found.damage.push(describe(&hole, &records, &found.segments));
     }
+    let last = records.last().map_or(0, |record| record.0);
+    stamped.truncate(stamped.partition_point(|(lsn, _)| *lsn <= last));
+    found.stamps = stamped;
     found.records = records.into_iter().map(|(lsn, _, record)| (lsn, record)).collect();
     Ok(found)
 }

@@ -8,9 +8,8 @@
 //! tree.
 //!
 //! An event may end with `start=NANOS end=NANOS`, since 1970: when the change began (the first one since the version's
-//! previous commit, or the call), and when it got its place in the order. They are for several mounts over one slow
-//! tree that keep one order. Until there are such mounts no daemon writes them; a reader checks them, and goes by the
-//! LSNs.
+//! previous commit, or the call), and when it got its place in the order. A mount that keeps one order with others
+//! writes them ([`crate::tiers::fleet`]).
 //!
 //! A CRC says that a line is as it was written, not who wrote it: a fast tier may come from anywhere. A line that no
 //! daemon writes (a path that leaves the tier, a directory moved into itself, numbers that no counter reaches) is not a
@@ -32,6 +31,14 @@ pub(crate) const COUNTER_MAX: u64 = 1 << 62;
 
 /// The longest name of an extended attribute on Linux.
 const XATTR_NAME_MAX: usize = 255;
+
+/// When a change began, and when it got its place in the order: nanoseconds since 1970, by this machine's clock. Zero
+/// for a change that was logged before its mount kept an order with others.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Stamps {
+    pub(crate) start: u64,
+    pub(crate) end: u64,
+}
 
 /// The tier an object's file lies on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -350,7 +357,7 @@ impl Record {
     }
 
     /// Whether the record is a change of the view that has to be applied to the slow tier.
-    fn is_event(&self) -> bool {
+    pub(crate) fn is_event(&self) -> bool {
         match self {
             Record::Make { .. }
             | Record::Content { .. }
@@ -405,9 +412,18 @@ impl Record {
         })
     }
 
-    /// The record as one line, newline included.
-    pub(crate) fn encode(&self, lsn: Lsn, durable: Lsn) -> String {
+    /// The record as one line, newline included. `stamps` are an event's; other records have none.
+    pub(crate) fn encode(&self, lsn: Lsn, durable: Lsn, stamps: Option<Stamps>) -> String {
         let mut line = LogLine(format!("{lsn} {durable}"));
+        self.write(&mut line);
+        if let Some(Stamps { start, end }) = stamps.filter(|_| self.is_event()) {
+            line.number("start", start).number("end", end);
+        }
+        format!("{:08x} {}\n", crc32fast::hash(line.0.as_bytes()), line.0)
+    }
+
+    /// Everything behind the LSNs, but for the stamps.
+    fn write(&self, line: &mut LogLine) {
         match self {
             Record::Start { boot } => {
                 line.word("start").bytes("boot", boot.as_bytes());
@@ -486,11 +502,11 @@ impl Record {
                 }
             }
         }
-        format!("{:08x} {}\n", crc32fast::hash(line.0.as_bytes()), line.0)
     }
 
-    /// Parses one line without its newline: LSN, durable LSN, record. `None` if anything is wrong with it.
-    pub(crate) fn decode(line: &[u8]) -> Option<(Lsn, Lsn, Record)> {
+    /// Parses one line without its newline: LSN, durable LSN, record, an event's stamps. `None` if anything is wrong
+    /// with it.
+    pub(crate) fn decode(line: &[u8]) -> Option<(Lsn, Lsn, Record, Option<Stamps>)> {
         let line = std::str::from_utf8(line).ok()?;
         let (crc, rest) = line.split_at_checked(8)?;
         let rest = rest.strip_prefix(' ')?;
@@ -501,10 +517,8 @@ impl Record {
         let lsn = counter(words.0.next()?)?;
         let durable = counter(words.0.next()?)?;
         let record = words.record()?;
-        if record.is_event() {
-            words.stamps()?;
-        }
-        words.0.next().is_none().then_some((lsn, durable, record))
+        let stamps = if record.is_event() { words.stamps()? } else { None };
+        words.0.next().is_none().then_some((lsn, durable, record, stamps))
     }
 }
 
@@ -854,12 +868,12 @@ impl<'a> Words<'a> {
     }
 
     /// The stamps at the end of an event: both or none, in this order of time.
-    fn stamps(&mut self) -> Option<()> {
+    fn stamps(&mut self) -> Option<Option<Stamps>> {
         if self.0.clone().next().is_none() {
-            return Some(());
+            return Some(None);
         }
         let (start, end) = (self.number("start")?, self.number("end")?);
-        (start <= end).then_some(())
+        (start <= end).then_some(Some(Stamps { start, end }))
     }
 
     fn step(&mut self) -> Option<Step> {
@@ -1000,25 +1014,25 @@ mod tests {
     #[test]
     fn every_record_round_trips_as_one_printable_line() {
         for (i, record) in examples().into_iter().enumerate() {
-            let line = record.encode(i as Lsn, 7);
+            let line = record.encode(i as Lsn, 7, None);
             assert!(
                 line.ends_with('\n') && line.trim_end().bytes().all(|b| b == b' ' || b.is_ascii_graphic()),
                 "{line}"
             );
-            assert_eq!(Record::decode(line.trim_end().as_bytes()), Some((i as Lsn, 7, record)));
+            assert_eq!(Record::decode(line.trim_end().as_bytes()), Some((i as Lsn, 7, record, None)));
         }
     }
 
     #[test]
     fn a_flipped_or_missing_byte_is_noticed() {
         for record in examples() {
-            let line = record.encode(1, 0);
+            let line = record.encode(1, 0, None);
             let line = line.trim_end().as_bytes();
             for i in 0..line.len() {
                 let mut bad = line.to_vec();
                 bad[i] ^= 1;
                 // The CRC's own hex digits may change case without changing their meaning.
-                assert!(Record::decode(&bad).is_none_or(|r| r == (1, 0, record.clone())), "byte {i}");
+                assert!(Record::decode(&bad).is_none_or(|r| r == (1, 0, record.clone(), None)), "byte {i}");
                 assert_eq!(Record::decode(&line[..i]), None, "cut at {i}");
             }
         }
@@ -1030,7 +1044,7 @@ mod tests {
 
     /// The line of a record with more words at its end.
     fn extended(record: &Record, words: &str) -> String {
-        let line = record.encode(3, 1);
+        let line = record.encode(3, 1, None);
         with_crc(&format!("{} {words}", &line.trim_end()[9..]))
     }
 
@@ -1041,13 +1055,15 @@ mod tests {
         let mut random = SmallRng::seed_from_u64(1);
         let mut events = 0;
         for record in examples() {
-            let is_event = record.encode(3, 1).split(' ').nth(3).is_some_and(|kind| KINDS.contains(&kind));
+            let is_event = record.encode(3, 1, None).split(' ').nth(3).is_some_and(|kind| KINDS.contains(&kind));
             events += u64::from(is_event);
             for _ in 0..100 {
                 let (one, other) = (random.random::<u64>(), random.random::<u64>());
                 let (start, end) = (one.min(other), one.max(other));
                 let line = extended(&record, &format!("start={start} end={end}"));
-                let wanted = is_event.then(|| (3, 1, record.clone()));
+                let stamps = Some(Stamps { start, end });
+                let wanted = is_event.then(|| (3, 1, record.clone(), stamps));
+                assert_eq!(record.encode(3, 1, stamps) == format!("{line}\n"), is_event, "{line}");
                 assert_eq!(Record::decode(line.as_bytes()), wanted, "{line}");
                 for bad in [
                     format!("start={end} end={}", start.wrapping_sub(1)),
