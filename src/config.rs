@@ -16,4 +16,4 @@ pub use listen::Listen;
 pub use rules::{Durable, FullSlow, OnTerm, PathRule, Pattern, Rules, Verify};
 pub use settings::{Origin, Reloaded, SettingSources, Settings};
 pub use streams::{DrainStreams, STREAMS_MAX};
-pub use values::{Config, KEYS, ReloadEffect, is_job};
+pub use values::{Config, FleetSettings, KEYS, ReloadEffect, is_job};

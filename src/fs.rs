@@ -308,7 +308,8 @@ fn about(core: &Core, seen: &ObservedCall) -> String {
     format!("{} of {path} by {who}", seen.what.op.name())
 }
 
-/// The engine has done its part: concludes the call now, or once the slow tier has the data that the call waits for.
+/// The engine has done its part: concludes the call now, or once the slow tier has the data that the call waits for, and
+/// once the order that a fleet keeps allows an answer.
 fn finish<R: Answer>(
     core: &Arc<Core>,
     failures: &Arc<Failures>,
@@ -316,13 +317,18 @@ fn finish<R: Answer>(
     reply: R,
     result: Result<R::Value>,
 ) {
-    let Some(lsn) = result.as_ref().ok().and_then(R::awaits) else {
+    let lsn = result.as_ref().ok().and_then(R::awaits);
+    let wait = if seen.what.op.may_log() && !seen.on.is_virtual() { core.tiers.commit_wait() } else { Duration::ZERO };
+    if lsn.is_none() && wait.is_zero() {
         return conclude(core, failures, seen, reply, result);
-    };
+    }
     let (published, core) = (Arc::clone(&core.published), Arc::clone(core));
-    let (failures, seen) = (Arc::clone(failures), ObservedCall { tier: Tier::Slow, ..seen.clone() });
-    published.wait_for(lsn, move |waited| {
-        let arrived = waited.and_then(|()| seen.on.ino().map_or(Ok(()), |ino| core.tiers.is_out_of_the_order(ino)));
+    let tier = if lsn.is_some() { Tier::Slow } else { seen.tier };
+    let (failures, seen) = (Arc::clone(failures), ObservedCall { tier, ..seen.clone() });
+    published.wait_for(lsn, wait, move |waited| {
+        let is_in_order =
+            || seen.on.ino().filter(|_| lsn.is_some()).map_or(Ok(()), |ino| core.tiers.is_out_of_the_order(ino));
+        let arrived = waited.and_then(|()| is_in_order());
         conclude(&core, &failures, &seen, reply, arrived.and(result));
     });
 }

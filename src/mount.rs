@@ -525,6 +525,9 @@ fn leave(
     // process.
     runtime.shutdown_timeout(STOP_WAIT);
     sync_changes(tiers)?;
+    if let Err(error) = tiers.leave_fleet() {
+        warn!(%error, "the other members of the fleet wait for this one until it is mounted again");
+    }
     if let Err(error) = tiers.sync_copies() {
         warn!(%error, "the last staged copies are not durable and will be made again");
     }

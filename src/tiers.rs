@@ -31,6 +31,7 @@ mod core;
 mod counters;
 pub mod disk;
 mod drain_control;
+mod fleet;
 mod housekeeping;
 mod log;
 mod model;
@@ -61,6 +62,7 @@ use copies::reads::Reads;
 use core::EngineCore;
 use disk::{Kind, NewAttr, Time};
 use drain_control::DrainControl;
+use fleet::Fleet;
 use objects::file::FileState;
 use ops::SharedByCalls;
 use pins::Pins;
@@ -294,6 +296,7 @@ pub struct Tiers {
     #[deref]
     core: EngineCore,
     drain_control: DrainControl,
+    fleet: Option<Fleet>,
     copies: Copies,
     reads: Reads,
     pins: Pins,

@@ -25,6 +25,9 @@ mod attributes;
 mod case;
 #[path = "model/closed.rs"]
 mod closed;
+#[cfg(debug_assertions)]
+#[path = "model/fleet.rs"]
+mod fleet;
 #[path = "model/full.rs"]
 mod full;
 #[cfg(debug_assertions)]

@@ -147,6 +147,26 @@ config! {
     job_report: Option<PathBuf> = None, Remount;
     /// Where metrics are served over HTTP; without it, nowhere.
     metrics_addr: Option<Listen> = None, Remount;
+    /// The fleet that this mount keeps one order with; `auto`: the one of its Slurm job.
+    #[serde(with = "word")]
+    fleet: Option<String> = None, Remount;
+    /// How many mounts the fleet has.
+    fleet_size: Option<u32> = None, Remount;
+    /// The bound for the errors of all the fleet's clocks; without it 20 ms, and each machine is asked whether it keeps it.
+    #[serde(with = "optional_duration")]
+    clock_error: Option<Duration> = None, Remount;
+}
+
+/// The most mounts in a fleet: each reads the leases of all others.
+const FLEET_MAX: u32 = 64;
+
+/// A fleet to join.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FleetSettings {
+    pub name: String,
+    pub size: u32,
+    /// The bound for the errors of all its clocks, if somebody has written it down.
+    pub error: Option<Duration>,
 }
 
 impl Rules {
@@ -244,12 +264,49 @@ impl Config {
         }
         check_range("trace_max", self.trace_max, 1 << 20, 1 << 60, size)?;
         check_range("max_pending", self.max_pending, 1_000, 100_000_000, u64::to_string)?;
+        self.fleet()?;
         if self.settle > self.live_after {
             let (settle, live) = (humantime::format_duration(self.settle), humantime::format_duration(self.live_after));
             let what = format!("settle = {settle} is longer than live_after = {live}, so no file would ever settle");
             return Err(Error::refused(what, "make settle shorter than live_after"));
         }
         Ok(())
+    }
+
+    /// The fleet to join. Errors: a setting that it lacks, or that it excludes.
+    pub fn fleet(&self) -> Result<Option<FleetSettings>> {
+        let Some(name) = &self.fleet else {
+            return match self.fleet_size {
+                Some(size) => Err(Error::refused(format!("fleet_size = {size} without a fleet"), "set fleet, too")),
+                None => Ok(None),
+            };
+        };
+        let name = match (name.as_str(), &self.job) {
+            ("auto", Some(job)) => job.clone(),
+            ("auto", None) => {
+                let what = "fleet = \"auto\", but there is no SLURM_JOB_ID";
+                return Err(Error::refused(what, "mount inside of the job, or give the fleet a name"));
+            }
+            (name, _) => name.to_owned(),
+        };
+        if !is_job(&name) {
+            let what = format!("fleet = {name:?} cannot be a file's name");
+            return Err(Error::refused(what, "write at most 100 letters and digits, with . _ - between them"));
+        }
+        let Some(size) = self.fleet_size else {
+            let remedy = "set fleet_size to the number of its mounts: none publishes before all have begun";
+            return Err(Error::refused(format!("fleet = {name:?} without its size"), remedy));
+        };
+        check_range("fleet_size", size, 1, FLEET_MAX, u32::to_string)?;
+        let (least, most) = (Duration::from_micros(1), Duration::from_secs(10));
+        if let Some(error) = self.clock_error {
+            check_range("clock_error", error, least, most, |d| humantime::format_duration(*d).to_string())?;
+        }
+        if self.full_slow == FullSlow::RemoveFirst {
+            let what = "full_slow = \"remove-first\" changes the order that a fleet keeps";
+            return Err(Error::refused(what, "write full_slow = \"hold\", or mount without a fleet"));
+        }
+        Ok(Some(FleetSettings { name, size, error: self.clock_error }))
     }
 
     /// Errors: an invalid pattern.
@@ -361,6 +418,25 @@ mod optional_size {
     }
 }
 
+/// A duration as text; an absent value means that none was chosen.
+mod optional_duration {
+    use std::time::Duration;
+
+    use serde::{Deserializer, Serializer};
+
+    #[allow(clippy::ref_option, reason = "as serde calls it")]
+    pub(super) fn serialize<S: Serializer>(value: &Option<Duration>, s: S) -> Result<S::Ok, S::Error> {
+        match value {
+            Some(time) => crate::config::values::duration::serialize(time, s),
+            None => s.serialize_none(),
+        }
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(d: D) -> Result<Option<Duration>, D::Error> {
+        crate::config::values::duration::deserialize(d).map(Some)
+    }
+}
+
 /// A share of the fast tier as text, `85%`, or as a number from 0 to 1.
 mod share {
     use serde::{Deserialize, Deserializer, Serializer, de};
@@ -442,6 +518,31 @@ mod tests {
     }
 
     #[test]
+    fn a_fleet_needs_its_size_and_what_keeps_its_order() {
+        let fleet = |text: &str| from_toml(text).and_then(|config| config.fleet());
+        let refused = |text: &str| refusal(fleet(text).map(drop));
+        let named = fleet("fleet = \"a.b\"\nfleet_size = 64").expect("valid").expect("a fleet");
+        assert_eq!((&*named.name, named.size, named.error), ("a.b", 64, None));
+        let of_job = fleet("fleet = \"auto\"\nfleet_size = 1\njob = 4711\nclock_error = \"1ms\"").expect("valid");
+        let of_job = of_job.expect("a fleet");
+        assert_eq!((&*of_job.name, of_job.error), ("4711", Some(Duration::from_millis(1))));
+        assert_eq!(fleet("").expect("valid"), None);
+        for (text, why) in [
+            ("fleet = \"a\"", "without its size"),
+            ("fleet_size = 2", "without a fleet"),
+            ("fleet = \"a\"\nfleet_size = 0", "choose 1 to 64"),
+            ("fleet = \"a\"\nfleet_size = 65", "choose 1 to 64"),
+            ("fleet = \"a/b\"\nfleet_size = 2", "cannot be a file's name"),
+            ("fleet = \"auto\"\nfleet_size = 2", "no SLURM_JOB_ID"),
+            ("fleet = \"a\"\nfleet_size = 2\nclock_error = \"0s\"", "clock_error = 0s is out of range"),
+            ("fleet = \"a\"\nfleet_size = 2\nfull_slow = \"remove-first\"", "the order that a fleet keeps"),
+        ] {
+            let said = refused(text);
+            assert!(said.contains(why), "{text}: {said}");
+        }
+    }
+
+    #[test]
     fn the_example_file_is_exactly_the_defaults() {
         assert_eq!(from_toml(EXAMPLE).expect("the example is valid"), Config::default());
     }
@@ -469,6 +570,9 @@ mod tests {
             stage_bandwidth: bytes,
             drain_bandwidth: bytes,
             drain_hours: "22:00-06:00,12:30-13:00".parse().expect("hours"),
+            fleet: Some("job".to_owned()),
+            fleet_size: Some(2),
+            clock_error: Some(Duration::from_millis(5)),
             ..paths
         };
         let text = toml::to_string(&full).expect("plain values");

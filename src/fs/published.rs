@@ -1,4 +1,5 @@
-//! Calls that are answered only once the slow tier has their data: `fsync`, where a rule says `fsync = "slow"`.
+//! Calls that are answered later than the engine has done its part: an `fsync`, where a rule says `fsync = "slow"`, once
+//! the slow tier has its data; in a fleet, whatever may have logged an event, once no clock is behind it.
 //!
 //! One thread looks after all of them, so that none holds a thread that others need. While one waits, publishing
 //! hurries. There is no limit while the slow tier makes progress: everything before the call goes first, which may be
@@ -45,10 +46,13 @@ struct WaitState {
 }
 
 struct Waiting {
+    /// 0: for nothing on the slow tier.
     lsn: Lsn,
     since: Instant,
+    /// Not answered earlier.
+    from: Instant,
     answer: Answering,
-    _waiter: WaiterGuard,
+    _waiter: Option<WaiterGuard>,
 }
 
 type Answering = Box<dyn FnOnce(Result<()>) + Send>;
@@ -101,11 +105,13 @@ impl Published {
         Ok(Published { shared })
     }
 
-    /// `answer` is called once: when everything up to `lsn` is on the slow tier, or with an error if that will not
-    /// happen soon.
-    pub(super) fn wait_for(&self, lsn: Lsn, answer: impl FnOnce(Result<()>) + Send + 'static) {
-        let _waiter = WaiterGuard::new(&self.shared.tiers);
-        let waiting = Waiting { lsn, since: Instant::now(), answer: Box::new(answer), _waiter };
+    /// `answer` is called once, when `wait` is over: when everything up to `lsn`, if there is one, is on the slow tier,
+    /// or with an error if that will not happen soon.
+    pub(super) fn wait_for(&self, lsn: Option<Lsn>, wait: Duration, answer: impl FnOnce(Result<()>) + Send + 'static) {
+        let _waiter = lsn.map(|_| WaiterGuard::new(&self.shared.tiers));
+        let since = Instant::now();
+        let lsn = lsn.unwrap_or(0);
+        let waiting = Waiting { lsn, since, from: since + wait, answer: Box::new(answer), _waiter };
         self.shared.state.lock().waiting.push(waiting);
         self.shared.changed.notify_one();
     }
@@ -123,10 +129,11 @@ impl Shared {
         let mut progress = DrainProgress::of(&self.tiers);
         while self.wait_for_work() {
             progress.look_again(&self.tiers);
-            for (answer, result) in self.due(&progress) {
+            let (due, next) = self.due(&progress);
+            for (answer, result) in due {
                 answer(result);
             }
-            thread::park_timeout(LOOK);
+            thread::park_timeout(next.min(LOOK));
         }
     }
 
@@ -139,17 +146,21 @@ impl Shared {
         !state.closed
     }
 
-    /// The calls to answer now.
-    fn due(&self, progress: &DrainProgress) -> Vec<(Answering, Result<()>)> {
+    /// The calls to answer now, and when the next one may be due.
+    fn due(&self, progress: &DrainProgress) -> (Vec<(Answering, Result<()>)>, Duration) {
         let mut state = self.state.lock();
+        let now = Instant::now();
         let has_given_up = |waiting: &Waiting| progress.at.max(waiting.since).elapsed() >= self.patience;
-        let is_due = |waiting: &mut Waiting| waiting.lsn <= progress.applied || has_given_up(waiting);
+        let is_due =
+            |waiting: &mut Waiting| waiting.from <= now && (waiting.lsn <= progress.applied || has_given_up(waiting));
         let due = state.waiting.extract_if(.., is_due);
         let told = due.map(|waiting| {
             let result = if waiting.lsn <= progress.applied { Ok(()) } else { Err(self.stalled()) };
             (waiting.answer, result)
         });
-        told.collect()
+        let told = told.collect();
+        let next = state.waiting.iter().map(|waiting| waiting.from.saturating_duration_since(now));
+        (told, next.filter(|left| !left.is_zero()).min().unwrap_or(LOOK))
     }
 
     fn stalled(&self) -> Error {

@@ -40,13 +40,14 @@ struct Work {
     streams: fn(bool) -> u32,
 }
 
-const WORKS: [Work; 7] = [
+const WORKS: [Work; 8] = [
     Work { name: "seal", step: |t, _| t.seal_step(), needs_slow: false, woken: true, streams: |_| 1 },
     Work { name: "drain", step: Tiers::drain_stream_step, needs_slow: true, woken: true, streams: |_| STREAMS_MAX },
     Work { name: "publish", step: |t, _| t.publish_step(), needs_slow: true, woken: true, streams: |_| 1 },
     Work { name: "evict", step: |t, _| t.evict_step(), needs_slow: true, woken: false, streams: |_| 1 },
     Work { name: "stage", step: |t, _| t.stage_step(), needs_slow: true, woken: false, streams: staging_streams },
     Work { name: "recheck", step: |t, _| t.recheck_step(), needs_slow: true, woken: false, streams: |_| 1 },
+    Work { name: "fleet", step: |t, _| t.fleet_step(), needs_slow: true, woken: false, streams: |_| 1 },
     Work { name: "tick", step: |t, _| t.tick(), needs_slow: false, woken: false, streams: |_| 1 },
 ];
 

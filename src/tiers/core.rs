@@ -37,7 +37,7 @@ pub struct EngineCore {
     lacks: OnceLock<u64>,
     /// Read through [`EngineCore::options`]; replaced as a whole.
     options: RwLock<Arc<Options>>,
-    clock: Arc<dyn Clock>,
+    pub(super) clock: Arc<dyn Clock>,
     /// When `uptime` began, since 1970, by the time of day at the start.
     epoch: Duration,
     wake: OnceLock<Box<dyn Fn() + Send + Sync>>,

@@ -54,8 +54,14 @@ impl Tiers {
         // After the reason of a refusal, which is what closed the log.
         let closed = || self.log.usable().err().map(|error| with_remedy(&error));
         let paused = || self.is_paused().then(|| "the drain is paused; dlio-fs resume continues it".to_owned());
-        let held =
-            self.damaged.clone().or_else(paused).or_else(refusal).or_else(closed).or_else(|| self.held_by_cut_off());
+        let held = self
+            .damaged
+            .clone()
+            .or_else(paused)
+            .or_else(refusal)
+            .or_else(closed)
+            .or_else(|| self.held_by_cut_off())
+            .or_else(|| self.held_by_fleet());
         let (objects, known_inodes, interrupted, events, applied, refusing, aside) = {
             let st = self.state.lock();
             let cut_off: Vec<_> = st.uncommitted.files().filter_map(|ino| st.view.get(ino)?.file.clone()).collect();

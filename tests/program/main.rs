@@ -12,6 +12,7 @@ mod cli;
 mod common;
 mod complaints;
 mod drain;
+mod fleet;
 mod hostile;
 mod hours;
 mod io_paths;

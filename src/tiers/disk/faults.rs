@@ -237,6 +237,16 @@ pub enum Lapse {
     CloseAgain,
     /// Without root: a closed node is opened before its note is durable.
     NoteDurable,
+    /// In a fleet: an answer does not wait until no clock is behind it.
+    CommitWait,
+    /// In a fleet: an event is published whatever the others' leases say.
+    Gate,
+    /// In a fleet: only the first event of a batch is held against the others' leases.
+    GateEach,
+    /// In a fleet: the lease says that the oldest event is published when it is not.
+    LeaseLast,
+    /// In a fleet: a version that is pending is overwritten.
+    KeepPending,
 }
 
 thread_local! {

@@ -21,6 +21,7 @@ use fiemap::{Fiemap, FiemapExtentFlags};
 use nix::dir;
 use nix::errno::Errno;
 use nix::fcntl::{self, AtFlags, FallocateFlags, OFlag, OpenHow, PosixFadviseAdvice, ResolveFlag};
+use nix::libc;
 use nix::sys::stat::{self, FchmodatFlags, FileStat, Mode, SFlag, UtimensatFlags};
 use nix::sys::statfs::{BTRFS_SUPER_MAGIC, EXT4_SUPER_MAGIC, FsType, TMPFS_MAGIC, fstatfs};
 use nix::sys::statvfs::fstatvfs;
@@ -28,6 +29,7 @@ use nix::sys::time::TimeSpec;
 use nix::time::{ClockId, clock_gettime};
 use nix::unistd::{self, Gid, Uid, UnlinkatFlags, Whence};
 use procfs::process::Process;
+use rtime_clock::adjtime::{Timex, adjtimex};
 use rustix::fs::{IFlags, RenameFlags, ioctl_ficlone, ioctl_getflags, ioctl_setflags, renameat_with};
 use rustix::io::{ReadWriteFlags, preadv2, pwritev2};
 use xattr::FileExt as _;
@@ -541,7 +543,7 @@ impl File for OsFile {
     }
 }
 
-/// The clocks of this machine. `uptime` counts from boot, without suspended time.
+/// The clocks of this machine. `uptime` counts from boot, with the time that the machine is suspended.
 #[derive(Debug, Default)]
 pub struct OsClock;
 
@@ -552,11 +554,18 @@ impl Clock for OsClock {
     }
 
     fn uptime(&self) -> Duration {
-        clock_gettime(ClockId::CLOCK_MONOTONIC).expect("Linux always has this clock").into()
+        clock_gettime(ClockId::CLOCK_BOOTTIME).expect("Linux always has this clock").into()
     }
 
     fn thread_cpu(&self) -> Option<Duration> {
         clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID).ok().map(Duration::from)
+    }
+
+    fn error(&self) -> Option<Duration> {
+        let mut timex = Timex::new();
+        let state = adjtimex(&mut timex).ok()?;
+        let is_kept = state != libc::TIME_ERROR && timex.0.status & libc::STA_UNSYNC == 0;
+        is_kept.then(|| Duration::from_micros(timex.0.maxerror.unsigned_abs()))
     }
 
     fn second_of_day(&self) -> u32 {

@@ -6,33 +6,34 @@
 //! search does not know, sooner or later, and the search begins anew there. It does so, too, when a copy that was made
 //! is gone: a group of steps under way may need it, in the middle of the queue.
 
-use crate::tiers::model::publish_plan::{GROUP_MAX, Walk, batch_at, missing_at_front, missing_in};
+use crate::tiers::model::publish_plan::{GROUP_MAX, Walk, batch_before, missing_at_front, missing_in};
 use crate::tiers::model::queue::{CopyCursor, QueuedVersion};
 use crate::tiers::model::state::EngineState;
 use crate::tiers::{Ino, Lsn};
 
 /// The versions that batches near the front of the queue wait for, in the order in which they are needed, at most
-/// [`GROUP_MAX`].
-pub(crate) fn plan_copies(st: &mut EngineState, pressure: bool) -> Vec<(Ino, QueuedVersion)> {
+/// [`GROUP_MAX`]. `limit`: the first event that the fleet's gate refuses, by its index. A file that the next event removes
+/// needs no copy, unless that event is this one: then the file goes to the slow tree first.
+pub(crate) fn plan_copies(st: &mut EngineState, pressure: bool, limit: usize) -> Vec<(Ino, QueuedVersion)> {
     let mut cursor = std::mem::take(&mut st.queue.copied);
     let applied = st.queue.applied();
     cursor.found.retain(|(_, (lsn, content))| *lsn > applied && content.exists() && !content.is_copied());
     let is_known = |lsn| lsn > cursor.looked_at || cursor.found.iter().any(|(_, (known, _))| *known == lsn);
-    if !missing_at_front(st, pressure).into_iter().all(is_known) {
+    if !missing_at_front(st, pressure, limit).into_iter().all(is_known) {
         cursor.begin_anew();
     }
-    look_on(&mut cursor, st, pressure);
+    look_on(&mut cursor, st, pressure, limit);
     let found = cursor.found.iter().cloned().collect();
     st.queue.copied = cursor;
     found
 }
 
 /// Looks at the events behind those seen so far, until enough is found.
-fn look_on(cursor: &mut CopyCursor, st: &EngineState, pressure: bool) {
+fn look_on(cursor: &mut CopyCursor, st: &EngineState, pressure: bool, limit: usize) {
     let mut walk = Walk::behind(cursor.looked_at);
     let mut at = st.queue.index_behind(cursor.looked_at);
     while at < st.queue.len() && cursor.found.len() < GROUP_MAX {
-        let batch = batch_at(st, &mut walk, at, pressure);
+        let batch = batch_before(st, &mut walk, at, pressure, limit);
         at = batch.as_ref().map_or(at + 1, |batch| batch.events.end);
         cursor.looked_at = st.queue.events()[at - 1].lsn;
         cursor.found.extend(batch.into_iter().flat_map(missing_in));
@@ -45,11 +46,11 @@ fn look_on(cursor: &mut CopyCursor, st: &EngineState, pressure: bool) {
 
 /// Whether a version that was found is still published by itself: a later event that joined its batch may have removed
 /// or replaced it.
-pub(crate) fn is_needed(st: &EngineState, ino: Ino, lsn: Lsn) -> bool {
+pub(crate) fn is_needed(st: &EngineState, ino: Ino, lsn: Lsn, limit: usize) -> bool {
     if st.queue.event(lsn).is_none() {
         return false;
     }
-    let batch = batch_at(st, &mut Walk::behind(lsn - 1), st.queue.index_behind(lsn - 1), false);
+    let batch = batch_before(st, &mut Walk::behind(lsn - 1), st.queue.index_behind(lsn - 1), false, limit);
     batch.is_none_or(|batch| batch.contents.get(&ino).is_some_and(|(chosen, _)| *chosen == lsn))
 }
 
@@ -64,6 +65,7 @@ mod tests {
     use crate::tiers::log::record::TmpStat;
     use crate::tiers::model::closure::tests::{Queue, at};
     use crate::tiers::model::node::DirEntryKey;
+    use crate::tiers::model::publish_plan::batch_at;
     use crate::tiers::objects::version::{Content, Copied};
 
     fn copy(content: &Content) {
@@ -73,8 +75,8 @@ mod tests {
 
     /// Copies the first ready versions that the plan names; returns how many.
     fn copy_some(queue: &mut Queue, most: usize, pressure: bool) -> usize {
-        let missing = plan_copies(&mut queue.0, pressure);
-        let needed = missing.iter().filter(|(ino, (lsn, _))| is_needed(&queue.0, *ino, *lsn)).take(most);
+        let missing = plan_copies(&mut queue.0, pressure, usize::MAX);
+        let needed = missing.iter().filter(|(ino, (lsn, _))| is_needed(&queue.0, *ino, *lsn, usize::MAX)).take(most);
         needed.map(|(_, (_, content))| copy(content)).count()
     }
 
@@ -84,7 +86,9 @@ mod tests {
             return false;
         }
         let batch = batch_at(&queue.0, &mut Walk::default(), 0, pressure);
-        let Some(batch) = batch.filter(|_| missing_at_front(&queue.0, pressure).is_empty()) else { return false };
+        let Some(batch) = batch.filter(|_| missing_at_front(&queue.0, pressure, usize::MAX).is_empty()) else {
+            return false;
+        };
         batch.ahead.iter().for_each(|(ino, lsn)| {
             let version = queue.0.queue.versions(*ino).find(|(at, _)| at == lsn);
             version.into_iter().for_each(|(_, content)| content.set_early());
@@ -157,7 +161,7 @@ mod tests {
             copy_some(&mut queue, 1, false);
         }
         assert_eq!(queue.0.queue.len(), FILES, "nothing was published");
-        assert!(plan_copies(&mut queue.0, false).is_empty());
+        assert!(plan_copies(&mut queue.0, false, usize::MAX).is_empty());
         assert_eq!(queue.0.queue.copied.looks, FILES);
     }
 }

@@ -9,7 +9,8 @@
 //! - (c) the tiers are under pressure.
 //!
 //! A batch of more than one event is published as a difference: new directories, new names, replacements, attributes,
-//! removals. It is cut before an event that moves something the slow tier already has.
+//! removals. It is cut before an event that moves something the slow tier already has, and before one that the other
+//! members of a fleet hold up: that is asked for each event by itself.
 //!
 //! A *group* is a run of batches whose steps touch different names and inodes. Its intents are logged at once. No two
 //! of its steps touch the same thing, so after a crash each step can be recognised as done or not done by itself.
@@ -21,6 +22,7 @@ use std::time::Duration;
 
 use crate::tiers::disk::Kind;
 use crate::tiers::disk::sync::atomic::Ordering;
+use crate::tiers::fleet::rule::FleetGate;
 use crate::tiers::log::record::{Path, Step};
 use crate::tiers::model::event::{Change, Event};
 use crate::tiers::model::node::DirEntryKey;
@@ -45,6 +47,8 @@ pub(crate) enum NextToPublish {
     Wait(Duration),
     /// The oldest event waits for its bytes to be sealed, copied, or to exist again.
     Blocked,
+    /// The oldest event waits for another member of the fleet.
+    Gated,
     Batches(Vec<Batch>),
 }
 
@@ -88,6 +92,7 @@ pub(crate) struct PublishPace {
     pub(crate) pressure: bool,
     /// Nothing up to this event waits to settle.
     pub(crate) priority_lsn: Lsn,
+    pub(crate) gate: FleetGate,
 }
 
 /// Chooses the batches of the next group.
@@ -100,8 +105,12 @@ pub(crate) fn next(st: &EngineState, pace: PublishPace) -> NextToPublish {
     let mut touched = TouchedByGroup::default();
     let mut walk = Walk::default();
     let mut at = 0;
+    let limit = first_refused(st, pace.gate);
     while at < events.len() && at < GROUP_MAX {
-        let Some(batch) = batch_at(st, &mut walk, at, pace.pressure) else {
+        if at >= limit {
+            return done_or(batches, NextToPublish::Gated);
+        }
+        let Some(batch) = batch_within(st, &mut walk, at, pace.pressure, limit) else {
             return done_or(batches, NextToPublish::Blocked);
         };
         let slice: Vec<&Event> = events.range(batch.events.clone()).collect();
@@ -126,6 +135,15 @@ pub(crate) fn next(st: &EngineState, pace: PublishPace) -> NextToPublish {
     NextToPublish::Batches(batches)
 }
 
+/// The index of the first event that the gate refuses, or one behind all that a group could have.
+pub(crate) fn first_refused(st: &EngineState, gate: FleetGate) -> usize {
+    let refused = |event: &Event| !gate.lets_go(st.queue.stamps(event.lsn).start);
+    match gate {
+        FleetGate::Open => usize::MAX,
+        _ => st.queue.events().iter().take(PRESSURE_MAX).position(refused).unwrap_or(PRESSURE_MAX),
+    }
+}
+
 /// The versions without a copy that a batch needs, in the order of the log.
 pub(super) fn missing_in(batch: Batch) -> Vec<(Ino, QueuedVersion)> {
     let mut missing: Vec<_> = batch.contents.into_iter().filter(|(_, (_, content))| !content.is_copied()).collect();
@@ -133,12 +151,13 @@ pub(super) fn missing_in(batch: Batch) -> Vec<(Ino, QueuedVersion)> {
     missing
 }
 
-/// The versions without a copy for which the front of the queue waits.
-pub(super) fn missing_at_front(st: &EngineState, pressure: bool) -> Vec<Lsn> {
+/// The versions without a copy for which the front of the queue waits. `limit`: of [`first_refused`].
+pub(super) fn missing_at_front(st: &EngineState, pressure: bool, limit: usize) -> Vec<Lsn> {
     let (mut walk, mut missing) = (Walk::default(), Vec::new());
     let (mut at, mut through) = (0, 0);
     while at == 0 || st.queue.events().get(at).is_some_and(|event| event.lsn <= through) {
-        let Some(batch) = st.queue.events().get(at).and_then(|_| batch_at(st, &mut walk, at, pressure)) else { break };
+        let batch = st.queue.events().get(at).and_then(|_| batch_before(st, &mut walk, at, pressure, limit));
+        let Some(batch) = batch else { break };
         at = batch.events.end;
         through = batch.ahead.iter().map(|(_, lsn)| *lsn).max().unwrap_or(0).max(through);
         missing.extend(missing_in(batch).into_iter().map(|(_, (lsn, _))| lsn));
@@ -313,6 +332,23 @@ fn goes_across(st: &EngineState, i: usize) -> bool {
 
 /// The batch that begins with event `at`; `None` while a version it needs does not exist.
 pub(super) fn batch_at(st: &EngineState, walk: &mut Walk, at: usize, pressure: bool) -> Option<Batch> {
+    batch_within(st, walk, at, pressure, usize::MAX)
+}
+
+/// The batch that begins with event `at`, as it is published now: the gate refuses event `limit`. Of a batch that begins
+/// behind that, nobody knows yet where it will be cut.
+pub(super) fn batch_before(
+    st: &EngineState,
+    walk: &mut Walk,
+    at: usize,
+    pressure: bool,
+    limit: usize,
+) -> Option<Batch> {
+    batch_within(st, walk, at, pressure, if at < limit { limit } else { usize::MAX })
+}
+
+/// The same as [`batch_at`], ending before event `limit`; also `None` while that is too early for the versions that it needs.
+fn batch_within(st: &EngineState, walk: &mut Walk, at: usize, pressure: bool, limit: usize) -> Option<Batch> {
     let events = st.queue.events();
     let mut sources = vec![walk.source(st, at)?];
     let mut end = adjacent_end(st, walk, at);
@@ -342,6 +378,12 @@ pub(super) fn batch_at(st: &EngineState, walk: &mut Walk, at: usize, pressure: b
             None if pressure || i >= needed => end = i,
             None => return None,
         }
+    }
+    if needed > limit {
+        return None;
+    }
+    if !left_out!(GateEach) {
+        end = end.min(limit);
     }
     if let Some(cut) = (at + 1..end).find(|i| cuts(st, &events[*i].change)) {
         end = cut;

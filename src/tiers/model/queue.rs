@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use foldhash::HashMap;
 
+use crate::tiers::log::record::Stamps;
 use crate::tiers::model::event::{Change, Event};
 use crate::tiers::objects::version::Content;
 use crate::tiers::small_deque::SmallDeque;
@@ -48,6 +49,8 @@ pub(crate) struct EventQueue {
     versions: HashMap<Ino, SmallDeque<QueuedVersion>>,
     /// The last event that removed a name of a file.
     last_removals: HashMap<Ino, Lsn>,
+    /// The events' stamps, by LSN; empty where nobody needs any.
+    stamps: VecDeque<(Lsn, Stamps)>,
 }
 
 impl EventQueue {
@@ -72,6 +75,17 @@ impl EventQueue {
     /// The LSN of the oldest event.
     pub(crate) fn front(&self) -> Option<Lsn> {
         self.events.front().map(|event| event.lsn)
+    }
+
+    /// The stamps of a pending event; zero if it has none.
+    pub(crate) fn stamps(&self, lsn: Lsn) -> Stamps {
+        let at = self.stamps.binary_search_by_key(&lsn, |stamped| stamped.0);
+        at.ok().and_then(|at| self.stamps.get(at)).map(|stamped| stamped.1).unwrap_or_default()
+    }
+
+    /// The events with these LSNs, which rise and are behind all others with stamps, have these stamps.
+    pub(crate) fn stamp(&mut self, stamps: impl IntoIterator<Item = (Lsn, Stamps)>) {
+        self.stamps.extend(stamps);
     }
 
     /// The events up to this LSN.
@@ -167,6 +181,7 @@ impl EventQueue {
             self.events.shrink_to((self.events.len() * 2).max(EVENTS_KEPT));
         }
         self.applied = self.applied.max(upto);
+        while self.stamps.pop_front_if(|stamped| stamped.0 <= upto).is_some() {}
     }
 
     /// Where the log of the last daemon says that everything is applied.

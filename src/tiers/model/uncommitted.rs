@@ -15,6 +15,8 @@ pub(crate) struct UncommittedFiles {
     /// The newest `bind` record of each; logged again before `applied` passes it.
     binds: BTreeMap<Lsn, (Ino, ObjectId)>,
     bound_at: HashMap<Ino, Lsn>,
+    /// The stamp of the first such byte, where the mount keeps an order with others and has seen it.
+    starts: HashMap<Ino, u64>,
 }
 
 impl UncommittedFiles {
@@ -36,6 +38,19 @@ impl UncommittedFiles {
     pub(crate) fn remove(&mut self, ino: Ino) {
         self.unbind(ino);
         self.since.remove(&ino);
+        self.starts.remove(&ino);
+    }
+
+    /// The next version of the file began with this stamp, unless it had begun before.
+    pub(crate) fn start(&mut self, ino: Ino, stamp: Option<u64>) {
+        if let Some(stamp) = stamp {
+            self.starts.entry(ino).or_insert(stamp);
+        }
+    }
+
+    /// When the file's next version began.
+    pub(crate) fn started(&self, ino: Ino) -> Option<u64> {
+        self.starts.get(&ino).copied()
     }
 
     pub(crate) fn has(&self, ino: Ino) -> bool {

@@ -73,12 +73,15 @@ impl Tiers {
         let Some(Kept::Node(spec)) = st.aside.get(ino).map(|aside| aside.kept.clone()) else { return Ok(()) };
         let at = st.view.get(ino).and_then(|node| node.links.first().cloned());
         let Some((at, path)) = at.and_then(|at| Some((at.clone(), st.view.path_at(&at)?))) else { return Ok(()) };
-        let lsn = self.log.append(&[Record::Make { path, ino, spec: spec.clone() }])?;
+        let change = Change::Make { ino, at, spec: Arc::new(spec.clone()) };
+        let stamps = self.event_stamps(st, &change);
+        let lsn = self.log.append_stamped(&[Record::Make { path, ino, spec }], stamps)?;
         st.aside.take_up(ino, lsn);
         if let Some(node) = st.view.get_mut(ino) {
             node.set_meta_lsn(lsn);
         }
-        st.push(lsn, self.uptime(), Change::Make { ino, at, spec: Arc::new(spec) });
+        st.queue.stamp(stamps.map(|stamps| (lsn, stamps)));
+        st.push(lsn, self.uptime(), change);
         Ok(())
     }
 

@@ -278,12 +278,15 @@ impl Tiers {
             Record::Bind { path, ino: state.ino, object: live },
         ];
         records.splice(0..0, st.names_record(state.ino));
-        let last = self.log.append(&records)?;
+        let stamps = self.event_stamps(&st, &change);
+        let last = self.log.append_stamped(&records, stamps)?;
         let now = self.uptime();
         st.note_checkpoint(last - 1, &change, self.uptime(), self.stamp(Duration::ZERO));
+        st.queue.stamp(stamps.map(|stamps| (last - 1, stamps)));
         st.push(last - 1, now, change);
         st.uncommitted.remove(state.ino);
         st.uncommitted.bind(state.ino, last, live, now);
+        st.uncommitted.start(state.ino, stamps.map(|stamps| stamps.end));
         self.take_up(&Cx::internal(), &mut st, state.ino, last - 1)?;
         Ok(Some(last - 1))
     }

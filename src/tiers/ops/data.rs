@@ -563,6 +563,14 @@ impl Tiers {
             self.invalidate(state, &io, 0)?; // 3
             io.pending_versions.iter().filter(|content| is_of(content)).for_each(|content| content.lose());
         }
+        let is_pending = || io.pending_versions.iter().any(|content| content.is_alive());
+        if self.fleet.is_some() && !left_out!(KeepPending) && is_pending() {
+            // A version that no longer exists is published together with its successor, and the gate would have to let
+            // both go at once: two members could wait for each other for ever. So it stays, and the file moves on. Also
+            // if it is copied: a start deletes the copy.
+            drop(io);
+            return self.leave_object(cx, state, object);
+        }
         let mut st = self.state.lock();
         st.clean.remove(state.ino);
         if !left_out!(Bind) {
@@ -602,6 +610,7 @@ impl Tiers {
         let lsn = self.log.append(&records)?;
         let now = self.uptime();
         st.uncommitted.bind(ino, lsn, object, now);
+        st.uncommitted.start(ino, self.stamp_of_now());
         Ok(())
     }
 

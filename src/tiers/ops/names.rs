@@ -15,7 +15,7 @@ use crate::tiers::disk::fingerprint::Fingerprint;
 use crate::tiers::disk::layout::OURS;
 use crate::tiers::disk::sync::RwLockWriteGuard;
 use crate::tiers::disk::{Kind, RenameMode, Stat, acl};
-use crate::tiers::log::record::{Attrs, Path, Record, Spec};
+use crate::tiers::log::record::{Attrs, Path, Record, Spec, Stamps};
 use crate::tiers::model::clean_list::Clean;
 use crate::tiers::model::event::Change;
 use crate::tiers::model::node::{KnownAcl, Node, NodeAttrs, ObservedAt, Slot};
@@ -367,6 +367,7 @@ impl Tiers {
             st.objects.add(object);
             st.view.set_view(parent, name, Some(ino));
             st.uncommitted.bind(ino, lsn, object, uptime);
+            st.uncommitted.start(ino, self.stamp_of_now());
             touch(&mut st, parent, now);
             return Ok(state);
         }
@@ -692,12 +693,26 @@ impl Tiers {
         self.take_up_dirs(st, &change)?;
         let expected = st.expect_before(&change);
         let records: Vec<Record> = expected.into_iter().chain([record]).collect();
-        let append = || self.log.append(&records);
+        let stamps = self.event_stamps(st, &change);
+        let append = || self.log.append_stamped(&records, stamps);
         let lsn = if left_out!(LogFirst) { self.log.last() + records.len() as u64 } else { append()? };
         st.note_checkpoint(lsn, &change, self.uptime(), self.stamp(Duration::ZERO));
         apply(st, lsn);
+        st.queue.stamp(stamps.map(|stamps| (lsn, stamps)));
         st.push(lsn, self.uptime(), change);
         if left_out!(LogFirst) { append() } else { Ok(lsn) }
+    }
+
+    /// A stamp for the start of a version, if this mount keeps an order with others.
+    pub(crate) fn stamp_of_now(&self) -> Option<u64> {
+        self.fleet.as_ref().map(|fleet| fleet.stamp(self.now()))
+    }
+
+    /// The stamps of an event that is logged now. A version began with its first byte; everything else is so short that
+    /// its end will do for its start: a later start only waits for more.
+    pub(crate) fn event_stamps(&self, st: &EngineState, change: &Change) -> Option<Stamps> {
+        let start = if let Change::Content { ino, .. } = change { st.uncommitted.started(*ino) } else { None };
+        self.fleet.as_ref().map(|fleet| fleet.stamps(self.now(), start))
     }
 
     /// The attributes that a new node of this caller in `parent` starts with.

@@ -32,13 +32,14 @@ use crate::tiers::copies::reads::Reads;
 use crate::tiers::core::{CoreParts, EngineCore};
 use crate::tiers::disk::errors::{absent_is_none, is_full};
 use crate::tiers::disk::fingerprint::Fingerprint;
-use crate::tiers::disk::layout::{OURS, ensure_dir, remove_leftover};
+use crate::tiers::disk::layout::{OURS, ensure_dir, read_text, remove_leftover, replace_text};
 use crate::tiers::disk::{
     Access, Clock, Dir, DirEntry, File, Kind, MetadataOrder, NewAttr, RenameMode, Time, closed, modes,
 };
 use crate::tiers::drain_control::DrainControl;
+use crate::tiers::fleet::Fleet;
 use crate::tiers::log::record::{Home, ObjectId, Record, Step};
-use crate::tiers::log::{self, Log};
+use crate::tiers::log::{self, Log, OpenedLog};
 use crate::tiers::model::view::{FIRST_OWN, UnmetObject, View};
 use crate::tiers::objects::abilities::{AT_MOST, Abilities};
 use crate::tiers::objects::attrs::{own_xattrs, set_attrs};
@@ -49,7 +50,7 @@ use crate::tiers::objects::slow_tier::SlowTier;
 use crate::tiers::ops::SharedByCalls;
 use crate::tiers::pins::Pins;
 use crate::tiers::progress::WorkKind;
-use crate::tiers::recovery::identity::{existing_tmp, identify};
+use crate::tiers::recovery::identity::{Super, existing_tmp, identify};
 use crate::tiers::recovery::replay::{each_of, object_of};
 use crate::tiers::recovery::state::{Half, Looked, Recovery, carried};
 use crate::tiers::sorted_set::SortedSet;
@@ -120,11 +121,13 @@ pub fn open(
             opened.damage.join("; ")
         )
     });
+    let fleet = join_fleet(&ours, &*slow, &identity, &options, &opened)?;
     let tmp_path = [OURS, b"/tmp/", identity.uuid.as_bytes()].concat();
     let slow = SlowTier::new(slow, tmp, tmp_path, parts, abilities, kept);
     let tiers = Tiers {
         core: EngineCore::new(CoreParts { log: opened.log, damaged, pool, slow, fast, view }, options, clock),
         drain_control: DrainControl::default(),
+        fleet,
         copies,
         reads: Reads::default(),
         pins: Pins::open(ours)?,
@@ -138,8 +141,47 @@ pub fn open(
     if opened.torn > 0 {
         tracing::info!(bytes = opened.torn, "cut a torn record off the end of the log");
     }
+    tiers.state.lock().queue.stamp(opened.stamps);
     Recovery::new(&tiers, opened.records, boot).run(looked, writable)?;
+    if let Some(fleet) = &tiers.fleet {
+        // From here on the others know of what this mount may log.
+        tiers.renew_lease(fleet)?;
+    }
     Ok(tiers)
+}
+
+/// Joins the fleet that the configuration names. What the log of the fast tier has pending belongs to the fleet, or to
+/// none, in which it was logged.
+fn join_fleet(
+    ours: &Arc<dyn Dir>,
+    slow: &dyn Dir,
+    identity: &Super,
+    options: &Options,
+    opened: &OpenedLog,
+) -> Result<Option<Fleet>> {
+    let settings = options.fleet()?;
+    let before = read_text(&**ours, b"fleet")?.filter(|name| !name.is_empty());
+    let name = settings.as_ref().map(|settings| &settings.name);
+    if before.as_ref() != name && before.is_some() && has_pending(&opened.records) {
+        let before = before.unwrap_or_default();
+        return Err(Error::refused(
+            format!("the fast tier has changes of fleet {before:?} that are not on the slow tier yet"),
+            format!("mount with fleet = {before:?} and drain it first"),
+        ));
+    }
+    if before.as_ref() != name {
+        replace_text(&**ours, b"fleet", name.map_or("", |name| name))?;
+    }
+    let Some(settings) = settings else { return Ok(None) };
+    let fleet = Fleet::join(&*slow.dir(OURS).at("open", ".dlio-fs on the slow tier")?, &settings, &identity.uuid)?;
+    fleet.know(&opened.stamps);
+    Ok(Some(fleet))
+}
+
+/// Whether the log has an event that is not applied.
+fn has_pending(records: &[(Lsn, Record)]) -> bool {
+    let applied = Record::applied(records.iter().map(|(_, record)| record));
+    records.iter().any(|(lsn, record)| *lsn > applied && record.is_event())
 }
 
 /// A file whose bytes are ahead of its events, with the LSN of the `bind` record.

@@ -161,14 +161,17 @@ impl Tiers {
         if self.is_paused() || self.waits().is_some() || self.drain_control.is_saving() {
             return (found, false);
         }
-        let pressure = self.batches_by_pressure();
+        let (pressure, gate) = (self.batches_by_pressure(), self.fleet_gate());
         let mut st = self.state.lock();
-        let mut planned = copy_plan::plan_copies(&mut st, pressure);
+        let limit = publish_plan::first_refused(&st, gate);
+        let mut planned = copy_plan::plan_copies(&mut st, pressure, limit);
         planned.retain(|(_, (_, content))| content.is_sealed() && content.is_intact());
         let is_enough = planned.len() >= streams;
         let at_once = if self.outside_hours().is_some() { 1 } else { planned.len().div_ceil(streams).min(AT_ONCE) };
         for (ino, (lsn, content)) in self.first_to_copy(&st).into_iter().chain(planned) {
-            let Some(state) = st.known_file(ino).filter(|_| copy_plan::is_needed(&st, ino, lsn)) else { continue };
+            let Some(state) = st.known_file(ino).filter(|_| copy_plan::is_needed(&st, ino, lsn, limit)) else {
+                continue;
+            };
             if state.draining.swap(true, Ordering::AcqRel) {
                 continue;
             }

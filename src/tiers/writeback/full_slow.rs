@@ -23,7 +23,7 @@ use crate::tiers::{Ino, Tiers};
 impl Tiers {
     /// After an error: makes room for `bytes` on the slow tier. `false`: it is not full, or nothing may go.
     pub(crate) fn removes_first(&self, error: &Error, bytes: u64) -> bool {
-        if self.options().full_slow != FullSlow::RemoveFirst || !is_full(error) {
+        if self.options().full_slow != FullSlow::RemoveFirst || self.fleet.is_some() || !is_full(error) {
             return false;
         }
         // With a quota there may be free space that we cannot use.

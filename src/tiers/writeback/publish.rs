@@ -30,6 +30,7 @@ use crate::tiers::disk::errors::{is_elsewhere, is_full};
 use crate::tiers::disk::fingerprint::Fingerprint;
 use crate::tiers::disk::layout::{remove_leftover, split};
 use crate::tiers::disk::{Access, Dir, File, Kind, MetadataOrder, NewAttr, Stat};
+use crate::tiers::fleet::rule::FleetGate;
 use crate::tiers::log::record::{Attrs, ObjectId, Path, Record, Spec, Step, TmpStat};
 use crate::tiers::model::clean_list::Clean;
 use crate::tiers::model::event::Change;
@@ -90,13 +91,16 @@ impl Tiers {
         let settle =
             if self.has_waiters() || self.fast_fails() { std::time::Duration::ZERO } else { self.options().settle };
         let priority_lsn = self.counters.notes.priority_lsn();
-        let pace =
-            PublishPace { now: self.uptime(), settle, live_after: self.options().live_after, pressure, priority_lsn };
+        let (now, live_after) = (self.uptime(), self.options().live_after);
+        let gate = self.fleet_gate();
+        let pace = PublishPace { now, settle, live_after, pressure, priority_lsn, gate };
         let next = publish_plan::next(&self.state.lock(), pace);
         match next {
             NextToPublish::Empty => Ok(Progress::Idle),
             NextToPublish::Wait(left) => Ok(Progress::Wait(left)),
             NextToPublish::Blocked => self.unblock(),
+            // The fleet's own work wakes this one.
+            NextToPublish::Gated => Ok(Progress::Idle),
             NextToPublish::Batches(batches) => {
                 self.publish(batches, &mut unfinished)?;
                 self.publish_cut_batch(&mut unfinished).map(|()| Progress::Did)
@@ -120,9 +124,15 @@ impl Tiers {
                 // Under pressure a version that is not copied may have been left to a later one: only under pressure is
                 // the rest ready.
                 [false, true].into_iter().find_map(|pressure| {
-                    match publish_plan::next(&st, PublishPace { now, settle, live_after, pressure, priority_lsn: 0 }) {
+                    // Whatever other members say: the slow tree is not left in the middle.
+                    let pace =
+                        PublishPace { now, settle, live_after, pressure, priority_lsn: 0, gate: FleetGate::Open };
+                    match publish_plan::next(&st, pace) {
                         NextToPublish::Batches(batches) => Some(batches),
-                        NextToPublish::Empty | NextToPublish::Wait(_) | NextToPublish::Blocked => None,
+                        NextToPublish::Empty
+                        | NextToPublish::Wait(_)
+                        | NextToPublish::Blocked
+                        | NextToPublish::Gated => None,
                     }
                 })
             };

@@ -1,0 +1,195 @@
+//! Several mounts over one slow tree that keep one order: what was answered anywhere before an operation began is on the
+//! slow tree before that operation is. The slow tree is all that is between them.
+//!
+//! 1. *Stamps*: each event is logged with the moment when it began and the moment when it got its place in the log, by
+//!    this machine's clock. No stamp is smaller than one before it.
+//! 2. *Commit wait*: a call that logged an event is answered once the clock is past its `end` by twice the bound for
+//!    all clock errors ([`Fleet::wait`]).
+//! 3. *Lease*: the `end` of the oldest event that is not durable on the slow tree, or the clock if there is none. Read
+//!    under the state lock, written to the slow tree after it was synced (`fleet/step.rs`).
+//! 4. *Gate*: an event is published once each other member's lease is larger than its `start` (`rule.rs`). Copies are
+//!    made at any time.
+//!
+//! `tests/fleet_rule.rs` holds these sentences against random schedules, and shows for each what goes wrong without it.
+//! `members.rs` has the files on the slow tree. The engine asks here for stamps and for the gate; all else happens in
+//! the background.
+
+mod members;
+pub(crate) mod rule;
+mod step;
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use uuid::Uuid;
+
+use crate::config::FleetSettings;
+use crate::error::{Error, Result};
+use crate::tiers::Lsn;
+use crate::tiers::disk::sync::{Mutex, Rank};
+use crate::tiers::disk::{Clock, Dir, Time};
+use crate::tiers::fleet::members::Members;
+use crate::tiers::fleet::rule::{FleetGate, MemberLease, SeenLease};
+use crate::tiers::log::record::Stamps;
+
+/// The bound for the clocks' errors where the configuration has none.
+const CLOCK_ERROR: Duration = Duration::from_millis(20);
+/// A member whose own lease could not be written for so long publishes nothing: the others may count it as gone after
+/// [`rule::SILENT`].
+const OWN_LEASE_MAX: Duration = Duration::from_secs(20);
+
+/// This mount's membership.
+#[derive(derive_more::Debug)]
+#[debug("Fleet({name}, member {slot} of {size})")]
+pub(crate) struct Fleet {
+    name: String,
+    /// This member: the number of its slot, and the fast tier's id.
+    slot: u32,
+    id: Uuid,
+    host: String,
+    size: u32,
+    error: Duration,
+    /// The bound was written down by an operator: the machine's own opinion of its clock is not asked.
+    believed: bool,
+    members: Members,
+    /// No stamp is smaller.
+    floor: AtomicU64,
+    /// The last event's stamp.
+    last_end: AtomicU64,
+    state: Mutex<FleetState>,
+}
+
+#[derive(Debug, Default)]
+struct FleetState {
+    beat: u64,
+    /// Our uptime when the lease that was written last was read from the log.
+    written: Option<Duration>,
+    /// The stamp of the oldest pending event then.
+    oldest: Option<u64>,
+    /// The other members' leases, by slot.
+    seen: Vec<Option<SeenLease>>,
+    /// Why nothing is published, until somebody has done something.
+    lost: Option<String>,
+    /// The clock of this machine is not good enough.
+    clock: Option<String>,
+}
+
+/// Nanoseconds since 1970.
+fn nanos(time: Time) -> u64 {
+    u64::try_from(time.sec).unwrap_or(0).saturating_mul(1_000_000_000).saturating_add(time.nsec.into())
+}
+
+impl Fleet {
+    /// Takes this mount's slot in the fleet, or finds it again. `ours` is `.dlio-fs` on the slow tree, `uuid` the fast
+    /// tier's id.
+    ///
+    /// Errors: the fleet has another size or another bound for the clocks; all slots are taken.
+    pub(crate) fn join(ours: &dyn Dir, settings: &FleetSettings, uuid: &str) -> Result<Fleet> {
+        let error = settings.error.unwrap_or(CLOCK_ERROR);
+        let id = Uuid::try_parse(uuid).map_err(|why| Error::refused(why.to_string(), "report this"))?;
+        let host = nix::unistd::gethostname().ok().and_then(|host| host.into_string().ok()).unwrap_or_default();
+        let first = MemberLease { member: id, host, least: 0, beat: 0, left: false };
+        let (members, slot, lease) = Members::join(ours, settings, error, &first)?;
+        let size = settings.size as usize;
+        let state = FleetState { beat: lease.beat, seen: vec![None; size], ..FleetState::default() };
+        Ok(Fleet {
+            name: settings.name.clone(),
+            slot,
+            id,
+            host: first.host,
+            size: settings.size,
+            error,
+            believed: settings.error.is_some(),
+            members,
+            floor: AtomicU64::new(lease.least),
+            last_end: AtomicU64::new(0),
+            state: Mutex::new(Rank::Leaf, state),
+        })
+    }
+
+    /// The log has these stamps: none is given again, nor an earlier one.
+    pub(crate) fn know(&self, stamps: &[(Lsn, Stamps)]) {
+        for (_, Stamps { start, end }) in stamps {
+            self.floor.fetch_max(*start.max(end), Ordering::AcqRel);
+        }
+    }
+
+    /// A stamp: never smaller than one before it.
+    pub(crate) fn stamp(&self, now: Time) -> u64 {
+        let now = nanos(now);
+        self.floor.fetch_max(now, Ordering::AcqRel).max(now)
+    }
+
+    /// The stamps of an event that is logged now. The caller holds the state lock until the event is queued.
+    /// `start` is when it began, if that is known to be earlier.
+    pub(crate) fn stamps(&self, now: Time, start: Option<u64>) -> Stamps {
+        let end = self.stamp(now);
+        self.last_end.store(end, Ordering::Release);
+        Stamps { start: start.unwrap_or(end), end }
+    }
+
+    /// How long to wait with the answer of a call that may have logged an event: none that was logged so far may be in
+    /// the future on any clock.
+    pub(crate) fn wait(&self, now: Time) -> Duration {
+        let end = Duration::from_nanos(self.last_end.load(Ordering::Acquire));
+        if end.is_zero() || left_out!(CommitWait) {
+            return Duration::ZERO;
+        }
+        (end + 2 * self.error + Duration::from_nanos(1)).saturating_sub(Duration::from_nanos(nanos(now)))
+    }
+
+    /// What the others' leases let go. `now` is our uptime.
+    pub(crate) fn gate(&self, now: Duration) -> FleetGate {
+        let state = self.state.lock();
+        if state.lost.is_some() || state.clock.is_some() || !is_fresh(&state, now) {
+            return FleetGate::Shut;
+        }
+        rule::gate(self.id, self.slot, &state.seen, 2 * self.error)
+    }
+
+    /// Why nothing is published, for people, and what to do about it. `None`: it is, or it waits for nothing unusual.
+    pub(crate) fn held(&self, now: Duration, pending: bool) -> Option<String> {
+        let state = self.state.lock();
+        let own = || (!is_fresh(&state, now)).then(|| "its own lease on the slow tier is not written".to_owned());
+        let others = || rule::missing(self.slot, &state.seen, now).filter(|_| pending);
+        let why = state.lost.clone().or_else(|| state.clock.clone()).or_else(own).or_else(others)?;
+        Some(format!("fleet {}, member {} of {}: {why}", self.name, self.slot, self.size))
+    }
+
+    /// Compares the clock with what the fleet was promised.
+    fn check_clock(&self, clock: &dyn Clock) {
+        let now = nanos(clock.now());
+        let back = self.floor.load(Ordering::Acquire).saturating_sub(now);
+        let trouble = if back > 0 {
+            let back = humantime::format_duration(Duration::from_millis(back.div_ceil(1_000_000)));
+            Some(format!("this machine's clock was set back by {back}; nothing is published until it has caught up"))
+        } else if self.believed {
+            None
+        } else {
+            match clock.error() {
+                Some(error) if error <= self.error => None,
+                error => Some(not_exact(error, self.error)),
+            }
+        };
+        self.state.lock().clock = trouble;
+    }
+}
+
+fn not_exact(error: Option<Duration>, bound: Duration) -> String {
+    let bound = humantime::format_duration(bound);
+    let is = match error {
+        Some(error) => {
+            format!("may be off by {}", humantime::format_duration(Duration::from_millis(error.as_millis() as u64)))
+        }
+        None => "is not synchronized".to_owned(),
+    };
+    format!(
+        "this machine's clock {is}, the fleet's bound is {bound}; let chrony or systemd-timesyncd run here, or set \
+         clock_error to what all its clocks keep"
+    )
+}
+
+/// Whether our own lease was written lately.
+fn is_fresh(state: &FleetState, now: Duration) -> bool {
+    state.written.is_some_and(|at| now.saturating_sub(at) < OWN_LEASE_MAX)
+}

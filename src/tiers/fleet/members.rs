@@ -1,0 +1,127 @@
+//! The fleet's files on the slow tree, in `.dlio-fs/fleet/NAME`: `fleet` says what all members agree on, and `0`, `1`,
+//! ... are the members' slots, each with one lease.
+//!
+//! Readers open all slots by name and never list the directory: a listing may be a minute old on a network file system.
+//! A slot is taken for good; its lease is overwritten in place, so that a reader who has it open elsewhere sees the new
+//! one.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::config::FleetSettings;
+use crate::error::{Context, Error, Result};
+use crate::tiers::disk::errors::absent_is_none;
+use crate::tiers::disk::layout::{ensure_dir, is_taken, read_text, remove_leftover};
+use crate::tiers::disk::{Access, Dir, File, RenameMode};
+use crate::tiers::fleet::rule::{LEASE_LEN, MemberLease};
+
+#[derive(Debug)]
+pub(super) struct Members {
+    dir: Arc<dyn Dir>,
+    own: Arc<dyn File>,
+}
+
+impl Members {
+    /// Finds the member's slot, or takes the first free one with its first lease. Returns the slot's number, and the
+    /// lease that is in it.
+    pub(super) fn join(
+        ours: &dyn Dir,
+        settings: &FleetSettings,
+        error: Duration,
+        first: &MemberLease,
+    ) -> Result<(Members, u32, MemberLease)> {
+        let dir = ensure_dir(&*ensure_dir(ours, b"fleet")?, settings.name.as_bytes())?;
+        agree(&*dir, settings, error, first)?;
+        for slot in 0..settings.size {
+            let lease = match read(&*dir, slot)? {
+                None if make(&*dir, slot_name(slot).as_bytes(), first, &first.encode())? => Some(first.clone()),
+                // Another member has taken it at the same moment.
+                None => read(&*dir, slot)?,
+                lease => lease,
+            };
+            if let Some(lease) = lease.filter(|lease| lease.member == first.member) {
+                let own =
+                    dir.open(slot_name(slot).as_bytes(), Access::ReadWrite).at("open", label(&settings.name, slot))?;
+                return Ok((Members { dir, own }, slot, lease));
+            }
+        }
+        Err(Error::refused(
+            format!("all {} slots of fleet {} are taken by other fast tiers", settings.size, settings.name),
+            "mount with the fast tiers that began this fleet, or choose another name for it",
+        ))
+    }
+
+    /// Reads one member's lease. `None`: nobody has taken the slot. An unreadable lease, which is being written, is an
+    /// error.
+    pub(super) fn read(&self, slot: u32) -> Result<Option<MemberLease>> {
+        read(&*self.dir, slot)
+    }
+
+    /// Writes our own lease, durably.
+    pub(super) fn write(&self, lease: &MemberLease) -> Result<()> {
+        self.own.write_at(&lease.encode(), 0).at("write", "the fleet's lease")?;
+        self.own.sync().at("fsync", "the fleet's lease")
+    }
+}
+
+fn slot_name(slot: u32) -> String {
+    slot.to_string()
+}
+
+fn label(fleet: &str, slot: u32) -> String {
+    format!("slot {slot} of fleet {fleet}")
+}
+
+fn read(dir: &dyn Dir, slot: u32) -> Result<Option<MemberLease>> {
+    let what = || format!("slot {slot} of the fleet");
+    let Some(file) = absent_is_none(dir.open(slot_name(slot).as_bytes(), Access::Read)).at("open", what())? else {
+        return Ok(None);
+    };
+    let mut bytes = [0; LEASE_LEN];
+    let got = file.read_at(&mut bytes, 0).at("read", what())?;
+    let lease = MemberLease::decode(&bytes[..got]);
+    lease.map(Some).ok_or_else(|| Error::refused(format!("{} is not readable", what()), "see who writes to it"))
+}
+
+/// The first member writes down what all have to agree on; the others compare it.
+fn agree(dir: &dyn Dir, settings: &FleetSettings, error: Duration, first: &MemberLease) -> Result<()> {
+    let FleetSettings { name, size, .. } = settings;
+    let wanted = format!("fleet_size = {size}\nclock_error = \"{}\"\n", humantime::format_duration(error));
+    if read_text(dir, b"fleet")?.is_none() {
+        make(dir, b"fleet", first, wanted.as_bytes())?;
+    }
+    match read_text(dir, b"fleet")? {
+        Some(text) if text == wanted => Ok(()),
+        text => {
+            let told = |text: &str| text.trim().replace('\n', ", ");
+            Err(Error::refused(
+                format!(
+                    "fleet {name} was begun with {}; this mount has {}",
+                    told(&text.unwrap_or_default()),
+                    told(&wanted)
+                ),
+                "give all its mounts the same fleet_size and clock_error, or choose another name",
+            ))
+        }
+    }
+}
+
+/// Makes a file that must not exist and whose bytes are all there as soon as its name is: `false` if it exists.
+fn make(dir: &dyn Dir, name: &[u8], by: &MemberLease, bytes: &[u8]) -> Result<bool> {
+    let own = format!("{}.new", by.member).into_bytes();
+    let what = || String::from_utf8_lossy(name).into_owned();
+    remove_leftover(dir, &own)?;
+    let file = dir.create(&own, 0o644).at("create", what())?;
+    file.write_at(bytes, 0).at("write", what())?;
+    file.sync().at("fsync", what())?;
+    let made = match dir.link(&own, dir, name) {
+        Err(error) if !is_taken(&error) => dir.rename(&own, dir, name, RenameMode::NoReplace),
+        linked => linked,
+    };
+    remove_leftover(dir, &own)?;
+    dir.sync().at("fsync", what())?;
+    match made {
+        Err(error) if is_taken(&error) => Ok(false),
+        made => made.at("create", what()).map(|()| true),
+    }
+}

@@ -1,0 +1,180 @@
+//! What a member's lease says, and what the leases of the others let go. Pure.
+
+use std::time::Duration;
+
+use uuid::Uuid;
+
+/// A member whose lease has not changed for so long, by the reader's own clock, is reported.
+pub(crate) const SILENT: Duration = Duration::from_secs(30);
+
+/// Bytes of a lease in its file. It is overwritten in place by one write, so it has always the same length.
+pub(crate) const LEASE_LEN: usize = 256;
+/// A longer host name is cut.
+const HOST_MAX: usize = 64;
+
+/// One member's lease.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct MemberLease {
+    pub(crate) member: Uuid,
+    pub(crate) host: String,
+    /// `end` of the member's oldest event that is not durable on the slow tree, or its clock if there is none:
+    /// nanoseconds since 1970.
+    pub(crate) least: u64,
+    /// One more with each write.
+    pub(crate) beat: u64,
+    /// The member was unmounted with nothing pending. It writes a lease before it logs the next event.
+    pub(crate) left: bool,
+}
+
+impl MemberLease {
+    /// One line, padded to [`LEASE_LEN`]: a CRC-32 of the rest of it, then the words.
+    pub(crate) fn encode(&self) -> Vec<u8> {
+        let MemberLease { member, least, beat, .. } = self;
+        let is_plain = |c: &char| c.is_ascii_graphic() && *c != '=';
+        let host: String = self.host.chars().filter(is_plain).take(HOST_MAX).collect();
+        let state = if self.left { "left" } else { "here" };
+        let words = format!("lease member={member} host={host} least={least} beat={beat} {state}");
+        let mut line = format!("{:08x} {words}", crc32fast::hash(words.as_bytes())).into_bytes();
+        line.resize(LEASE_LEN - 1, b' ');
+        line.push(b'\n');
+        line
+    }
+
+    /// `None` if anything is wrong with it, as while it is being overwritten.
+    pub(crate) fn decode(bytes: &[u8]) -> Option<MemberLease> {
+        let (crc, words) = std::str::from_utf8(bytes).ok()?.trim_end().split_once(' ')?;
+        if u32::from_str_radix(crc, 16).ok()? != crc32fast::hash(words.as_bytes()) {
+            return None;
+        }
+        let mut words = words.strip_prefix("lease ")?.split(' ');
+        let mut value = |key: &str| words.next()?.strip_prefix(key)?.strip_prefix('=');
+        let (member, host) = (Uuid::try_parse(value("member")?).ok()?, value("host")?.to_owned());
+        let (least, beat) = (value("least")?.parse().ok()?, value("beat")?.parse().ok()?);
+        let left = match words.next()? {
+            "here" => false,
+            "left" => true,
+            _ => return None,
+        };
+        words.next().is_none().then_some(MemberLease { member, host, least, beat, left })
+    }
+}
+
+/// A lease of another member, as it was read.
+#[derive(Clone, Debug)]
+pub(crate) struct SeenLease {
+    pub(crate) lease: MemberLease,
+    /// Our clock when we began to read it: nanoseconds since 1970.
+    pub(crate) read: u64,
+    /// Our uptime when we first saw this beat.
+    pub(crate) since: Duration,
+}
+
+impl SeenLease {
+    /// The member's lease. Of one that has left: what it logs from now on has a stamp of now, by a clock that is off by
+    /// as much as ours at most.
+    fn least(&self, errors: u64) -> u64 {
+        if self.lease.left { self.read.saturating_sub(errors).max(self.lease.least) } else { self.lease.least }
+    }
+}
+
+/// Which events may be published.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum FleetGate {
+    /// All: the mount is in no fleet, or the only member of one.
+    Open,
+    /// Those that began before this, of the member with the second id.
+    Before((u64, Uuid), Uuid),
+    /// None: a member is not known, or this one may be taken for gone.
+    Shut,
+}
+
+impl FleetGate {
+    /// Whether an event that began at `start` may be published.
+    pub(crate) fn lets_go(self, start: u64) -> bool {
+        match self {
+            FleetGate::Open => true,
+            FleetGate::Before(least, own) => least > (start, own) || left_out!(Gate),
+            FleetGate::Shut => false,
+        }
+    }
+}
+
+/// The gate that the leases of the other members make. `errors` is twice the bound for the clocks' errors.
+pub(crate) fn gate(own: Uuid, slot: u32, seen: &[Option<SeenLease>], errors: Duration) -> FleetGate {
+    let errors = errors.as_nanos() as u64;
+    let mut least = None;
+    for (_, seen) in (0..).zip(seen).filter(|(other, _)| *other != slot) {
+        let Some(seen) = seen else { return FleetGate::Shut };
+        let this = (seen.least(errors), seen.lease.member);
+        least = Some(least.map_or(this, |least: (u64, Uuid)| least.min(this)));
+    }
+    least.map_or(FleetGate::Open, |least| FleetGate::Before(least, own))
+}
+
+/// The member for which others wait and which does nothing: not there yet, or silent.
+pub(crate) fn missing(slot: u32, seen: &[Option<SeenLease>], now: Duration) -> Option<String> {
+    let others = (0..).zip(seen).filter(|(other, _): &(u32, _)| *other != slot);
+    others.into_iter().find_map(|(other, seen)| match seen {
+        None => Some(format!("waits for member {other}, which has not been mounted yet")),
+        Some(SeenLease { lease, since, .. }) if !lease.left && now.saturating_sub(*since) > SILENT => {
+            let ago = humantime::format_duration(Duration::from_secs(now.saturating_sub(*since).as_secs()));
+            Some(format!("waits for member {other} on {}, last seen {ago} ago; mount it again there", lease.host))
+        }
+        Some(_) => None,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn lease(least: u64, member: u128) -> MemberLease {
+        MemberLease { member: Uuid::from_u128(member), host: "node7".to_owned(), least, beat: 3, left: false }
+    }
+
+    fn seen(lease: MemberLease) -> Option<SeenLease> {
+        Some(SeenLease { lease, read: 1000, since: Duration::ZERO })
+    }
+
+    #[test]
+    fn a_lease_reads_back_and_a_half_written_one_is_none() {
+        for lease in [lease(0, 1), lease(u64::MAX, u128::MAX), MemberLease { left: true, ..lease(7, 2) }] {
+            let line = lease.encode();
+            assert_eq!((line.len(), MemberLease::decode(&line)), (LEASE_LEN, Some(lease.clone())));
+            let next = MemberLease { least: lease.least.wrapping_add(1 << 40), beat: lease.beat + 1, ..lease.clone() }
+                .encode();
+            for cut in 0..LEASE_LEN {
+                let mixed = [&next[..cut], &line[cut..]].concat();
+                let read = MemberLease::decode(&mixed);
+                assert!(read.is_none() || mixed == line || mixed == next, "{cut}: {read:?}");
+            }
+        }
+        let odd = MemberLease { host: format!("a b=\n{}", "x".repeat(500)), ..lease(1, 1) };
+        assert_eq!(MemberLease::decode(&odd.encode()).map(|lease| lease.host.len()), Some(HOST_MAX));
+    }
+
+    #[test]
+    fn an_event_goes_once_all_others_are_past_its_start() {
+        let own = Uuid::from_u128(5);
+        let gate = |seen: &[Option<SeenLease>]| gate(own, 1, seen, Duration::from_nanos(40));
+        let of = |least, member| seen(lease(least, member));
+        assert_eq!(gate(&[None, None, of(9, 9)]), FleetGate::Shut, "a member that was never there");
+        let both = gate(&[of(20, 9), None, of(10, 8)]);
+        assert!(both.lets_go(9) && both.lets_go(10) && !both.lets_go(11), "equal ones by the ids");
+        assert!(!gate(&[of(20, 9), None, of(10, 2)]).lets_go(10));
+        assert_eq!(super::gate(own, 0, &[None], Duration::ZERO), FleetGate::Open, "alone");
+        // It may come back at once.
+        let left = gate(&[seen(MemberLease { left: true, ..lease(5, 9) }), None, of(2000, 8)]);
+        assert!(left.lets_go(960) && !left.lets_go(961));
+    }
+
+    #[test]
+    fn who_is_missing_is_named() {
+        let late = Duration::from_secs(31);
+        let all = |first: Option<SeenLease>| missing(1, &[first, None], late);
+        assert_eq!(all(None).as_deref(), Some("waits for member 0, which has not been mounted yet"));
+        assert!(all(seen(lease(1, 1))).is_some_and(|why| why.contains("member 0 on node7, last seen 31s ago")));
+        assert_eq!(all(seen(MemberLease { left: true, ..lease(1, 1) })), None);
+        assert_eq!(missing(1, &[seen(lease(1, 1)), None], Duration::from_secs(29)), None);
+    }
+}

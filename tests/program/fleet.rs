@@ -1,0 +1,136 @@
+//! Three daemons over one slow directory that keep one order.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use crate::common::{Elsewhere, Mount, until};
+use crate::needs::{MOUNTS, needs};
+
+/// One clock, so it is never off.
+const FLEET: [&str; 4] = ["fleet=job", "fleet_size=3", "clock_error=2ms", "settle=0s"];
+const SHARD: usize = 300_000;
+
+fn member(slow: &Path, options: &[&str]) -> Mount {
+    let elsewhere = Elsewhere { slow: Some(slow.to_owned()), ..Elsewhere::default() };
+    Mount::idle(elsewhere, &[&FLEET, options].concat())
+}
+
+/// Three members; the last one drains so slowly that its shards come long after the others'.
+fn fleet(slow: &Path) -> [Mount; 3] {
+    let mut members = [member(slow, &[]), member(slow, &[]), member(slow, &["drain_bandwidth=1MiB"])];
+    members.iter_mut().for_each(Mount::start);
+    members
+}
+
+fn shard(slow: &Path, step: u32, rank: usize) -> PathBuf {
+    slow.join(format!("step-{step}-rank-{rank}"))
+}
+
+/// As `torch.distributed.checkpoint` does it: each rank its shard, a barrier, and then the first one what makes it whole.
+fn save(members: &[Mount; 3], step: u32) {
+    thread::scope(|scope| {
+        for (rank, member) in members.iter().enumerate() {
+            scope.spawn(move || fs::write(shard(&member.root(), step, rank), vec![step as u8; SHARD]).unwrap());
+        }
+    });
+    let first = &members[0];
+    first.put("metadata.tmp", step.to_string());
+    fs::rename(first.at("metadata.tmp"), first.at(format!("metadata-{step}"))).unwrap();
+    first.put("latest.tmp", step.to_string());
+    fs::rename(first.at("latest.tmp"), first.at("latest")).unwrap();
+}
+
+/// Looks at the slow directory all the time until it is told to end: what was there too early.
+fn watch(slow: &Path, ends: &AtomicBool) -> BTreeSet<String> {
+    let mut early = BTreeSet::new();
+    while !ends.load(Ordering::Acquire) {
+        // The marker first: what comes meanwhile is no fault.
+        let names = fs::read_dir(slow).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
+        let steps: Vec<u32> = names.filter_map(|name| name.strip_prefix("metadata-")?.parse().ok()).collect();
+        let latest = fs::read_to_string(slow.join("latest")).ok().and_then(|text| text.parse().ok());
+        for step in steps.into_iter().chain(latest) {
+            let is_whole = |rank| fs::metadata(shard(slow, step, rank)).is_ok_and(|file| file.len() == SHARD as u64);
+            early.extend((0..3).filter(|rank| !is_whole(*rank)).map(|rank| format!("step {step} without rank {rank}")));
+        }
+        thread::sleep(Duration::from_millis(2));
+    }
+    early
+}
+
+/// Without a fleet three of four markers came early.
+#[test]
+fn no_marker_comes_before_the_shards_of_other_members() {
+    needs!(MOUNTS);
+    let dir = tempfile::tempdir().unwrap();
+    let slow = dir.path();
+    let mut members = fleet(slow);
+    let ends = AtomicBool::new(false);
+    let early = thread::scope(|scope| {
+        let watch = scope.spawn(|| watch(slow, &ends));
+        for step in 0..4 {
+            save(&members, step);
+            if step == 1 {
+                // What it has pending stays, and the others wait for it.
+                members[2].kill();
+                members[2].start();
+            }
+        }
+        members.iter().for_each(Mount::sync);
+        ends.store(true, Ordering::Release);
+        watch.join().unwrap()
+    });
+    assert!(early.is_empty(), "{early:?}");
+    assert_eq!(fs::read_to_string(slow.join("latest")).unwrap(), "3");
+}
+
+#[test]
+fn a_member_that_is_not_there_is_named_and_one_that_has_left_is_not_waited_for() {
+    needs!(MOUNTS);
+    let dir = tempfile::tempdir().unwrap();
+    let mut members = [member(dir.path(), &[]), member(dir.path(), &[]), member(dir.path(), &[])];
+    members[0].start();
+    members[1].start();
+    members[0].put("first", "1");
+    let held = "waits for member 2, which has not been mounted yet";
+    until("it says for whom it waits", || members[0].verdict().contains(held));
+    assert!(!dir.path().join("first").exists());
+    members[2].start();
+    members[0].sync();
+    members[2].stop();
+    members[0].put("second", "2");
+    members[0].sync();
+    // Whoever comes back is waited for again.
+    members[2].start();
+    members[2].put("third", "3");
+    members[0].put("fourth", "4");
+    members[0].sync();
+    assert!(dir.path().join("third").exists());
+}
+
+#[test]
+fn a_mount_that_does_not_agree_with_its_fleet_is_refused() {
+    needs!(MOUNTS);
+    let dir = tempfile::tempdir().unwrap();
+    let mut members = fleet(dir.path());
+    let refused = |options: &[&str]| {
+        let (code, said) = member(dir.path(), options).refused();
+        assert_ne!(code, Some(0), "{said}");
+        said
+    };
+    assert!(refused(&["fleet_size=4"]).contains("was begun with fleet_size = 3"));
+    assert!(refused(&["clock_error=5ms"]).contains("clock_error = \"2ms\""));
+    assert!(refused(&[]).contains("all 3 slots of fleet job are taken"));
+    // What is pending belongs to the fleet in which it was written.
+    members[2].put("pending", vec![0; 3 << 20]);
+    members[2].kill();
+    members[2].option("fleet=other");
+    let (code, said) = members[2].refused();
+    assert!(code != Some(0) && said.contains("has changes of fleet \"job\""), "{said}");
+    members[2].option("fleet=job");
+    members[2].start();
+    members[2].sync();
+}
