@@ -13,6 +13,7 @@ mod doctor;
 mod drain;
 mod duration;
 mod evict;
+mod forget;
 mod fsck;
 mod helper;
 mod holders;
@@ -83,6 +84,7 @@ enum Command {
     Plan(plan::PlanArgs),
     Fsck(fsck::FsckArgs),
     Rescue(rescue::RescueArgs),
+    Forget(forget::ForgetArgs),
     Doctor(doctor::DoctorArgs),
     Demo(demo::DemoArgs),
     Bench(bench::BenchArgs),
@@ -131,6 +133,7 @@ pub fn run() -> ExitCode {
         Command::Plan(args) => plan::run(args),
         Command::Fsck(args) => fsck::run(args),
         Command::Rescue(args) => rescue::run(args),
+        Command::Forget(args) => forget::run(args),
         Command::Doctor(args) => doctor::run(args),
         Command::Demo(args) => demo::run(args),
         Command::Bench(args) => bench::run(args),

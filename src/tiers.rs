@@ -70,6 +70,7 @@ use staging::jobs::StagingJobs;
 use writeback::Writeback;
 
 pub use capacity::evict::{Evictable, Evicted};
+pub use fleet::forget::Watched;
 pub use objects::abilities::{Abilities, Lack};
 pub use objects::file::Pin;
 pub use recovery::fsck::{Finding, FsckReport, Severity, fsck};

@@ -24,7 +24,7 @@ use crate::error::{Context, Error};
 /// The unit from the repository, for a program in `/usr/local/bin`.
 const UNIT: &str = include_str!("../../systemd/dlio-fs@.service");
 /// The files below `share/doc/dlio-fs`, arranged as in the repository, so that links between pages work.
-const DOCS: [(&str, &str); 39] = [
+const DOCS: [(&str, &str); 40] = [
     ("LICENSE", include_str!("../../LICENSE")),
     ("README.md", include_str!("../../README.md")),
     ("config.example.toml", include_str!("../../config.example.toml")),
@@ -44,6 +44,7 @@ const DOCS: [(&str, &str); 39] = [
     ("docs/json.md", include_str!("../../docs/json.md")),
     ("docs/kubernetes.md", include_str!("../../docs/kubernetes.md")),
     ("docs/metrics.md", include_str!("../../docs/metrics.md")),
+    ("docs/many-nodes.md", include_str!("../../docs/many-nodes.md")),
     ("docs/mounting.md", include_str!("../../docs/mounting.md")),
     ("docs/observation.md", include_str!("../../docs/observation.md")),
     ("docs/recovery.md", include_str!("../../docs/recovery.md")),

@@ -14,6 +14,7 @@
 //! `members.rs` has the files on the slow tree. The engine asks here for stamps and for the gate; all else happens in
 //! the background.
 
+pub(crate) mod forget;
 mod members;
 pub(crate) mod rule;
 mod step;
@@ -29,7 +30,7 @@ use crate::tiers::Lsn;
 use crate::tiers::disk::sync::{Mutex, Rank};
 use crate::tiers::disk::{Clock, Dir, Time};
 use crate::tiers::fleet::members::Members;
-use crate::tiers::fleet::rule::{FleetGate, MemberLease, SeenLease};
+use crate::tiers::fleet::rule::{FleetGate, MemberLease, SeenLease, Standing};
 use crate::tiers::log::record::Stamps;
 
 /// The bound for the clocks' errors where the configuration has none.
@@ -88,7 +89,7 @@ impl Fleet {
         let error = settings.error.unwrap_or(CLOCK_ERROR);
         let id = Uuid::try_parse(uuid).map_err(|why| Error::refused(why.to_string(), "report this"))?;
         let host = nix::unistd::gethostname().ok().and_then(|host| host.into_string().ok()).unwrap_or_default();
-        let first = MemberLease { member: id, host, least: 0, beat: 0, left: false };
+        let first = MemberLease { member: id, host, least: 0, beat: 0, standing: Standing::Here };
         let (members, slot, lease) = Members::join(ours, settings, error, &first)?;
         let size = settings.size as usize;
         let state = FleetState { beat: lease.beat, seen: vec![None; size], ..FleetState::default() };
@@ -191,5 +192,5 @@ fn not_exact(error: Option<Duration>, bound: Duration) -> String {
 
 /// Whether our own lease was written lately.
 fn is_fresh(state: &FleetState, now: Duration) -> bool {
-    state.written.is_some_and(|at| now.saturating_sub(at) < OWN_LEASE_MAX)
+    state.written.is_some_and(|at| now.saturating_sub(at) < OWN_LEASE_MAX) || left_out!(FreshLease)
 }

@@ -4,7 +4,8 @@
 //!
 //! - what was answered anywhere before an operation began is on the slow tree before that operation is (P18);
 //! - of each member the slow tree shows a state that the member really had (P1);
-//! - in the end everything is there: the members do not wait for each other for ever.
+//! - in the end everything is there: the members do not wait for each other for ever;
+//! - a member that was forgotten changes nothing on the slow tree any more.
 //!
 //! `DLIO_FLEET_CASES` says how many cases to run, `DLIO_FLEET_SEED=n cargo test --test model fleet` repeats one.
 
@@ -16,7 +17,7 @@ use std::time::Duration;
 use dlio_fs::error::Errno;
 use dlio_fs::tiers::disk::faults::{Lapse, leaving_out};
 use dlio_fs::tiers::disk::{Clock, Kind, MetadataOrder, RenameMode, Time};
-use dlio_fs::tiers::{self, Cx, Ino, OpenFile, OpenMode, Options, Progress, ROOT, SetAttr, SlowTree, Tiers};
+use dlio_fs::tiers::{self, Cx, Ino, OpenFile, OpenMode, Options, Progress, ROOT, SetAttr, SlowTree, Tiers, Watched};
 use rand::rngs::Xoshiro256PlusPlus;
 use rand::seq::IndexedRandom;
 use rand::{RngExt, SeedableRng};
@@ -80,6 +81,8 @@ struct Member {
     states: Vec<Shown>,
     /// At least so many operations are on the slow tree.
     there: usize,
+    /// What the slow tree had of it when it was forgotten.
+    lost: Option<Shown>,
 }
 
 struct Fleet {
@@ -124,6 +127,7 @@ impl Fleet {
             done: Vec::new(),
             states: vec![Shown::new()],
             there: 0,
+            lost: None,
         };
         let members = fast.into_iter().map(member).collect();
         let mut fleet = Fleet { members, slow, clock, options, dice, operations: 0 };
@@ -153,6 +157,20 @@ impl Fleet {
         self.slow.observe();
         // What was not synced may be gone again.
         self.members.iter_mut().for_each(|member| member.there = 0);
+    }
+
+    /// The member's node is lost, or only frozen; somebody notices after a minute.
+    fn lose(&mut self, at: usize) {
+        self.finish_version(at);
+        if self.dice.random_bool(0.5) {
+            self.members[at].engine = None;
+        }
+        let slow = self.slow.root();
+        let watched = Watched::begin(&*slow, "job", at as u32).unwrap();
+        self.clock.advance(Duration::from_secs(61));
+        assert!(watched.is_silent().unwrap());
+        watched.forget().unwrap();
+        self.members[at].lost = Some(shown(&self.slow.image(), at).unwrap());
     }
 
     /// The member's last operation is logged: it is answered when the engine lets it.
@@ -225,6 +243,14 @@ impl Fleet {
 
     fn do_something(&mut self) -> Result<(), String> {
         let at = self.dice.random_range(0..self.members.len());
+        if self.members[at].lost.is_some() {
+            // Perhaps it was only frozen.
+            if self.members[at].engine.is_some() {
+                self.work(at);
+            }
+            return self.check_all();
+        }
+        let can_lose = self.members.len() > 2 && self.members.iter().all(|member| member.lost.is_none());
         match self.dice.random_range(0..100) {
             0..25 => self.operate(at),
             25..35 => self.clock.advance(Duration::from_micros(self.dice.random_range(0..15_000))),
@@ -236,7 +262,8 @@ impl Fleet {
                 self.kill(at);
                 self.start(at);
             }
-            38 if self.dice.random_bool(0.3) => {
+            39 if can_lose => self.lose(at),
+            38 if self.members.iter().all(|member| member.lost.is_none()) && self.dice.random_bool(0.3) => {
                 self.cut_power();
                 self.check(&self.slow.image())?;
                 (0..self.members.len()).for_each(|at| self.start(at));
@@ -261,7 +288,7 @@ impl Fleet {
     fn finish(&mut self) -> Result<(), String> {
         (0..self.members.len()).for_each(|at| self.finish_version(at));
         for _ in 0..200 {
-            for member in &self.members {
+            for member in self.members.iter().filter(|member| member.engine.is_some()) {
                 let engine = member.engine.as_ref().unwrap();
                 while engine.seal_step().unwrap() == Progress::Did {}
                 while engine.drain_step().unwrap() == Progress::Did {}
@@ -270,17 +297,19 @@ impl Fleet {
             }
             self.clock.advance(Duration::from_millis(100));
             self.check_all()?;
-            let left = |member: &Member| member.engine.as_ref().unwrap().status().safety.events;
-            if self.members.iter().all(|member| left(member) == 0) {
+            let is_done =
+                |member: &Member| member.lost.is_some() || member.engine.as_ref().unwrap().status().safety.events == 0;
+            if self.members.iter().all(is_done) {
                 let image = self.slow.image();
-                let lacks =
-                    |(at, member): (usize, &Member)| shown(&image, at).as_ref() != Ok(member.states.last().unwrap());
+                let lacks = |(at, member): (usize, &Member)| {
+                    member.lost.is_none() && shown(&image, at).as_ref() != Ok(member.states.last().unwrap())
+                };
                 let lacking = self.members.iter().enumerate().position(lacks);
                 return lacking.map_or(Ok(()), |at| Err(format!("something of member {at} is lost")));
             }
         }
         let left = |member: &Member| {
-            let engine = member.engine.as_ref().unwrap();
+            let Some(engine) = member.engine.as_ref() else { return "lost".to_owned() };
             format!("{} events, {:?}", engine.status().safety.events, engine.status().safety.held)
         };
         Err(format!("stuck: {:?}", self.members.iter().map(left).collect::<Vec<_>>()))
@@ -298,6 +327,9 @@ impl Fleet {
         let mut there = Vec::new();
         for (at, member) in self.members.iter_mut().enumerate() {
             let shown = shown(image, at)?;
+            if let Some(lost) = member.lost.as_ref().filter(|lost| **lost != shown) {
+                return Err(format!("member {at} was forgotten with {lost:?} and shows {shown:?}"));
+            }
             let mut fit = (member.there..member.states.len()).filter(|n| member.states[*n] == shown);
             let least = fit.next().ok_or_else(|| {
                 let states = member.done.iter().zip(&member.states[1..]).skip(member.there.saturating_sub(1));
@@ -308,7 +340,8 @@ impl Fleet {
         }
         for (at, member) in self.members.iter().enumerate() {
             for operation in &member.done[..there[at].0] {
-                for (other, missing) in self.members.iter().enumerate().filter(|(other, _)| *other != at) {
+                let others = self.members.iter().enumerate();
+                for (other, missing) in others.filter(|(other, member)| *other != at && member.lost.is_none()) {
                     let late = missing.done[there[other].1..].iter().find(|late| late.answered < operation.began);
                     if let Some(late) = late {
                         return Err(format!("member {at} shows {operation:?} without {late:?} of member {other}"));
@@ -357,7 +390,15 @@ fn a_fleet_keeps_one_order() {
 /// Without each of them the order breaks, or everything stays.
 #[test]
 fn each_part_of_the_rule_is_needed() {
-    for lapse in [Lapse::CommitWait, Lapse::Gate, Lapse::GateEach, Lapse::KeepPending, Lapse::LeaseLast] {
+    for lapse in [
+        Lapse::CommitWait,
+        Lapse::Gate,
+        Lapse::GateEach,
+        Lapse::KeepPending,
+        Lapse::LeaseLast,
+        Lapse::FreshLease,
+        Lapse::OwnSlot,
+    ] {
         let found = (0..2000).find_map(|seed| Some((seed, leaving_out(lapse, || run(seed)).err()?)));
         let (seed, why) = found.unwrap_or_else(|| panic!("nobody notices {lapse:?}"));
         println!("{lapse:?}: case {seed}: {why}");

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
@@ -109,6 +110,28 @@ fn a_member_that_is_not_there_is_named_and_one_that_has_left_is_not_waited_for()
     members[0].put("fourth", "4");
     members[0].sync();
     assert!(dir.path().join("third").exists());
+}
+
+/// What is done with one that is silent, and with one that wakes up again: `tests/model/fleet.rs`.
+#[test]
+fn only_a_silent_member_is_forgotten() {
+    needs!(MOUNTS);
+    let dir = tempfile::tempdir().unwrap();
+    let mut members = fleet(dir.path());
+    let forget = |fleet: &str, slot: &str| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_dlio-fs"));
+        let output = command.args(["forget", fleet, slot, "--slow"]).arg(dir.path()).output().unwrap();
+        (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
+    };
+    let (code, said) = forget("job", "2");
+    assert!(code == Some(1) && said.contains("is alive; unmount it there"), "{said}");
+    members[2].stop();
+    let refused =
+        [("job", "2", "has left with nothing pending"), ("job", "7", "was never mounted"), ("ajob", "0", "ajob")];
+    for (fleet, slot, why) in refused {
+        let (code, said) = forget(fleet, slot);
+        assert!(code == Some(2) && said.contains(why), "{said}");
+    }
 }
 
 #[test]

@@ -245,6 +245,10 @@ pub enum Lapse {
     GateEach,
     /// In a fleet: the lease says that the oldest event is published when it is not.
     LeaseLast,
+    /// In a fleet: a member whose own lease is old goes on publishing.
+    FreshLease,
+    /// In a fleet: a member does not look whether its slot is still its own.
+    OwnSlot,
     /// In a fleet: a version that is pending is overwritten.
     KeepPending,
 }

@@ -13,7 +13,7 @@ use crate::error::{Context, Error, Result};
 use crate::tiers::disk::errors::absent_is_none;
 use crate::tiers::disk::layout::{ensure_dir, is_taken, read_text, remove_leftover};
 use crate::tiers::disk::{Access, Dir, File, RenameMode};
-use crate::tiers::fleet::rule::{LEASE_LEN, MemberLease};
+use crate::tiers::fleet::rule::{LEASE_LEN, MemberLease, Standing};
 
 #[derive(Debug)]
 pub(super) struct Members {
@@ -40,6 +40,15 @@ impl Members {
                 lease => lease,
             };
             if let Some(lease) = lease.filter(|lease| lease.member == first.member) {
+                if lease.standing == Standing::Forgotten {
+                    return Err(Error::refused(
+                        format!(
+                            "this fast tier was forgotten by fleet {}, which has gone on without it",
+                            settings.name
+                        ),
+                        "save what it has pending with `dlio-fs rescue`, then use an empty fast tier",
+                    ));
+                }
                 let own =
                     dir.open(slot_name(slot).as_bytes(), Access::ReadWrite).at("open", label(&settings.name, slot))?;
                 return Ok((Members { dir, own }, slot, lease));
@@ -64,7 +73,7 @@ impl Members {
     }
 }
 
-fn slot_name(slot: u32) -> String {
+pub(super) fn slot_name(slot: u32) -> String {
     slot.to_string()
 }
 
@@ -72,7 +81,8 @@ fn label(fleet: &str, slot: u32) -> String {
     format!("slot {slot} of fleet {fleet}")
 }
 
-fn read(dir: &dyn Dir, slot: u32) -> Result<Option<MemberLease>> {
+/// Reads one member's lease. `None`: nobody has taken the slot. An unreadable lease, which is being written, is an error.
+pub(super) fn read(dir: &dyn Dir, slot: u32) -> Result<Option<MemberLease>> {
     let what = || format!("slot {slot} of the fleet");
     let Some(file) = absent_is_none(dir.open(slot_name(slot).as_bytes(), Access::Read)).at("open", what())? else {
         return Ok(None);

@@ -22,8 +22,16 @@ pub(crate) struct MemberLease {
     pub(crate) least: u64,
     /// One more with each write.
     pub(crate) beat: u64,
+    pub(crate) standing: Standing,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Standing {
+    Here,
     /// The member was unmounted with nothing pending. It writes a lease before it logs the next event.
-    pub(crate) left: bool,
+    Left,
+    /// Its node is lost, somebody has said, and the member comes back no more (`forget.rs`).
+    Forgotten,
 }
 
 impl MemberLease {
@@ -32,8 +40,12 @@ impl MemberLease {
         let MemberLease { member, least, beat, .. } = self;
         let is_plain = |c: &char| c.is_ascii_graphic() && *c != '=';
         let host: String = self.host.chars().filter(is_plain).take(HOST_MAX).collect();
-        let state = if self.left { "left" } else { "here" };
-        let words = format!("lease member={member} host={host} least={least} beat={beat} {state}");
+        let standing = match self.standing {
+            Standing::Here => "here",
+            Standing::Left => "left",
+            Standing::Forgotten => "forgotten",
+        };
+        let words = format!("lease member={member} host={host} least={least} beat={beat} {standing}");
         let mut line = format!("{:08x} {words}", crc32fast::hash(words.as_bytes())).into_bytes();
         line.resize(LEASE_LEN - 1, b' ');
         line.push(b'\n');
@@ -50,12 +62,13 @@ impl MemberLease {
         let mut value = |key: &str| words.next()?.strip_prefix(key)?.strip_prefix('=');
         let (member, host) = (Uuid::try_parse(value("member")?).ok()?, value("host")?.to_owned());
         let (least, beat) = (value("least")?.parse().ok()?, value("beat")?.parse().ok()?);
-        let left = match words.next()? {
-            "here" => false,
-            "left" => true,
+        let standing = match words.next()? {
+            "here" => Standing::Here,
+            "left" => Standing::Left,
+            "forgotten" => Standing::Forgotten,
             _ => return None,
         };
-        words.next().is_none().then_some(MemberLease { member, host, least, beat, left })
+        words.next().is_none().then_some(MemberLease { member, host, least, beat, standing })
     }
 }
 
@@ -71,9 +84,13 @@ pub(crate) struct SeenLease {
 
 impl SeenLease {
     /// The member's lease. Of one that has left: what it logs from now on has a stamp of now, by a clock that is off by
-    /// as much as ours at most.
-    fn least(&self, errors: u64) -> u64 {
-        if self.lease.left { self.read.saturating_sub(errors).max(self.lease.least) } else { self.lease.least }
+    /// as much as ours at most. `None`: nobody waits for it.
+    fn least(&self, errors: u64) -> Option<u64> {
+        match self.lease.standing {
+            Standing::Here => Some(self.lease.least),
+            Standing::Left => Some(self.read.saturating_sub(errors).max(self.lease.least)),
+            Standing::Forgotten => None,
+        }
     }
 }
 
@@ -105,7 +122,8 @@ pub(crate) fn gate(own: Uuid, slot: u32, seen: &[Option<SeenLease>], errors: Dur
     let mut least = None;
     for (_, seen) in (0..).zip(seen).filter(|(other, _)| *other != slot) {
         let Some(seen) = seen else { return FleetGate::Shut };
-        let this = (seen.least(errors), seen.lease.member);
+        let Some(this) = seen.least(errors) else { continue };
+        let this = (this, seen.lease.member);
         least = Some(least.map_or(this, |least: (u64, Uuid)| least.min(this)));
     }
     least.map_or(FleetGate::Open, |least| FleetGate::Before(least, own))
@@ -116,9 +134,14 @@ pub(crate) fn missing(slot: u32, seen: &[Option<SeenLease>], now: Duration) -> O
     let others = (0..).zip(seen).filter(|(other, _): &(u32, _)| *other != slot);
     others.into_iter().find_map(|(other, seen)| match seen {
         None => Some(format!("waits for member {other}, which has not been mounted yet")),
-        Some(SeenLease { lease, since, .. }) if !lease.left && now.saturating_sub(*since) > SILENT => {
+        Some(SeenLease { lease, since, .. })
+            if lease.standing == Standing::Here && now.saturating_sub(*since) > SILENT =>
+        {
             let ago = humantime::format_duration(Duration::from_secs(now.saturating_sub(*since).as_secs()));
-            Some(format!("waits for member {other} on {}, last seen {ago} ago; mount it again there", lease.host))
+            Some(format!(
+                "waits for member {other} on {}, last seen {ago} ago; mount it again there, or see dlio-fs forget",
+                lease.host
+            ))
         }
         Some(_) => None,
     })
@@ -129,7 +152,13 @@ mod tests {
     use super::*;
 
     fn lease(least: u64, member: u128) -> MemberLease {
-        MemberLease { member: Uuid::from_u128(member), host: "node7".to_owned(), least, beat: 3, left: false }
+        MemberLease {
+            member: Uuid::from_u128(member),
+            host: "node7".to_owned(),
+            least,
+            beat: 3,
+            standing: Standing::Here,
+        }
     }
 
     fn seen(lease: MemberLease) -> Option<SeenLease> {
@@ -138,7 +167,8 @@ mod tests {
 
     #[test]
     fn a_lease_reads_back_and_a_half_written_one_is_none() {
-        for lease in [lease(0, 1), lease(u64::MAX, u128::MAX), MemberLease { left: true, ..lease(7, 2) }] {
+        for lease in [lease(0, 1), lease(u64::MAX, u128::MAX), MemberLease { standing: Standing::Left, ..lease(7, 2) }]
+        {
             let line = lease.encode();
             assert_eq!((line.len(), MemberLease::decode(&line)), (LEASE_LEN, Some(lease.clone())));
             let next = MemberLease { least: lease.least.wrapping_add(1 << 40), beat: lease.beat + 1, ..lease.clone() }
@@ -164,8 +194,10 @@ mod tests {
         assert!(!gate(&[of(20, 9), None, of(10, 2)]).lets_go(10));
         assert_eq!(super::gate(own, 0, &[None], Duration::ZERO), FleetGate::Open, "alone");
         // It may come back at once.
-        let left = gate(&[seen(MemberLease { left: true, ..lease(5, 9) }), None, of(2000, 8)]);
+        let left = gate(&[seen(MemberLease { standing: Standing::Left, ..lease(5, 9) }), None, of(2000, 8)]);
         assert!(left.lets_go(960) && !left.lets_go(961));
+        let forgotten = gate(&[seen(MemberLease { standing: Standing::Forgotten, ..lease(5, 9) }), None, of(2000, 8)]);
+        assert!(forgotten.lets_go(1999));
     }
 
     #[test]
@@ -174,7 +206,7 @@ mod tests {
         let all = |first: Option<SeenLease>| missing(1, &[first, None], late);
         assert_eq!(all(None).as_deref(), Some("waits for member 0, which has not been mounted yet"));
         assert!(all(seen(lease(1, 1))).is_some_and(|why| why.contains("member 0 on node7, last seen 31s ago")));
-        assert_eq!(all(seen(MemberLease { left: true, ..lease(1, 1) })), None);
+        assert_eq!(all(seen(MemberLease { standing: Standing::Left, ..lease(1, 1) })), None);
         assert_eq!(missing(1, &[seen(lease(1, 1)), None], Duration::from_secs(29)), None);
     }
 }

@@ -11,12 +11,14 @@
 use std::time::Duration;
 
 use crate::error::Result;
-use crate::tiers::fleet::rule::{FleetGate, MemberLease, SeenLease};
+use crate::tiers::fleet::rule::{FleetGate, MemberLease, SeenLease, Standing};
 use crate::tiers::fleet::{Fleet, nanos};
 use crate::tiers::{Progress, Tiers};
 
 /// The shortest time between two rounds.
 const ROUND: Duration = Duration::from_millis(100);
+/// What becomes of a member that was taken for lost.
+const FORGOTTEN: &str = "it was forgotten (dlio-fs forget), and the others have gone on without it";
 /// A lease is written at least as often.
 const RENEW: Duration = Duration::from_secs(1);
 
@@ -47,7 +49,7 @@ impl Tiers {
             (oldest, oldest.unwrap_or_else(|| fleet.stamp(self.now())))
         }; // 3
         if fleet.is_due(oldest, now) {
-            fleet.write(least, false, now)?; // 4
+            fleet.write(least, Standing::Here, now)?; // 4
             fleet.state.lock().oldest = oldest;
         }
         Ok(())
@@ -63,7 +65,7 @@ impl Tiers {
         };
         if is_empty && self.damaged.is_none() && self.log.usable().is_ok() && fleet.is_ourselves()? {
             let now = self.uptime();
-            fleet.write(fleet.stamp(self.now()), true, now)?;
+            fleet.write(fleet.stamp(self.now()), Standing::Left, now)?;
         }
         Ok(())
     }
@@ -90,11 +92,14 @@ impl Fleet {
     fn is_ourselves(&self) -> Result<bool> {
         let in_slot = self.members.read(self.slot)?;
         let lost = match in_slot {
+            Some(lease) if lease.member == self.id && lease.standing == Standing::Forgotten => {
+                Some(FORGOTTEN.to_owned())
+            }
             Some(lease) if lease.member == self.id => None,
             Some(lease) => Some(format!("its slot belongs to another mount, on {}", lease.host)),
             None => Some("its slot is gone from the slow tier".to_owned()),
         };
-        let is_lost = lost.is_some();
+        let is_lost = lost.is_some() && !left_out!(OwnSlot);
         if is_lost {
             self.state.lock().lost = lost.map(|why| format!("{why}; save what is pending with `dlio-fs rescue`"));
         }
@@ -107,9 +112,9 @@ impl Fleet {
     }
 
     /// Step 4. `now` is our uptime before the lease was read.
-    fn write(&self, least: u64, left: bool, now: Duration) -> Result<()> {
+    fn write(&self, least: u64, standing: Standing, now: Duration) -> Result<()> {
         let beat = self.state.lock().beat + 1;
-        self.members.write(&MemberLease { member: self.id, host: self.host.clone(), least, beat, left })?;
+        self.members.write(&MemberLease { member: self.id, host: self.host.clone(), least, beat, standing })?;
         let mut state = self.state.lock();
         state.beat = beat;
         state.written = Some(now);

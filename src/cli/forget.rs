@@ -1,0 +1,60 @@
+//! `dlio-fs forget`: go on without a member of a fleet whose node is lost.
+
+use std::path::PathBuf;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use clap::Args;
+
+use super::outcome::{Exit, Failure, Outcome, complain, say};
+use crate::error::{Context, Error};
+use crate::tiers::Watched;
+use crate::tiers::disk::os::OsDir;
+
+/// How long the member must be silent meanwhile: it publishes nothing once its own lease is 20 s old.
+const SILENCE: Duration = Duration::from_secs(60);
+const LOOK: Duration = Duration::from_secs(1);
+const LINE_EVERY: u32 = 10;
+
+/// Let a fleet go on without a member whose node is lost
+///
+/// The other members of a fleet wait for a node that died: what they have pending stays on their fast tiers. If the node
+/// comes back, mount it again instead, and nothing is lost. This command watches the member for a minute and, if it is
+/// silent all the while, tells the others not to wait for it. What only that node had is then missing on the slow tier,
+/// and newer files of the others will be there without it. If the member comes back, it publishes nothing more and cannot
+/// be mounted; `dlio-fs rescue` saves what it has.
+#[derive(Debug, Args)]
+#[command(
+    after_long_help = "Example:\n  dlio-fs forget job17 2 --slow /lustre/run     # .dlio/stats of the others names the member"
+)]
+pub(super) struct ForgetArgs {
+    /// The fleet's name
+    fleet: String,
+    /// The member's number, as the others tell it
+    member: u32,
+    /// The slow tier
+    #[arg(long, value_name = "DIR")]
+    slow: PathBuf,
+}
+
+pub(super) fn run(args: &ForgetArgs) -> Outcome {
+    let slow = OsDir::open(&args.slow).at("open", args.slow.display()).map_err(Failure::usage)?;
+    let watched = Watched::begin(&slow, &args.fleet, args.member).map_err(Failure::usage)?;
+    complain(format!("watching member {} on {} for {} s", args.member, watched.host(), SILENCE.as_secs()));
+    let (began, mut looks) = (Instant::now(), 0);
+    while began.elapsed() < SILENCE {
+        thread::sleep(LOOK);
+        if !watched.is_silent()? {
+            let what = format!("member {} on {} is alive", args.member, watched.host());
+            return Err(Failure::from(Error::refused(what, "unmount it there; nobody waits for one that has left")));
+        }
+        looks += 1;
+        if looks % LINE_EVERY == 0 {
+            complain(format!("silent for {} s", began.elapsed().as_secs()));
+        }
+    }
+    watched.forget()?;
+    let copies = args.slow.join(".dlio-fs/tmp").join(watched.id());
+    say(format!("forgotten; what it had copied and not published stays in {}", copies.display()))?;
+    Ok(Exit::Done)
+}
