@@ -179,6 +179,11 @@ fn rules(seed: u64) -> Rules {
     Rules::new(&Config { promote: stages(seed), rules, ..Config::default() }).expect("a pattern")
 }
 
+/// Its events have stamps, and it overwrites no pending version.
+fn is_alone_in_a_fleet(seed: u64) -> bool {
+    seed % 11 == 5
+}
+
 fn has_links(tree: &Image) -> bool {
     tree.paths().any(|path| tree.get(path).is_some_and(|entry| entry.same_as.is_some()))
 }
@@ -212,6 +217,9 @@ impl Case {
         options.rules = rules(seed);
         // The stories (0) are told with one stream.
         options.drain_streams = DrainStreams::Exactly(if seed == 0 { 1 } else { STREAMS });
+        if is_alone_in_a_fleet(seed) {
+            (options.fleet, options.fleet_size) = (Some("one".to_owned()), Some(1));
+        }
         let (glance, glanced) = (Arc::new(Glance::default()), Arc::new(Mutex::default()));
         slow.before_calls({
             let (glance, glanced) = (glance.clone(), glanced.clone());
@@ -790,7 +798,7 @@ impl Case {
         let done = match step {
             Step::Seal => engine.seal_step(),
             Step::Drain => engine.drain_stream_step(self.rng.random_range(0..engine.drain_streams())),
-            Step::Publish => engine.publish_step(),
+            Step::Publish => engine.fleet_step().and_then(|_| engine.publish_step()),
             Step::Evict => engine.evict_step(),
             Step::Tick => engine.recheck_step().and_then(|_| engine.tick()),
         };

@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
+use crate::common::gluster::Gluster;
 use crate::common::{Elsewhere, Mount, until};
 use crate::needs::{MOUNTS, needs};
 
@@ -21,10 +22,14 @@ fn member(slow: &Path, options: &[&str]) -> Mount {
 }
 
 /// Three members; the last one drains so slowly that its shards come long after the others'.
-fn fleet(slow: &Path) -> [Mount; 3] {
-    let mut members = [member(slow, &[]), member(slow, &[]), member(slow, &["drain_bandwidth=1MiB"])];
+fn fleet_over(slow: [&Path; 3]) -> [Mount; 3] {
+    let mut members = [member(slow[0], &[]), member(slow[1], &[]), member(slow[2], &["drain_bandwidth=1MiB"])];
     members.iter_mut().for_each(Mount::start);
     members
+}
+
+fn fleet(slow: &Path) -> [Mount; 3] {
+    fleet_over([slow; 3])
 }
 
 fn shard(slow: &Path, step: u32, rank: usize) -> PathBuf {
@@ -86,6 +91,38 @@ fn no_marker_comes_before_the_shards_of_other_members() {
     });
     assert!(early.is_empty(), "{early:?}");
     assert_eq!(fs::read_to_string(slow.join("latest")).unwrap(), "3");
+}
+
+/// Each member has a client of its own, as on a machine of its own, and one of three bricks is away for a while.
+#[test]
+#[ignore = "needs root, /dev/fuse and GlusterFS: cargo xtask test gluster"]
+fn over_glusterfs_no_marker_comes_before_the_shards_of_other_members() {
+    needs!(MOUNTS, "glusterd", "ip");
+    let mut below = Gluster::new();
+    let slow = [below.tier(), below.elsewhere(), below.elsewhere()];
+    let observer = below.elsewhere();
+    let mut members = fleet_over([0, 1, 2].map(|member| &*slow[member]));
+    let ends = AtomicBool::new(false);
+    let early = thread::scope(|scope| {
+        let watch = scope.spawn(|| watch(&observer, &ends));
+        for step in 0..8 {
+            save(&members, step);
+            match step {
+                2 => below.kill_brick(Gluster::BRICKS[1]),
+                4 => {
+                    members[1].kill();
+                    members[1].start();
+                }
+                6 => below.start_bricks(),
+                _ => {}
+            }
+        }
+        members.iter().for_each(Mount::sync);
+        ends.store(true, Ordering::Release);
+        watch.join().unwrap()
+    });
+    assert!(early.is_empty(), "{early:?}");
+    assert_eq!(fs::read_to_string(observer.join("latest")).unwrap(), "7");
 }
 
 #[test]

@@ -18,6 +18,8 @@ pub struct Gluster {
     dir: tempfile::TempDir,
     /// The parent of the first process of the name spaces, with which they end.
     daemon: Child,
+    /// Where further clients show it.
+    others: Vec<PathBuf>,
 }
 
 impl Gluster {
@@ -32,19 +34,32 @@ impl Gluster {
         for name in Self::BRICKS.into_iter().chain(["state", "log", "shown"]) {
             fs::create_dir(dir.path().join(name)).unwrap();
         }
-        let gluster = Gluster { daemon: Self::begin(dir.path()), dir };
+        let gluster = Gluster { daemon: Self::begin(dir.path()), dir, others: Vec::new() };
         until("glusterd answers", || gluster.command("volume info").output().unwrap().status.success());
         let bricks = Self::BRICKS.map(|brick| format!("{ADDRESS}:{}", gluster.dir.path().join(brick).display()));
         succeeded(gluster.command(&format!("volume create r replica 3 {} force", bricks.join(" "))).output().unwrap());
         succeeded(gluster.command("volume start r").output().unwrap());
-        let above = fs::metadata(gluster.dir.path()).unwrap().dev();
-        let mut client = gluster.inside(&["--net"], &["glusterfs", "--volfile-id=r"]);
-        client.arg(format!("--volfile-server={ADDRESS}")).arg(gluster.shown());
-        client.arg(format!("--log-file={}", gluster.dir.path().join("client.log").display()));
-        assert!(client.stdout(Stdio::null()).stderr(Stdio::null()).status().unwrap().success());
-        until("GlusterFS is mounted", || fs::metadata(gluster.shown()).is_ok_and(|shown| shown.dev() != above));
+        gluster.mount(&gluster.shown());
         fs::create_dir(gluster.tier()).unwrap();
         gluster
+    }
+
+    fn mount(&self, at: &Path) {
+        let above = fs::metadata(self.dir.path()).unwrap().dev();
+        let mut client = self.inside(&["--net"], &["glusterfs", "--volfile-id=r"]);
+        client.arg(format!("--volfile-server={ADDRESS}")).arg(at);
+        client.arg(format!("--log-file={}", self.dir.path().join("client.log").display()));
+        assert!(client.stdout(Stdio::null()).stderr(Stdio::null()).status().unwrap().success());
+        until("GlusterFS is mounted", || fs::metadata(at).is_ok_and(|shown| shown.dev() != above));
+    }
+
+    /// The same directory through one more client, with a cache of its own, as another machine has it.
+    pub fn elsewhere(&mut self) -> PathBuf {
+        let at = self.dir.path().join(format!("shown{}", self.others.len()));
+        fs::create_dir(&at).unwrap();
+        self.mount(&at);
+        self.others.push(at.clone());
+        at.join("tier")
     }
 
     fn begin(dir: &Path) -> Child {
@@ -105,7 +120,9 @@ impl Gluster {
 
 impl Drop for Gluster {
     fn drop(&mut self) {
-        umount2(&self.shown(), MntFlags::MNT_DETACH).ok();
+        for shown in self.others.iter().chain([&self.shown()]) {
+            umount2(shown, MntFlags::MNT_DETACH).ok();
+        }
         self.daemon.kill().ok();
         self.daemon.wait().ok();
     }
