@@ -318,7 +318,8 @@ fn finish<R: Answer>(
     result: Result<R::Value>,
 ) {
     let lsn = result.as_ref().ok().and_then(R::awaits);
-    let wait = if seen.what.op.may_log() && !seen.on.is_virtual() { core.tiers.commit_wait() } else { Duration::ZERO };
+    let is_sync = matches!(seen.what.op, Op::Flush | Op::Fsync | Op::Fdatasync | Op::Fsyncdir);
+    let wait = if seen.on.is_virtual() { Duration::ZERO } else { core.tiers.commit_wait(is_sync) };
     if lsn.is_none() && wait.is_zero() {
         return conclude(core, failures, seen, reply, result);
     }

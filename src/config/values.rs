@@ -306,6 +306,12 @@ impl Config {
             let what = "full_slow = \"remove-first\" changes the order that a fleet keeps";
             return Err(Error::refused(what, "write full_slow = \"hold\", or mount without a fleet"));
         }
+        let passes = |io: Option<IoPath>| io == Some(IoPath::Passthrough);
+        if passes(Some(self.io)) || self.rules.iter().any(|rule| passes(rule.io)) {
+            let what =
+                "io = \"passthrough\" lets a pending version be changed unseen, which a fleet's order does not allow";
+            return Err(Error::refused(what, "choose another I/O path, or mount without a fleet"));
+        }
         Ok(Some(FleetSettings { name, size, error: self.clock_error }))
     }
 
@@ -535,6 +541,7 @@ mod tests {
             ("fleet = \"a/b\"\nfleet_size = 2", "cannot be a file's name"),
             ("fleet = \"auto\"\nfleet_size = 2", "no SLURM_JOB_ID"),
             ("fleet = \"a\"\nfleet_size = 2\nclock_error = \"0s\"", "clock_error = 0s is out of range"),
+            ("fleet = \"a\"\nfleet_size = 2\nio = \"passthrough\"", "which a fleet's order does not allow"),
             ("fleet = \"a\"\nfleet_size = 2\nfull_slow = \"remove-first\"", "the order that a fleet keeps"),
         ] {
             let said = refused(text);

@@ -34,6 +34,8 @@ struct Work {
     step: fn(&Tiers, u32) -> Result<Progress>,
     /// It fails when the slow tier does; the others touch the fast tier only.
     needs_slow: bool,
+    /// Whether it is tried again after a second however often it failed, because others count on it.
+    steady: bool,
     /// Whether new work wakes it; work that only passing time creates is left to the timer.
     woken: bool,
     /// How many loops run it at the same time, given whether the slow tier is a rotating disk.
@@ -41,14 +43,42 @@ struct Work {
 }
 
 const WORKS: [Work; 8] = [
-    Work { name: "seal", step: |t, _| t.seal_step(), needs_slow: false, woken: true, streams: |_| 1 },
-    Work { name: "drain", step: Tiers::drain_stream_step, needs_slow: true, woken: true, streams: |_| STREAMS_MAX },
-    Work { name: "publish", step: |t, _| t.publish_step(), needs_slow: true, woken: true, streams: |_| 1 },
-    Work { name: "evict", step: |t, _| t.evict_step(), needs_slow: true, woken: false, streams: |_| 1 },
-    Work { name: "stage", step: |t, _| t.stage_step(), needs_slow: true, woken: false, streams: staging_streams },
-    Work { name: "recheck", step: |t, _| t.recheck_step(), needs_slow: true, woken: false, streams: |_| 1 },
-    Work { name: "fleet", step: |t, _| t.fleet_step(), needs_slow: true, woken: false, streams: |_| 1 },
-    Work { name: "tick", step: |t, _| t.tick(), needs_slow: false, woken: false, streams: |_| 1 },
+    Work { name: "seal", step: |t, _| t.seal_step(), needs_slow: false, steady: false, woken: true, streams: |_| 1 },
+    Work {
+        name: "drain",
+        step: Tiers::drain_stream_step,
+        needs_slow: true,
+        steady: false,
+        woken: true,
+        streams: |_| STREAMS_MAX,
+    },
+    Work {
+        name: "publish",
+        step: |t, _| t.publish_step(),
+        needs_slow: true,
+        steady: false,
+        woken: true,
+        streams: |_| 1,
+    },
+    Work { name: "evict", step: |t, _| t.evict_step(), needs_slow: true, steady: false, woken: false, streams: |_| 1 },
+    Work {
+        name: "stage",
+        step: |t, _| t.stage_step(),
+        needs_slow: true,
+        steady: false,
+        woken: false,
+        streams: staging_streams,
+    },
+    Work {
+        name: "recheck",
+        step: |t, _| t.recheck_step(),
+        needs_slow: true,
+        steady: false,
+        woken: false,
+        streams: |_| 1,
+    },
+    Work { name: "fleet", step: |t, _| t.fleet_step(), needs_slow: true, steady: true, woken: false, streams: |_| 1 },
+    Work { name: "tick", step: |t, _| t.tick(), needs_slow: false, steady: false, woken: false, streams: |_| 1 },
 ];
 
 /// How many copies are staged side by side: from a rotating disk only one, where parallel reads slow each other down.
@@ -194,7 +224,8 @@ impl Health {
             }
         }
         self.failures = self.failures.saturating_add(1);
-        if self.work.needs_slow { backoff(self.failures, rand::rng().random_range(0.5..1.0)) } else { BACKOFF_FIRST }
+        let backs_off = self.work.needs_slow && !self.work.steady;
+        if backs_off { backoff(self.failures, rand::rng().random_range(0.5..1.0)) } else { BACKOFF_FIRST }
     }
 }
 
@@ -209,8 +240,14 @@ mod tests {
     use super::*;
     use crate::error::{Errno, Error};
 
-    const SLOW: Work =
-        Work { name: "test", step: |_, _| Ok(Progress::Idle), needs_slow: true, woken: true, streams: |_| 1 };
+    const SLOW: Work = Work {
+        name: "test",
+        step: |_, _| Ok(Progress::Idle),
+        needs_slow: true,
+        steady: false,
+        woken: true,
+        streams: |_| 1,
+    };
 
     #[test]
     fn backoff_goes_from_one_second_to_sixty() {

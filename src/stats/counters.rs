@@ -73,46 +73,6 @@ impl Op {
     pub fn name(self) -> &'static str {
         self.into()
     }
-
-    /// Whether the call may log an event, by itself or by the version of a file that it ends. A write only begins one.
-    pub fn may_log(self) -> bool {
-        match self {
-            Op::Setattr
-            | Op::Mknod
-            | Op::Mkdir
-            | Op::Unlink
-            | Op::Rmdir
-            | Op::Symlink
-            | Op::Rename
-            | Op::Link
-            | Op::Flush
-            | Op::Fsync
-            | Op::Fdatasync
-            | Op::Fsyncdir
-            | Op::Setxattr
-            | Op::Removexattr => true,
-            Op::Lookup
-            | Op::Forget
-            | Op::Getattr
-            | Op::Readlink
-            | Op::Read
-            | Op::Release
-            | Op::Opendir
-            | Op::Readdir
-            | Op::Readdirplus
-            | Op::Releasedir
-            | Op::Statfs
-            | Op::Getxattr
-            | Op::Listxattr
-            | Op::Lseek
-            | Op::Create
-            | Op::Open
-            | Op::Write
-            | Op::Fallocate
-            | Op::CopyFileRange
-            | Op::Refused => false,
-        }
-    }
 }
 
 /// The tier that served a call.

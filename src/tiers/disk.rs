@@ -315,7 +315,7 @@ pub trait Clock: Send + Sync + Debug {
     fn thread_cpu(&self) -> Option<Duration> {
         None
     }
-    /// How far `now` may be off. `None`: nothing keeps it right.
+    /// How far `now` is off, by the estimate of what keeps it right. `None`: nothing does.
     fn error(&self) -> Option<Duration> {
         Some(Duration::ZERO)
     }

@@ -4,7 +4,8 @@
 //! 1. *Stamps*: each event is logged with the moment when it began and the moment when it got its place in the log, by
 //!    this machine's clock. No stamp is smaller than one before it.
 //! 2. *Commit wait*: a call that logged an event is answered once the clock is past its `end` by twice the bound for
-//!    all clock errors ([`Fleet::wait`]).
+//!    all clock errors ([`Fleet::wait_for_own`]); one that tells that a file is durable waits for what others have
+//!    logged, too.
 //! 3. *Lease*: the `end` of the oldest event that is not durable on the slow tree, or the clock if there is none. Read
 //!    under the state lock, written to the slow tree after it was synced (`fleet/step.rs`).
 //! 4. *Gate*: an event is published once each other member's lease is larger than its `start` (`rule.rs`). Copies are
@@ -19,6 +20,7 @@ mod members;
 pub(crate) mod rule;
 mod step;
 
+use std::cell::Cell;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
@@ -33,6 +35,16 @@ use crate::tiers::fleet::members::Members;
 use crate::tiers::fleet::rule::{FleetGate, MemberLease, SeenLease, Standing};
 use crate::tiers::log::record::Stamps;
 
+thread_local! {
+    /// `end` of the last event that was logged on this thread, since somebody asked: a call runs on one thread.
+    static LOGGED: Cell<u64> = const { Cell::new(0) };
+}
+
+/// An answer waits no longer than this beyond the bounds of the clocks: if a clock was set back for hours, its machine
+/// goes on, and nothing is published anywhere until it has caught up.
+const WAIT_MAX: Duration = Duration::from_secs(1);
+/// A member that lets nothing of ours go for so long is named.
+const REFUSED_LONG: Duration = Duration::from_secs(5);
 /// The bound for the clocks' errors where the configuration has none.
 const CLOCK_ERROR: Duration = Duration::from_millis(20);
 /// A member whose own lease could not be written for so long publishes nothing: the others may count it as gone after
@@ -63,12 +75,20 @@ pub(crate) struct Fleet {
 #[derive(Debug, Default)]
 struct FleetState {
     beat: u64,
+    /// The lease that was written last.
+    least: u64,
+    /// The clock is further off than the fleet's bound, so the stamps mean little: the lease stays as it is.
+    off: bool,
     /// Our uptime when the lease that was written last was read from the log.
     written: Option<Duration>,
     /// The stamp of the oldest pending event then.
     oldest: Option<u64>,
     /// The other members' leases, by slot.
     seen: Vec<Option<SeenLease>>,
+    /// Our uptime when they were read last.
+    read: Option<Duration>,
+    /// Since when they let nothing go that is pending here.
+    refused: Option<Duration>,
     /// Why nothing is published, until somebody has done something.
     lost: Option<String>,
     /// The clock of this machine is not good enough.
@@ -92,8 +112,9 @@ impl Fleet {
         let first = MemberLease { member: id, host, least: 0, beat: 0, standing: Standing::Here };
         let (members, slot, lease) = Members::join(ours, settings, error, &first)?;
         let size = settings.size as usize;
-        let state = FleetState { beat: lease.beat, seen: vec![None; size], ..FleetState::default() };
-        Ok(Fleet {
+        let (beat, least) = (lease.beat, lease.least);
+        let state = FleetState { beat, least, seen: vec![None; size], ..FleetState::default() };
+        let fleet = Fleet {
             name: settings.name.clone(),
             slot,
             id,
@@ -105,7 +126,12 @@ impl Fleet {
             floor: AtomicU64::new(lease.least),
             last_end: AtomicU64::new(0),
             state: Mutex::new(Rank::Leaf, state),
-        })
+        };
+        if lease.standing == Standing::Left {
+            // Before anything is logged; the replay comes first.
+            fleet.write(lease.least, Standing::Here)?;
+        }
+        Ok(fleet)
     }
 
     /// The log has these stamps: none is given again, nor an earlier one.
@@ -126,53 +152,80 @@ impl Fleet {
     pub(crate) fn stamps(&self, now: Time, start: Option<u64>) -> Stamps {
         let end = self.stamp(now);
         self.last_end.store(end, Ordering::Release);
+        LOGGED.set(end);
         Stamps { start: start.unwrap_or(end), end }
     }
 
-    /// How long to wait with the answer of a call that may have logged an event: none that was logged so far may be in
-    /// the future on any clock.
-    pub(crate) fn wait(&self, now: Time) -> Duration {
-        let end = Duration::from_nanos(self.last_end.load(Ordering::Acquire));
-        if end.is_zero() || left_out!(CommitWait) {
+    /// How long to wait with the answer of the call that this thread has just made: what it logged may not be in the
+    /// future on any clock.
+    pub(crate) fn wait_for_own(&self, now: Time) -> Duration {
+        self.wait_for(LOGGED.take(), now)
+    }
+
+    /// The same for all that was logged so far, by whatever call.
+    pub(crate) fn wait_for_all(&self, now: Time) -> Duration {
+        LOGGED.take();
+        self.wait_for(self.last_end.load(Ordering::Acquire), now)
+    }
+
+    fn wait_for(&self, end: u64, now: Time) -> Duration {
+        if end == 0 || left_out!(CommitWait) {
             return Duration::ZERO;
         }
-        (end + 2 * self.error + Duration::from_nanos(1)).saturating_sub(Duration::from_nanos(nanos(now)))
+        let past = Duration::from_nanos(end) + 2 * self.error + Duration::from_nanos(1);
+        past.saturating_sub(Duration::from_nanos(nanos(now))).min(2 * self.error + WAIT_MAX)
     }
 
     /// What the others' leases let go. `now` is our uptime.
     pub(crate) fn gate(&self, now: Duration) -> FleetGate {
         let state = self.state.lock();
-        if state.lost.is_some() || state.clock.is_some() || !is_fresh(&state, now) {
+        if state.clock.is_some() || !may_publish(&state, now) {
             return FleetGate::Shut;
         }
         rule::gate(self.id, self.slot, &state.seen, 2 * self.error)
+    }
+
+    /// Whether the others can still count on this member: asked before each step, also of what the gate has let go.
+    pub(crate) fn may_go_on(&self, now: Duration) -> bool {
+        may_publish(&self.state.lock(), now)
+    }
+
+    /// The gate let the oldest event go, or not.
+    pub(crate) fn note_refusal(&self, refused: bool, now: Duration) {
+        let mut state = self.state.lock();
+        state.refused = if refused { state.refused.or(Some(now)) } else { None };
     }
 
     /// Why nothing is published, for people, and what to do about it. `None`: it is, or it waits for nothing unusual.
     pub(crate) fn held(&self, now: Duration, pending: bool) -> Option<String> {
         let state = self.state.lock();
         let own = || (!is_fresh(&state, now)).then(|| "its own lease on the slow tier is not written".to_owned());
-        let others = || rule::missing(self.slot, &state.seen, now).filter(|_| pending);
-        let why = state.lost.clone().or_else(|| state.clock.clone()).or_else(own).or_else(others)?;
+        let has_read = pending && state.read.is_some();
+        let others = || rule::missing(self.slot, &state.seen, now).filter(|_| has_read);
+        let is_refused = has_read && state.refused.is_some_and(|since| now.saturating_sub(since) > REFUSED_LONG);
+        let last = || rule::last(self.slot, &state.seen, 2 * self.error).filter(|_| is_refused);
+        let why = state.lost.clone().or_else(|| state.clock.clone());
+        let why = why.or_else(own).or_else(others).or_else(last)?;
         Some(format!("fleet {}, member {} of {}: {why}", self.name, self.slot, self.size))
     }
 
     /// Compares the clock with what the fleet was promised.
     fn check_clock(&self, clock: &dyn Clock) {
-        let now = nanos(clock.now());
-        let back = self.floor.load(Ordering::Acquire).saturating_sub(now);
+        // In this order: a stamp that somebody takes meanwhile is no sign of a clock that was set back.
+        let floor = self.floor.load(Ordering::Acquire);
+        let back = floor.saturating_sub(nanos(clock.now()));
+        let error = if self.believed { Some(Duration::ZERO) } else { clock.error() };
+        let is_off = error.is_none_or(|error| error > self.error);
         let trouble = if back > 0 {
-            let back = humantime::format_duration(Duration::from_millis(back.div_ceil(1_000_000)));
-            Some(format!("this machine's clock was set back by {back}; nothing is published until it has caught up"))
-        } else if self.believed {
-            None
+            let by = humantime::format_duration(Duration::from_millis(back.div_ceil(1_000_000)));
+            Some(format!("this machine's clock was set back by {by}; nothing is published until it has caught up"))
         } else {
-            match clock.error() {
-                Some(error) if error <= self.error => None,
-                error => Some(not_exact(error, self.error)),
-            }
+            is_off.then(|| not_exact(error, self.error))
         };
-        self.state.lock().clock = trouble;
+        let mut state = self.state.lock();
+        // Set back by less, it may have been right before and be right now.
+        state.off = is_off || back > 2 * self.error.as_nanos() as u64;
+        state.clock = trouble;
     }
 }
 
@@ -188,6 +241,10 @@ fn not_exact(error: Option<Duration>, bound: Duration) -> String {
         "this machine's clock {is}, the fleet's bound is {bound}; let chrony or systemd-timesyncd run here, or set \
          clock_error to what all its clocks keep"
     )
+}
+
+fn may_publish(state: &FleetState, now: Duration) -> bool {
+    state.lost.is_none() && is_fresh(state, now)
 }
 
 /// Whether our own lease was written lately.

@@ -1,12 +1,14 @@
 //! Three daemons over one slow directory that keep one order.
 
 use std::collections::BTreeSet;
-use std::fs;
+use std::fs::{self, OpenOptions};
+use std::io::Write;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::common::gluster::Gluster;
 use crate::common::{Elsewhere, Mount, until};
@@ -129,7 +131,8 @@ fn over_glusterfs_no_marker_comes_before_the_shards_of_other_members() {
 fn a_member_that_is_not_there_is_named_and_one_that_has_left_is_not_waited_for() {
     needs!(MOUNTS);
     let dir = tempfile::tempdir().unwrap();
-    let mut members = [member(dir.path(), &[]), member(dir.path(), &[]), member(dir.path(), &[])];
+    let slowly = &["drain_bandwidth=1MiB"];
+    let mut members = [member(dir.path(), &[]), member(dir.path(), &[]), member(dir.path(), slowly)];
     members[0].start();
     members[1].start();
     members[0].put("first", "1");
@@ -143,10 +146,34 @@ fn a_member_that_is_not_there_is_named_and_one_that_has_left_is_not_waited_for()
     members[0].sync();
     // Whoever comes back is waited for again.
     members[2].start();
-    members[2].put("third", "3");
+    members[2].put("third", vec![3; 1 << 20]);
     members[0].put("fourth", "4");
     members[0].sync();
-    assert!(dir.path().join("third").exists());
+    assert!(dir.path().join("third").exists(), "it takes a second to copy");
+}
+
+/// Alone in its fleet, a mount waits for nobody but the clock.
+#[test]
+fn what_logs_a_change_is_answered_once_no_clock_is_behind_it() {
+    needs!(MOUNTS);
+    let mount = Mount::with(&["fleet=one", "fleet_size=1", "clock_error=100ms"], |_| ());
+    let file = OpenOptions::new().create(true).append(true).open(mount.at("log")).unwrap();
+    let synchronous =
+        OpenOptions::new().create(true).write(true).custom_flags(nix::libc::O_SYNC).open(mount.at("status")).unwrap();
+    (&file).write_all(b"line").unwrap();
+    let calls: [(&str, &dyn Fn()); 5] = [
+        ("mkdir", &|| fs::create_dir(mount.at("d")).unwrap()),
+        ("fsync", &|| file.sync_all().unwrap()),
+        ("rename", &|| fs::rename(mount.at("log"), mount.at("d/log")).unwrap()),
+        ("a synchronous write", &|| (&synchronous).write_all(b"50 %").unwrap()),
+        ("setxattr", &|| xattr::set(mount.at("d"), "user.a", b"b").unwrap()),
+    ];
+    for (what, call) in calls {
+        let began = Instant::now();
+        call();
+        assert!(began.elapsed() >= Duration::from_millis(200), "{what} took {:?}", began.elapsed());
+    }
+    mount.sync();
 }
 
 /// What is done with one that is silent, and with one that wakes up again: `tests/model/fleet.rs`.
@@ -184,6 +211,11 @@ fn a_mount_that_does_not_agree_with_its_fleet_is_refused() {
     assert!(refused(&["fleet_size=4"]).contains("was begun with fleet_size = 3"));
     assert!(refused(&["clock_error=5ms"]).contains("clock_error = \"2ms\""));
     assert!(refused(&[]).contains("all 3 slots of fleet job are taken"));
+    // Who was refused can still be mounted without a fleet.
+    let mut outsider = member(dir.path(), &[]);
+    assert!(outsider.refused().1.contains("are taken"));
+    outsider.leave_out("fleet");
+    outsider.start();
     // What is pending belongs to the fleet in which it was written.
     members[2].put("pending", vec![0; 3 << 20]);
     members[2].kill();

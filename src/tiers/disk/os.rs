@@ -565,7 +565,9 @@ impl Clock for OsClock {
         let mut timex = Timex::new();
         let state = adjtimex(&mut timex).ok()?;
         let is_kept = state != libc::TIME_ERROR && timex.0.status & libc::STA_UNSYNC == 0;
-        is_kept.then(|| Duration::from_micros(timex.0.maxerror.unsigned_abs()))
+        // Not `maxerror`: the kernel lets it grow by half a millisecond a second until the time daemon speaks again, which
+        // takes minutes.
+        is_kept.then(|| Duration::from_micros(timex.0.esterror.unsigned_abs()))
     }
 
     fn second_of_day(&self) -> u32 {

@@ -6,6 +6,7 @@
 //! one.
 
 use std::sync::Arc;
+use std::thread;
 use std::time::Duration;
 
 use crate::config::FleetSettings;
@@ -14,6 +15,10 @@ use crate::tiers::disk::errors::absent_is_none;
 use crate::tiers::disk::layout::{ensure_dir, is_taken, read_text, remove_leftover};
 use crate::tiers::disk::{Access, Dir, File, RenameMode};
 use crate::tiers::fleet::rule::{LEASE_LEN, MemberLease, Standing};
+
+/// How often, and after what pause, a lease that cannot be read is read again at a start.
+const TRIES: u32 = 10;
+const PAUSE: Duration = Duration::from_millis(20);
 
 #[derive(Debug)]
 pub(super) struct Members {
@@ -33,10 +38,10 @@ impl Members {
         let dir = ensure_dir(&*ensure_dir(ours, b"fleet")?, settings.name.as_bytes())?;
         agree(&*dir, settings, error, first)?;
         for slot in 0..settings.size {
-            let lease = match read(&*dir, slot)? {
+            let lease = match read_settled(&*dir, slot)? {
                 None if make(&*dir, slot_name(slot).as_bytes(), first, &first.encode())? => Some(first.clone()),
                 // Another member has taken it at the same moment.
-                None => read(&*dir, slot)?,
+                None => read_settled(&*dir, slot)?,
                 lease => lease,
             };
             if let Some(lease) = lease.filter(|lease| lease.member == first.member) {
@@ -91,6 +96,17 @@ pub(super) fn read(dir: &dyn Dir, slot: u32) -> Result<Option<MemberLease>> {
     let got = file.read_at(&mut bytes, 0).at("read", what())?;
     let lease = MemberLease::decode(&bytes[..got]);
     lease.map(Some).ok_or_else(|| Error::refused(format!("{} is not readable", what()), "see who writes to it"))
+}
+
+/// The same, and a lease that is just being written is read again.
+fn read_settled(dir: &dyn Dir, slot: u32) -> Result<Option<MemberLease>> {
+    for _ in 0..TRIES {
+        if let Ok(lease) = read(dir, slot) {
+            return Ok(lease);
+        }
+        thread::sleep(PAUSE);
+    }
+    read(dir, slot)
 }
 
 /// The first member writes down what all have to agree on; the others compare it.

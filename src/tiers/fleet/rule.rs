@@ -147,6 +147,16 @@ pub(crate) fn missing(slot: u32, seen: &[Option<SeenLease>], now: Duration) -> O
     })
 }
 
+/// The member whose lease is the least: the others wait for it.
+pub(crate) fn last(slot: u32, seen: &[Option<SeenLease>], errors: Duration) -> Option<String> {
+    let errors = errors.as_nanos() as u64;
+    let others = (0..).zip(seen).filter(|(other, _): &(u32, _)| *other != slot);
+    let leases = others.filter_map(|(other, seen)| Some((seen.as_ref()?.least(errors)?, other, seen.as_ref()?)));
+    let (_, other, seen) = leases.min_by_key(|(least, ..)| *least)?;
+    let host = &seen.lease.host;
+    Some(format!("waits for member {other} on {host}, which has older changes; see .dlio/stats there"))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -208,5 +218,7 @@ mod tests {
         assert!(all(seen(lease(1, 1))).is_some_and(|why| why.contains("member 0 on node7, last seen 31s ago")));
         assert_eq!(all(seen(MemberLease { standing: Standing::Left, ..lease(1, 1) })), None);
         assert_eq!(missing(1, &[seen(lease(1, 1)), None], Duration::from_secs(29)), None);
+        let three = [seen(lease(9, 1)), None, seen(lease(7, 2))];
+        assert!(last(1, &three, Duration::ZERO).is_some_and(|why| why.contains("member 2 on node7, which has older")));
     }
 }

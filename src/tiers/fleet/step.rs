@@ -1,9 +1,9 @@
 //! The fleet's work in the background. One round:
 //!
 //! 1. compare the clock with what the fleet was promised;
-//! 2. read our own slot: a member that is no longer itself publishes nothing;
+//! 2. if a lease is to be written, read our own slot: a member that is no longer itself publishes nothing;
 //! 3. read the lease under the state lock: an event that is logged later has a larger stamp;
-//! 4. write it, if it is older than a second or has changed;
+//! 4. write it, if the last one is a second old or the oldest event is another one;
 //! 5. while something is pending, read the leases of the others.
 //!
 //! An event leaves the queue only after the slow tree was synced, so step 4 never says too much.
@@ -11,7 +11,7 @@
 use std::time::Duration;
 
 use crate::error::Result;
-use crate::tiers::fleet::rule::{FleetGate, MemberLease, SeenLease, Standing};
+use crate::tiers::fleet::rule::{self, FleetGate, MemberLease, SeenLease, Standing};
 use crate::tiers::fleet::{Fleet, nanos};
 use crate::tiers::{Progress, Tiers};
 
@@ -29,8 +29,11 @@ impl Tiers {
         self.renew_lease(fleet)?;
         let pending = !self.state.lock().queue.is_empty();
         if pending {
-            fleet.read_others(nanos(self.now()), self.uptime())?; // 5
-            self.wake();
+            let before = self.fleet_gate();
+            fleet.read_others(nanos(self.now()), self.uptime()); // 5
+            if self.fleet_gate() != before {
+                self.wake();
+            }
         }
         Ok(Progress::Wait(ROUND))
     }
@@ -38,46 +41,63 @@ impl Tiers {
     /// Steps 1 to 4. Also called by a start, behind the replay and before anything new is logged.
     pub(crate) fn renew_lease(&self, fleet: &Fleet) -> Result<()> {
         fleet.check_clock(&*self.clock); // 1
-        if self.damaged.is_some() || self.log.usable().is_err() || !fleet.is_ourselves()? {
-            return Ok(()); // 2
-        }
+        // Before step 2: what was read in it may be old when the lease is written.
         let now = self.uptime();
         let (oldest, least) = {
             let st = self.state.lock();
             let oldest = st.queue.events().get(usize::from(left_out!(LeaseLast)));
             let oldest = oldest.map(|event| st.queue.stamps(event.lsn).end);
-            (oldest, oldest.unwrap_or_else(|| fleet.stamp(self.now())))
+            let least = oldest.unwrap_or_else(|| fleet.stamp(self.now()));
+            (oldest, fleet.at_most(least))
         }; // 3
-        if fleet.is_due(oldest, now) {
-            fleet.write(least, Standing::Here, now)?; // 4
-            fleet.state.lock().oldest = oldest;
+        if !fleet.is_due(oldest, now) || self.damaged.is_some() || self.log.usable().is_err() {
+            return Ok(());
+        }
+        if fleet.is_ourselves()? {
+            fleet.write(least, Standing::Here)?; // 2, 4
+            let mut state = fleet.state.lock();
+            (state.written, state.oldest) = (Some(now), oldest);
         }
         Ok(())
     }
 
-    /// At the end of a mount with nothing pending: the others need not wait for this member. Nothing may be logged
+    /// At the end of a mount with nothing pending: the others need not wait for this member. Nothing is logged
     /// afterwards.
     pub fn leave_fleet(&self) -> Result<()> {
         let Some(fleet) = &self.fleet else { return Ok(()) };
-        let is_empty = {
+        {
             let st = self.state.lock();
-            st.queue.is_empty() && st.uncommitted.len() == 0
-        };
-        if is_empty && self.damaged.is_none() && self.log.usable().is_ok() && fleet.is_ourselves()? {
-            let now = self.uptime();
-            fleet.write(fleet.stamp(self.now()), Standing::Left, now)?;
+            if !st.queue.is_empty() || st.uncommitted.len() > 0 {
+                return Ok(());
+            }
+            // Under this lock events get their place in the log.
+            self.log.make_read_only();
+        }
+        let is_off = fleet.state.lock().off;
+        if !is_off && self.damaged.is_none() && self.log.usable().is_ok() && fleet.is_ourselves()? {
+            fleet.write(fleet.stamp(self.now()), Standing::Left)?;
         }
         Ok(())
     }
 
-    /// How long the answer of a call that may have logged an event has to wait.
-    pub fn commit_wait(&self) -> Duration {
-        self.fleet.as_ref().map_or(Duration::ZERO, |fleet| fleet.wait(self.now()))
+    /// How long the answer of the call that this thread has just made has to wait. `all`: it tells that what was done
+    /// before is durable, whoever did it.
+    pub fn commit_wait(&self, all: bool) -> Duration {
+        match &self.fleet {
+            None => Duration::ZERO,
+            Some(fleet) if all => fleet.wait_for_all(self.now()),
+            Some(fleet) => fleet.wait_for_own(self.now()),
+        }
     }
 
     /// What the other members let go.
     pub(crate) fn fleet_gate(&self) -> FleetGate {
         self.fleet.as_ref().map_or(FleetGate::Open, |fleet| fleet.gate(self.uptime()))
+    }
+
+    /// Whether a step may be made on the slow tree: not by a member that the others may have taken for lost.
+    pub(crate) fn may_go_on(&self) -> bool {
+        self.fleet.as_ref().is_none_or(|fleet| fleet.may_go_on(self.uptime()))
     }
 
     /// Why the fleet holds up what is pending.
@@ -106,31 +126,42 @@ impl Fleet {
         Ok(!is_lost)
     }
 
+    /// The lease to write: with a clock that is off the last one.
+    fn at_most(&self, least: u64) -> u64 {
+        let state = self.state.lock();
+        if state.off { state.least.min(least) } else { least }
+    }
+
     fn is_due(&self, oldest: Option<u64>, now: Duration) -> bool {
         let state = self.state.lock();
         state.oldest != oldest || state.written.is_none_or(|at| now.saturating_sub(at) >= RENEW)
     }
 
-    /// Step 4. `now` is our uptime before the lease was read.
-    fn write(&self, least: u64, standing: Standing, now: Duration) -> Result<()> {
+    /// Step 4.
+    pub(super) fn write(&self, least: u64, standing: Standing) -> Result<()> {
         let beat = self.state.lock().beat + 1;
         self.members.write(&MemberLease { member: self.id, host: self.host.clone(), least, beat, standing })?;
         let mut state = self.state.lock();
-        state.beat = beat;
-        state.written = Some(now);
+        (state.beat, state.least) = (beat, least);
         Ok(())
     }
 
-    /// Step 5. A lease that cannot be read keeps its last value: it never goes back. `now` is our clock, `uptime` for
-    /// intervals.
-    fn read_others(&self, now: u64, uptime: Duration) -> Result<()> {
+    /// Step 5. A lease that cannot be read, or that an old cache shows, does not replace a newer one. `now` is our
+    /// clock, `uptime` for intervals.
+    fn read_others(&self, now: u64, uptime: Duration) {
+        // While nothing was pending here, nobody looked whether the others were silent.
+        let looked = self.state.lock().read.is_some_and(|at| uptime.saturating_sub(at) < rule::SILENT / 3);
         for slot in (0..self.size).filter(|slot| *slot != self.slot) {
             let Ok(Some(lease)) = self.members.read(slot) else { continue };
             let mut state = self.state.lock();
             let Some(seen) = state.seen.get_mut(slot as usize) else { continue };
-            let since = seen.as_ref().filter(|seen| seen.lease.beat == lease.beat).map_or(uptime, |seen| seen.since);
+            let since = match seen {
+                Some(seen) if seen.lease.member == lease.member && seen.lease.beat > lease.beat => continue,
+                Some(seen) if seen.lease.beat == lease.beat && looked => seen.since,
+                _ => uptime,
+            };
             *seen = Some(SeenLease { lease, read: now, since });
         }
-        Ok(())
+        self.state.lock().read = Some(uptime);
     }
 }

@@ -549,6 +549,14 @@ impl Tiers {
             drop(io);
             return self.leave_object(cx, state, object);
         }
+        let is_pending = || io.pending_versions.iter().any(|content| content.is_alive());
+        if self.fleet.is_some() && !left_out!(KeepPending) && is_pending() {
+            // A version that no longer exists is published together with its successor, and the gate would have to let
+            // both go at once: two members could wait for each other for ever. So it stays, and the file moves on. Also
+            // if it is copied: a start deletes the copy.
+            drop(io);
+            return self.leave_object(cx, state, object);
+        }
         if object.needs_slow() {
             let is_of = |content: &Content| content.object() == object;
             let stays = |latest: &Content| is_of(latest) && (latest.is_copied() || latest.size == 0);
@@ -562,14 +570,6 @@ impl Tiers {
             // No version of it survives the next byte.
             self.invalidate(state, &io, 0)?; // 3
             io.pending_versions.iter().filter(|content| is_of(content)).for_each(|content| content.lose());
-        }
-        let is_pending = || io.pending_versions.iter().any(|content| content.is_alive());
-        if self.fleet.is_some() && !left_out!(KeepPending) && is_pending() {
-            // A version that no longer exists is published together with its successor, and the gate would have to let
-            // both go at once: two members could wait for each other for ever. So it stays, and the file moves on. Also
-            // if it is copied: a start deletes the copy.
-            drop(io);
-            return self.leave_object(cx, state, object);
         }
         let mut st = self.state.lock();
         st.clean.remove(state.ino);

@@ -121,7 +121,8 @@ pub fn open(
             opened.damage.join("; ")
         )
     });
-    let fleet = join_fleet(&ours, &*slow, &identity, &options, &opened)?;
+    // A mount that changes nothing has no part in an order.
+    let fleet = if writable { join_fleet(&ours, &*slow, &identity, &options, &opened)? } else { None };
     let tmp_path = [OURS, b"/tmp/", identity.uuid.as_bytes()].concat();
     let slow = SlowTier::new(slow, tmp, tmp_path, parts, abilities, kept);
     let tiers = Tiers {
@@ -143,15 +144,18 @@ pub fn open(
     }
     tiers.state.lock().queue.stamp(opened.stamps);
     Recovery::new(&tiers, opened.records, boot).run(looked, writable)?;
-    if let Some(fleet) = &tiers.fleet {
+    match &tiers.fleet {
+        // Nothing will be logged, and no background renews the lease.
+        Some(_) if tiers.lacks().is_some() => tiers.leave_fleet()?,
         // From here on the others know of what this mount may log.
-        tiers.renew_lease(fleet)?;
+        Some(fleet) => tiers.renew_lease(fleet)?,
+        None => {}
     }
     Ok(tiers)
 }
 
 /// Joins the fleet that the configuration names. What the log of the fast tier has pending belongs to the fleet, or to
-/// none, in which it was logged.
+/// none, in which it was logged: its stamps, or their lack, mean nothing elsewhere.
 fn join_fleet(
     ours: &Arc<dyn Dir>,
     slow: &dyn Dir,
@@ -161,21 +165,35 @@ fn join_fleet(
 ) -> Result<Option<Fleet>> {
     let settings = options.fleet()?;
     let before = read_text(&**ours, b"fleet")?.filter(|name| !name.is_empty());
-    let name = settings.as_ref().map(|settings| &settings.name);
-    if before.as_ref() != name && before.is_some() && has_pending(&opened.records) {
-        let before = before.unwrap_or_default();
-        return Err(Error::refused(
-            format!("the fast tier has changes of fleet {before:?} that are not on the slow tier yet"),
-            format!("mount with fleet = {before:?} and drain it first"),
-        ));
+    let name = settings.as_ref().map(|settings| settings.name.clone());
+    if before != name && has_pending(&opened.records) {
+        let (of, remedy) = match before {
+            Some(before) => (
+                format!("the fast tier has changes of fleet {before:?} that are not on the slow tier yet"),
+                format!("mount with fleet = {before:?} and drain it first"),
+            ),
+            None => (
+                "the fast tier has changes of no fleet that are not on the slow tier yet".to_owned(),
+                "mount without a fleet and drain it first".to_owned(),
+            ),
+        };
+        return Err(Error::refused(of, remedy));
     }
-    if before.as_ref() != name {
-        replace_text(&**ours, b"fleet", name.map_or("", |name| name))?;
+    let fleet = match &settings {
+        Some(settings) => {
+            let on_slow = slow.dir(OURS).at("open", ".dlio-fs on the slow tier")?;
+            Some(Fleet::join(&*on_slow, settings, &identity.uuid)?)
+        }
+        None => None,
+    };
+    // Once the fleet has taken it.
+    if before != name {
+        replace_text(&**ours, b"fleet", &name.unwrap_or_default())?;
     }
-    let Some(settings) = settings else { return Ok(None) };
-    let fleet = Fleet::join(&*slow.dir(OURS).at("open", ".dlio-fs on the slow tier")?, &settings, &identity.uuid)?;
-    fleet.know(&opened.stamps);
-    Ok(Some(fleet))
+    if let Some(fleet) = &fleet {
+        fleet.know(&opened.stamps);
+    }
+    Ok(fleet)
 }
 
 /// Whether the log has an event that is not applied.

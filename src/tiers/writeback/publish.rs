@@ -95,6 +95,9 @@ impl Tiers {
         let gate = self.fleet_gate();
         let pace = PublishPace { now, settle, live_after, pressure, priority_lsn, gate };
         let next = publish_plan::next(&self.state.lock(), pace);
+        if let Some(fleet) = &self.fleet {
+            fleet.note_refusal(matches!(next, NextToPublish::Gated), now);
+        }
         match next {
             NextToPublish::Empty => Ok(Progress::Idle),
             NextToPublish::Wait(left) => Ok(Progress::Wait(left)),
@@ -202,7 +205,8 @@ impl Tiers {
         *self.writeback.unfinished.lock() = Some(group);
     }
 
-    /// Steps 4 and 5, from where an error stopped them before. `false`: the next node to place is being copied again.
+    /// Steps 4 and 5, from where an error stopped them before. `false`: the next node to place is being copied again, or
+    /// this member of a fleet may have been taken for lost.
     pub(crate) fn apply_group(&self, group: &mut Unfinished) -> Result<bool> {
         if group.followed {
             return Ok(true);
@@ -222,6 +226,9 @@ impl Tiers {
         tree.look_ahead(|| self.uptime(), group.steps().skip(group.met.len()));
         let mut mended = None;
         while group.met.len() < group.planned.len() {
+            if !self.may_go_on() {
+                return Ok(false);
+            }
             let at = group.met.len();
             let made = match self.take_new_copy(group)? {
                 Some(mended) => mended,

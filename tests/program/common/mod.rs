@@ -133,6 +133,11 @@ impl Mount {
         self.options.push(option.to_owned());
     }
 
+    /// Without the `-o` options of a name that begins so, from the next [`Mount::start`] on.
+    pub fn leave_out(&mut self, name: &str) {
+        self.options.retain(|option| !option.starts_with(name));
+    }
+
     fn log_file(&self) -> PathBuf {
         self.dir.path().join("log")
     }
