@@ -13,7 +13,7 @@ mod values;
 pub use hours::{Closed, Hours};
 pub use io_path::IoPath;
 pub use listen::Listen;
-pub use rules::{Durable, FullSlow, OnTerm, PathRule, Pattern, Rules, Verify};
+pub use rules::{DrainPolicy, Durable, FullSlow, OnTerm, PathRule, Pattern, Rules, Verify};
 pub use settings::{Origin, Reloaded, SettingSources, Settings};
 pub use streams::{DrainStreams, STREAMS_MAX};
 pub use values::{Config, FleetSettings, KEYS, ReloadEffect, is_job};

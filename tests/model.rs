@@ -35,6 +35,8 @@ mod full;
 mod lapses;
 #[path = "model/model.rs"]
 mod model;
+#[path = "model/newest.rs"]
+mod newest;
 #[path = "model/ops.rs"]
 mod ops;
 #[path = "model/order.rs"]
@@ -261,6 +263,7 @@ fn check_that_it_tested_something(total: &Tally) {
     assert!(total.kills > 100 && total.power_cuts > 50 && total.in_flight > 50, "{total:?}");
     assert!(total.states > 1000 && total.inside_batches < total.states / 4, "{total:?}");
     assert!(total.spilled > 10 && total.staged > 1_000, "{total:?}");
+    assert!(total.skipped > 100, "{total:?}");
     assert!(total.glances > total.publishes / 8, "{total:?}");
     assert!(total.unjudged * 4 < total.power_cuts, "{total:?}");
 }

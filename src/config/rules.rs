@@ -33,6 +33,20 @@ pub struct PathRule {
     /// What is compared before its copy on the slow tier is published.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub verify: Option<Verify>,
+    /// Which of its versions are copied to the slow tier.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub drain_policy: Option<DrainPolicy>,
+}
+
+/// Which versions of a file are copied to the slow tier.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum DrainPolicy {
+    /// Each one.
+    #[default]
+    All,
+    /// Those whose name is not replaced or removed before their copy has begun.
+    Newest,
 }
 
 /// What is compared before a copy on the slow tier is published.
@@ -115,11 +129,16 @@ pub struct Rules {
     io: IoPath,
     promote: bool,
     verify: Verify,
+    drain_policy: DrainPolicy,
 }
 
 impl Rules {
-    /// `io`, `promote` and `verify` apply where no rule has the setting. Errors: an invalid pattern, with its rule.
-    pub(super) fn of(rules: &[PathRule], io: IoPath, promote: bool, verify: Verify) -> Result<Rules> {
+    /// The mount's own values apply where no rule has the setting. Errors: an invalid pattern, with its rule.
+    pub(super) fn of(
+        rules: &[PathRule],
+        (io, promote): (IoPath, bool),
+        (verify, drain_policy): (Verify, DrainPolicy),
+    ) -> Result<Rules> {
         let rules = rules.iter().map(|rule| {
             let pattern = Pattern::new(&rule.path).map_err(|why| {
                 let what = format!("rules: path = {:?}: {why}", rule.path);
@@ -127,7 +146,8 @@ impl Rules {
             })?;
             Ok((pattern, rule.clone()))
         });
-        Ok(Rules { rules: rules.collect::<Result<_>>()?, io, promote, verify })
+        let rules = rules.collect::<Result<_>>()?;
+        Ok(Rules { rules, io, promote, verify, drain_policy })
     }
 
     /// The I/O path of files without a rule for it.
@@ -183,6 +203,11 @@ impl Rules {
     /// Whether the bytes of a file's copy on the slow tier are compared.
     pub fn reads_back<P: AsRef<[u8]>>(&self, path: impl FnOnce() -> Option<P>) -> bool {
         self.word(path, |rule| rule.verify).unwrap_or(self.verify) == Verify::Bytes
+    }
+
+    /// Whether a version is skipped if its name is replaced or removed before its copy has begun.
+    pub fn drains_newest<P: AsRef<[u8]>>(&self, path: impl FnOnce() -> Option<P>) -> bool {
+        self.word(path, |rule| rule.drain_policy).unwrap_or(self.drain_policy) == DrainPolicy::Newest
     }
 
     /// The value of one setting in the first matching rule. No rule matches a file without a path, that is, a removed
@@ -241,6 +266,10 @@ mod tests {
         let rules =
             self::rules("verify = \"bytes\"\nrules = [{path=\"logs/**\", verify=\"length\"}]").expect("a pattern");
         assert!(rules.reads_back(|| Some("model.pt")) && !rules.reads_back(|| Some("logs/a")));
+        let text = "drain_policy = \"newest\"\nrules = [{path=\"best/**\", drain_policy=\"all\"}]";
+        let rules = self::rules(text).expect("a pattern");
+        assert!(rules.drains_newest(|| Some("last.ckpt")) && !rules.drains_newest(|| Some("best/a")));
+        assert!(!Rules::default().drains_newest(|| Some("last.ckpt")), "each version is copied by default");
     }
 
     #[test]

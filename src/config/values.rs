@@ -16,7 +16,7 @@ use tracing_subscriber::filter::LevelFilter;
 use super::hours::Hours;
 use super::io_path::IoPath;
 use super::listen::Listen;
-use super::rules::{FullSlow, OnTerm, PathRule, Pattern, Rules, Verify};
+use super::rules::{DrainPolicy, FullSlow, OnTerm, PathRule, Pattern, Rules, Verify};
 use super::size;
 use super::streams::DrainStreams;
 use crate::error::{Error, Result};
@@ -89,6 +89,8 @@ config! {
     drain_streams: DrainStreams = DrainStreams::Auto, AtOnce;
     /// Daily windows in which the drain runs, unless somebody waits for it or room is short.
     drain_hours: Hours = Hours::default(), AtOnce;
+    /// Which versions of a file are copied to the slow tier, from those written next on.
+    drain_policy: DrainPolicy = DrainPolicy::default(), AtOnce;
     /// Which changes wait when the slow tier is full.
     full_slow: FullSlow = FullSlow::default(), AtOnce;
     /// Whether SIGTERM waits for the slow tier.
@@ -172,7 +174,7 @@ pub struct FleetSettings {
 impl Rules {
     /// Errors: an invalid pattern, with its rule.
     pub fn new(config: &Config) -> Result<Rules> {
-        Rules::of(&config.rules, config.io, config.promote, config.verify)
+        Rules::of(&config.rules, (config.io, config.promote), (config.verify, config.drain_policy))
     }
 }
 
@@ -305,6 +307,11 @@ impl Config {
         if self.full_slow == FullSlow::RemoveFirst {
             let what = "full_slow = \"remove-first\" changes the order that a fleet keeps";
             return Err(Error::refused(what, "write full_slow = \"hold\", or mount without a fleet"));
+        }
+        let newest = Some(DrainPolicy::Newest);
+        if Some(self.drain_policy) == newest || self.rules.iter().any(|rule| rule.drain_policy == newest) {
+            let what = "drain_policy = \"newest\" publishes together what a fleet orders one by one";
+            return Err(Error::refused(what, "choose \"all\", or mount without a fleet"));
         }
         let passes = |io: Option<IoPath>| io == Some(IoPath::Passthrough);
         if passes(Some(self.io)) || self.rules.iter().any(|rule| passes(rule.io)) {
@@ -542,6 +549,7 @@ mod tests {
             ("fleet = \"auto\"\nfleet_size = 2", "no SLURM_JOB_ID"),
             ("fleet = \"a\"\nfleet_size = 2\nclock_error = \"0s\"", "clock_error = 0s is out of range"),
             ("fleet = \"a\"\nfleet_size = 2\nio = \"passthrough\"", "which a fleet's order does not allow"),
+            ("fleet = \"a\"\nfleet_size = 2\nrules = [{path=\"a\", drain_policy=\"newest\"}]", "orders one by one"),
             ("fleet = \"a\"\nfleet_size = 2\nfull_slow = \"remove-first\"", "the order that a fleet keeps"),
         ] {
             let said = refused(text);

@@ -126,6 +126,8 @@ impl Status {
                 "Files removed from a full slow tier ahead of what was written before.",
                 exceptions.removed_first,
             ),
+            ("dliofs_skipped_versions_total", "Versions superseded before their copy began.", exceptions.skipped),
+            ("dliofs_skipped_bytes_total", "Bytes of them.", exceptions.skipped_bytes),
             ("dliofs_spilled_files_total", "Files that did not fit on the fast tier.", exceptions.spilled),
             ("dliofs_slow_calls_total", "Operations that went to the slow tier.", slow_calls.served),
             ("dliofs_slow_calls_timed_out_total", "Answered EIO after slow_wait.", slow_calls.timed_out),

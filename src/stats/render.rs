@@ -80,6 +80,10 @@ impl Status {
             write!(out, ", {removed_first} removed first")?;
         }
         writeln!(out)?;
+        if exceptions.skipped > 0 {
+            let (versions, size) = (count(exceptions.skipped, "version"), bytes(exceptions.skipped_bytes));
+            writeln!(out, "             {versions} superseded and skipped, {size}")?;
+        }
         if let Some(since) = exceptions.aside_for {
             let (names, size) = (count(exceptions.aside, "name"), bytes(exceptions.aside_bytes));
             writeln!(out, "             {names} set aside, {size}, the first for {}", seconds(since))?;

@@ -162,6 +162,9 @@ pub struct Exceptions {
     pub left_out: u64,
     /// Files removed from a full slow tier ahead of earlier changes.
     pub removed_first: u64,
+    /// Versions that were superseded before they were copied and so never are, and their bytes.
+    pub skipped: u64,
+    pub skipped_bytes: u64,
     /// Files, directories and links that an operator has set aside, the bytes of the files, and for how long.
     pub aside: u64,
     pub aside_bytes: u64,

@@ -23,6 +23,8 @@ pub(crate) struct Counters {
     /// Files that a full slow tier lost ahead of their turn.
     pub(crate) removed_first: AtomicU64,
     pub(crate) in_place_writes: AtomicU64,
+    /// Versions that were superseded before they were copied, and their bytes (`drain_policy`).
+    skipped: [AtomicU64; 2],
     pub(crate) spilled: AtomicU64,
     pub(crate) evictions: AtomicU64,
     /// When a caller last read from the slow tier, in milliseconds of uptime; 0: never.
@@ -132,6 +134,16 @@ impl Counters {
     pub(crate) fn published(&self, events: u64, batches: u64) {
         self.published_events.fetch_add(events, Ordering::Relaxed);
         self.batches.fetch_add(batches, Ordering::Relaxed);
+    }
+
+    /// A batch has skipped so many versions, and their bytes.
+    pub(crate) fn skip(&self, (versions, bytes): (u64, u64)) {
+        self.skipped[0].fetch_add(versions, Ordering::Relaxed);
+        self.skipped[1].fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    pub(crate) fn skipped(&self) -> (u64, u64) {
+        (self.skipped[0].load(Ordering::Relaxed), self.skipped[1].load(Ordering::Relaxed))
     }
 
     /// `what` names the files, for `.dlio/queue`.

@@ -50,6 +50,7 @@ impl Tiers {
         let pending = self.pending_extent(now);
         let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         let c = &self.counters;
+        let (skipped, skipped_bytes) = c.skipped();
         let refusal = || c.troubles.lock().values().find(|(silent, _)| !silent).map(|trouble| trouble.1.clone());
         // After the reason of a refusal, which is what closed the log.
         let closed = || self.log.usable().err().map(|error| with_remedy(&error));
@@ -119,6 +120,8 @@ impl Tiers {
                 conflicts: count(&c.conflicts),
                 left_out: count(&c.left_out),
                 removed_first: count(&c.removed_first),
+                skipped,
+                skipped_bytes,
                 aside: aside.nodes,
                 aside_bytes: aside.bytes,
                 aside_for: aside.since.map(|since| self.stamp(now).saturating_sub(Duration::from_secs(since))),

@@ -139,6 +139,39 @@ fn an_fsync_waits_for_the_slow_tier_where_a_rule_says_so() {
     assert_eq!(names(&mount.slow()), [".dlio-fs", "before", "final"]);
 }
 
+/// What waits for the slow tier is answered by the batch that skips a version in front of it. (The file that is being synced itself is replaced
+/// by nobody meanwhile: the kernel holds its lock.)
+#[test]
+fn who_waits_behind_versions_that_are_skipped_is_answered() {
+    needs!(MOUNTS);
+    let rules = r#"rules=[{path="last.ckpt", drain_policy="newest"}, {path="final", fsync="slow"}]"#;
+    let mount = Mount::with(&[rules], |_| ());
+    assert!(mount.control("pause").contains("ok"));
+    for n in 0..4 {
+        let mut file = File::create(mount.at("ckpt.tmp")).unwrap();
+        file.write_all(&pattern(SIZE + n)).unwrap();
+        file.sync_all().unwrap();
+        fs::rename(mount.at("ckpt.tmp"), mount.at("last.ckpt")).unwrap();
+    }
+    std::thread::scope(|scope| {
+        let waits = [
+            scope.spawn(|| {
+                let mut file = File::create(mount.at("final")).unwrap();
+                file.write_all(b"final").unwrap();
+                file.sync_all().unwrap();
+            }),
+            scope.spawn(|| assert!(mount.control("sync").contains("ok"))),
+        ];
+        until("both wait", || mount.stats_json()["pipeline"]["pending_events"] == 9);
+        assert!(waits.iter().all(|wait| !wait.is_finished()));
+        assert!(mount.control("resume").contains("ok"));
+    });
+    assert_eq!(fs::read(mount.slow().join("final")).unwrap(), b"final");
+    assert!(fs::read(mount.slow().join("last.ckpt")).unwrap() == pattern(SIZE + 3));
+    let exceptions = &mount.stats_json()["exceptions"];
+    assert_eq!((&exceptions["skipped"], &exceptions["skipped_bytes"]), (&3.into(), &(3 * SIZE as u64 + 3).into()));
+}
+
 #[test]
 fn many_fsyncs_wait_at_once_and_each_is_answered() {
     needs!(MOUNTS);

@@ -402,7 +402,7 @@ pub mod turns {
         atomics! { AtomicBool(bool), AtomicU8(u8), AtomicU32(u32), AtomicU64(u64) }
         changes! {
             AtomicBool(bool): swap;
-            AtomicU8(u8): fetch_or;
+            AtomicU8(u8): fetch_and, fetch_or;
             AtomicU32(u32): fetch_add, fetch_sub, swap;
             AtomicU64(u64): fetch_max;
         }

@@ -165,8 +165,13 @@ pub(crate) mod tests {
             Queue(EngineState::new(View::new(&stat(2, Kind::Dir), Duration::ZERO)))
         }
 
+        /// The number of the last event, pending or not.
+        pub(crate) fn last(&self) -> Lsn {
+            self.0.queue.events().back().map_or(self.0.queue.applied(), |event| event.lsn)
+        }
+
         fn push(&mut self, change: Change) {
-            let lsn = self.0.queue.events().back().map_or(1, |event| event.lsn + 1);
+            let lsn = self.last() + 1;
             self.0.push(lsn, Duration::ZERO, change);
         }
 

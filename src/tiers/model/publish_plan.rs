@@ -6,7 +6,9 @@
 //!   from before the first event to behind the last, so no state in between is missed;
 //! - (b) a version's bytes no longer exist, because the file was rewritten in place: all events up to the next version
 //!   that exists go together;
-//! - (c) the tiers are under pressure.
+//! - (c) the tiers are under pressure;
+//! - (d) with `drain_policy = "newest"`, a version that has no copy yet is superseded: its name is replaced or removed
+//!   by a later event. All events up to that one go together, and the version is skipped ([`skip_end`]).
 //!
 //! A batch of more than one event is published as a difference: new directories, new names, replacements, attributes,
 //! removals. It is cut before an event that moves something the slow tier already has, and before one that the other
@@ -35,6 +37,10 @@ use crate::tiers::{Ino, Lsn};
 /// Events in one group, and in one batch under pressure.
 pub(super) const GROUP_MAX: usize = 128;
 const PRESSURE_MAX: usize = 1024;
+/// How many bytes a batch may copy for each byte that it skips. Nothing of it is published before all of that is
+/// copied, so it must be worth the wait: a program that keeps its last four checkpoints has four to copy when the first
+/// of them goes.
+const COPIED_FOR_SKIPPED: u64 = 4;
 /// How many events are searched for removals that may go ahead of others.
 const AHEAD_MAX: usize = 16_384;
 
@@ -62,6 +68,8 @@ pub(crate) struct Batch {
     /// Files whose version in this batch is gone and replaced by a version of a later event, because the batch was cut:
     /// until that event the slow tree is inside of a batch.
     pub(crate) ahead: Vec<(Ino, Lsn)>,
+    /// Superseded versions whose bytes are there and are not copied (d), and those bytes.
+    pub(crate) skipped: (u64, u64),
 }
 
 /// A step on the slow tree, and its effect on the view's knowledge of it.
@@ -103,14 +111,14 @@ pub(crate) fn next(st: &EngineState, pace: PublishPace) -> NextToPublish {
     }
     let mut batches: Vec<Batch> = Vec::new();
     let mut touched = TouchedByGroup::default();
-    let mut walk = Walk::default();
+    let refused = first_refused(st, pace.gate);
+    let mut walk = Walk::default().up_to(refused);
     let mut at = 0;
-    let limit = first_refused(st, pace.gate);
     while at < events.len() && at < GROUP_MAX {
-        if at >= limit {
+        if refused.is_some_and(|refused| at >= refused) {
             return done_or(batches, NextToPublish::Gated);
         }
-        let Some(batch) = batch_within(st, &mut walk, at, pace.pressure, limit) else {
+        let Some(batch) = batch_at(st, &mut walk, at, pace.pressure) else {
             return done_or(batches, NextToPublish::Blocked);
         };
         let slice: Vec<&Event> = events.range(batch.events.clone()).collect();
@@ -135,12 +143,12 @@ pub(crate) fn next(st: &EngineState, pace: PublishPace) -> NextToPublish {
     NextToPublish::Batches(batches)
 }
 
-/// The index of the first event that the gate refuses, or one behind all that a group could have.
-pub(crate) fn first_refused(st: &EngineState, gate: FleetGate) -> usize {
+/// The first event that the fleet's gate refuses, by its index, if it is one of those that a group can have.
+pub(crate) fn first_refused(st: &EngineState, gate: FleetGate) -> Option<usize> {
     let refused = |event: &Event| !gate.lets_go(st.queue.stamps(event.lsn).start);
     match gate {
-        FleetGate::Open => usize::MAX,
-        _ => st.queue.events().iter().take(PRESSURE_MAX).position(refused).unwrap_or(PRESSURE_MAX),
+        FleetGate::Open => None,
+        _ => st.queue.events().iter().take(PRESSURE_MAX).position(refused),
     }
 }
 
@@ -151,12 +159,12 @@ pub(super) fn missing_in(batch: Batch) -> Vec<(Ino, QueuedVersion)> {
     missing
 }
 
-/// The versions without a copy for which the front of the queue waits. `limit`: of [`first_refused`].
-pub(super) fn missing_at_front(st: &EngineState, pressure: bool, limit: usize) -> Vec<Lsn> {
-    let (mut walk, mut missing) = (Walk::default(), Vec::new());
+/// The versions without a copy for which the front of the queue waits. `refused`: of [`first_refused`].
+pub(super) fn missing_at_front(st: &EngineState, pressure: bool, refused: Option<usize>) -> Vec<Lsn> {
+    let (mut walk, mut missing) = (Walk::default().up_to(refused), Vec::new());
     let (mut at, mut through) = (0, 0);
     while at == 0 || st.queue.events().get(at).is_some_and(|event| event.lsn <= through) {
-        let batch = st.queue.events().get(at).and_then(|_| batch_before(st, &mut walk, at, pressure, limit));
+        let batch = st.queue.events().get(at).and_then(|_| batch_at(st, &mut walk, at, pressure));
         let Some(batch) = batch else { break };
         at = batch.events.end;
         through = batch.ahead.iter().map(|(_, lsn)| *lsn).max().unwrap_or(0).max(through);
@@ -216,7 +224,7 @@ fn is_ready(batch: &Batch) -> bool {
 /// A batch that was cut contains a version of a later event: it may begin only if everything up to that event can
 /// follow at once.
 fn ready_through(st: &EngineState, before: &Walk, mut at: usize, through: Lsn, pressure: bool) -> bool {
-    let mut walk = Walk { arrived: before.arrived.clone(), ..Walk::default() };
+    let mut walk = Walk { arrived: before.arrived.clone(), refused: before.refused, ..Walk::default() };
     while st.queue.events().get(at).is_some_and(|event| event.lsn <= through) {
         match batch_at(st, &mut walk, at, pressure) {
             Some(batch) if is_ready(&batch) => at = batch.events.end,
@@ -332,25 +340,41 @@ fn goes_across(st: &EngineState, i: usize) -> bool {
 
 /// The batch that begins with event `at`; `None` while a version it needs does not exist.
 pub(super) fn batch_at(st: &EngineState, walk: &mut Walk, at: usize, pressure: bool) -> Option<Batch> {
-    batch_within(st, walk, at, pressure, usize::MAX)
+    let all = batch_of(st, walk, at, pressure, at)?;
+    let batch = newest_of(st, walk, &all, pressure).unwrap_or(all);
+    walk.arrived.extend(batch.contents.keys());
+    Some(batch)
 }
 
-/// The batch that begins with event `at`, as it is published now: the gate refuses event `limit`. Of a batch that begins
-/// behind that, nobody knows yet where it will be cut.
-pub(super) fn batch_before(
-    st: &EngineState,
-    walk: &mut Walk,
-    at: usize,
-    pressure: bool,
-    limit: usize,
-) -> Option<Batch> {
-    batch_within(st, walk, at, pressure, if at < limit { limit } else { usize::MAX })
+/// The batch that skips what is superseded, in place of the one that copies `all`, if that is worth it.
+fn newest_of(st: &EngineState, walk: &mut Walk, all: &Batch, pressure: bool) -> Option<Batch> {
+    let superseded = |i| walk.superseded_by(st, i, usize::MAX).is_some();
+    if pressure || !st.queue.has_newest_only() || !all.events.clone().any(superseded) {
+        return None;
+    }
+    let at = all.events.start;
+    let batch = batch_of(st, walk, at, pressure, skip_end(st, at))?;
+    let copied: u64 = batch.contents.values().map(|(_, content)| content.size).sum();
+    (copied <= batch.skipped.1.saturating_mul(COPIED_FOR_SKIPPED) && batch.skipped.0 > 0).then_some(batch)
 }
 
-/// The same as [`batch_at`], ending before event `limit`; also `None` while that is too early for the versions that it needs.
-fn batch_within(st: &EngineState, walk: &mut Walk, at: usize, pressure: bool, limit: usize) -> Option<Batch> {
+/// The end of the events among which a batch that begins with event `at` may go on to skip a version. All of them
+/// can go together, and none keeps it waiting: they are sealed, and those of one batch under pressure at most.
+fn skip_end(st: &EngineState, at: usize) -> usize {
+    let end = st.queue.len().min(at + PRESSURE_MAX);
+    let ends = |i: &usize| match &st.queue.events()[*i].change {
+        Change::Content { content, .. } => !content.exists() || !content.is_sealed(),
+        change => *i > at && cuts(st, change),
+    };
+    (at..end).find(ends).unwrap_or(end)
+}
+
+/// The same without a look at what it is worth: versions that are superseded before the event `skip_below` are
+/// skipped.
+fn batch_of(st: &EngineState, walk: &mut Walk, at: usize, pressure: bool, skip_below: usize) -> Option<Batch> {
+    let mut skipped = (0, 0);
     let events = st.queue.events();
-    let mut sources = vec![walk.source(st, at)?];
+    let mut sources = vec![walk.source(st, at, skip_below, &mut skipped)?];
     let mut end = adjacent_end(st, walk, at);
     if pressure && !cuts(st, &events[at].change) {
         end = events.len().min(at + PRESSURE_MAX);
@@ -366,7 +390,7 @@ fn batch_within(st: &EngineState, walk: &mut Walk, at: usize, pressure: bool, li
             // Its bytes are in the version in front of it.
             end = i + 1;
         }
-        match walk.source(st, i) {
+        match walk.source(st, i, skip_below, &mut skipped) {
             Some(j) => {
                 sources.push(j);
                 if j > i {
@@ -379,11 +403,12 @@ fn batch_within(st: &EngineState, walk: &mut Walk, at: usize, pressure: bool, li
             None => return None,
         }
     }
-    if needed > limit {
-        return None;
-    }
-    if !left_out!(GateEach) {
-        end = end.min(limit);
+    // Of a batch that begins behind the event that is refused, nobody knows yet where it will be cut.
+    if let Some(refused) = walk.refused.filter(|refused| at < *refused && !left_out!(GateEach)) {
+        if needed > refused {
+            return None;
+        }
+        end = end.min(refused);
     }
     if let Some(cut) = (at + 1..end).find(|i| cuts(st, &events[*i].change)) {
         end = cut;
@@ -407,8 +432,7 @@ fn batch_within(st: &EngineState, walk: &mut Walk, at: usize, pressure: bool, li
     // Files that the batch itself removes need not be copied.
     let gone = removed_in(st, walk, events.range(at..end));
     contents.retain(|ino, _| !gone.contains(ino));
-    walk.arrived.extend(contents.keys());
-    Some(Batch { events: at..end, upto: events[end - 1].lsn, contents, ahead })
+    Some(Batch { events: at..end, upto: events[end - 1].lsn, contents, ahead, skipped })
 }
 
 /// State of a walk through the events, from batch to batch.
@@ -420,11 +444,18 @@ pub(super) struct Walk {
     stands: HashMap<Ino, (usize, Option<usize>)>,
     /// Files that earlier batches bring to the slow tier.
     arrived: HashSet<Ino>,
+    /// Batches are cut in front of this event.
+    refused: Option<usize>,
 }
 
 impl Walk {
     pub(super) fn behind(behind: Lsn) -> Self {
         Walk { behind, ..Walk::default() }
+    }
+
+    /// Cuts batches in front of this event: of [`first_refused`].
+    pub(super) fn up_to(self, refused: Option<usize>) -> Self {
+        Walk { refused, ..self }
     }
 
     /// Whether an earlier batch brings the file to the slow tier.
@@ -433,12 +464,33 @@ impl Walk {
         self.arrived.contains(&ino) || (self.behind > 0 && has_earlier())
     }
 
-    /// The event that has the bytes of event `i`: itself, or the one that replaces it.
-    fn source(&mut self, st: &EngineState, i: usize) -> Option<usize> {
-        match &st.queue.events()[i].change {
-            Change::Content { ino, content, .. } if !content.exists() => self.of(st, i, *ino),
-            _ => Some(i),
+    /// The event that has the bytes of event `i`: itself, or the one that replaces it. `skipped` counts the versions
+    /// that would not have to be replaced.
+    fn source(&mut self, st: &EngineState, i: usize, skip_below: usize, skipped: &mut (u64, u64)) -> Option<usize> {
+        let Change::Content { ino, content, .. } = &st.queue.events()[i].change else { return Some(i) };
+        if !content.exists() {
+            return self.of(st, i, *ino);
         }
+        let newer = self.superseded_by(st, i, skip_below);
+        if newer.is_some() {
+            *skipped = (skipped.0 + 1, skipped.1 + content.size);
+        }
+        newer.or(Some(i))
+    }
+
+    /// The event before `skip_below` that supersedes event `i`, if that is a version that may be skipped.
+    ///
+    /// A batch whose copies have begun keeps its end: otherwise, with a program that writes faster than the slow tier
+    /// takes it, each batch would grow while it is copied, and none would be published.
+    fn superseded_by(&mut self, st: &EngineState, i: usize, skip_below: usize) -> Option<usize> {
+        let event = st.queue.events().get(i)?;
+        let Change::Content { ino, content, .. } = &event.change else { return None };
+        if i >= skip_below || !content.may_be_skipped() {
+            return None;
+        }
+        let newer = self.of(st, i, *ino).filter(|newer| *newer < skip_below)?;
+        let begun = st.queue.begun();
+        (event.lsn > begun || st.queue.events()[newer].lsn <= begun).then_some(newer)
     }
 
     /// The same as [`stand_in`]. A result for an earlier event holds up to the event that was found.

@@ -45,6 +45,10 @@ pub(crate) struct EventQueue {
     /// The content events up to here were sealed at the last check, and perhaps further ones.
     sealed: Lsn,
     pub(super) copied: CopyCursor,
+    /// Copies of batches up to here have begun: those batches keep their ends.
+    begun: Lsn,
+    /// There has been a version that may be skipped once it is superseded: without one nobody has to search for them.
+    newest_only: bool,
     /// The pending versions, by file.
     versions: HashMap<Ino, SmallDeque<QueuedVersion>>,
     /// The last event that removed a name of a file.
@@ -135,6 +139,32 @@ impl EventQueue {
     /// The last pending event that removes a name of the file.
     pub(crate) fn last_removal(&self, ino: Ino) -> Option<Lsn> {
         self.last_removals.get(&ino).copied()
+    }
+
+    /// The last event of the batches of which copies have begun.
+    pub(super) fn begun(&self) -> Lsn {
+        self.begun
+    }
+
+    pub(super) fn begin_upto(&mut self, upto: Lsn) {
+        self.begun = self.begun.max(upto);
+    }
+
+    /// Whether some version may have to be skipped once it is superseded.
+    pub(super) fn has_newest_only(&self) -> bool {
+        self.newest_only
+    }
+
+    /// Whether the file's newest version, or each one, may be skipped once it is superseded.
+    pub(crate) fn set_policy(&mut self, ino: Ino, newest: bool, only_last: bool) {
+        self.newest_only |= newest;
+        if !self.newest_only {
+            return;
+        }
+        match only_last {
+            true => self.newest_version(ino).into_iter().for_each(|(_, content)| content.set_policy(newest)),
+            false => self.versions(ino).for_each(|(_, content)| content.set_policy(newest)),
+        }
     }
 
     /// A copy is gone: the search for what to copy begins at the front again.

@@ -15,6 +15,9 @@
 //! | early | `writeback::publish` | copied | published before its turn, as part of a batch |
 //! | applied | the state, with the event | any | the slow tier has it, or something newer |
 //!
+//! Beside these facts a version has its *policy*, which may change: whether it may be skipped once it is superseded
+//! (`drain_policy = "newest"`).
+//!
 //! It is *pending* until it is applied, *alive* while it is pending and its object has its bytes, and it *exists* while
 //! its bytes are in its object, in `tmp`, or on the slow tier ahead of its turn.
 
@@ -160,6 +163,25 @@ impl Content {
         self.life.add(Life::APPLIED);
     }
 
+    /// Whether it may be skipped once it is superseded, by the name that it was last given.
+    pub(crate) fn set_policy(&self, newest: bool) {
+        if newest {
+            self.life.add(Life::NEWEST);
+        } else {
+            self.life.0.fetch_and(!Life::NEWEST, Ordering::SeqCst);
+        }
+    }
+
+    /// Whether nothing is lost by not copying it once it is superseded: its policy allows that, and it has no copy. An
+    /// object on the slow tier is none that is copied.
+    pub(crate) fn may_be_skipped(&self) -> bool {
+        self.life.has(Life::NEWEST)
+            && self.is_alive()
+            && !self.is_early()
+            && !self.is_copied()
+            && !self.object().needs_slow()
+    }
+
     /// The version no longer exists anywhere.
     pub(crate) fn lose(&self) {
         self.set_overwritten();
@@ -177,6 +199,8 @@ impl Life {
     const OVERWRITTEN: u8 = 4;
     const EARLY: u8 = 8;
     const APPLIED: u8 = 16;
+    /// No fact, but the policy.
+    const NEWEST: u8 = 32;
 
     /// Whether one of these facts holds.
     fn has(&self, facts: u8) -> bool {

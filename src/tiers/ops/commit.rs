@@ -15,6 +15,7 @@ use crate::error::{Context, Errno, Error, Result};
 use crate::tiers::disk::{Access, File};
 use crate::tiers::log::record::{Attrs, Home, ObjectId, Record};
 use crate::tiers::model::event::Change;
+use crate::tiers::model::node::DirEntryKey;
 use crate::tiers::model::state::EngineState;
 use crate::tiers::objects::attrs::own_xattrs;
 use crate::tiers::objects::copy::copy_bytes;
@@ -283,7 +284,7 @@ impl Tiers {
         let now = self.uptime();
         st.note_checkpoint(last - 1, &change, self.uptime(), self.stamp(Duration::ZERO));
         st.queue.stamp(stamps.map(|stamps| (last - 1, stamps)));
-        st.push(last - 1, now, change);
+        self.queue_event(&mut st, last - 1, now, change);
         st.uncommitted.remove(state.ino);
         st.uncommitted.bind(state.ino, last, live, now);
         st.uncommitted.start(state.ino, stamps.map(|stamps| stamps.end));
@@ -350,6 +351,22 @@ impl Tiers {
             }
         }
         Ok(Some(lsn))
+    }
+
+    /// Queues an event that has just been logged, or is replayed. The name that a file has from then on decides whether
+    /// its versions may be skipped once they are superseded; by then it may have none.
+    pub(crate) fn queue_event(&self, st: &mut EngineState, lsn: Lsn, at: Duration, change: Change) {
+        let options = self.options();
+        let newest = |place: &DirEntryKey| options.rules.drains_newest(|| st.view.path_at(place));
+        let named = match &change {
+            Change::Content { ino, at, .. } => [Some((*ino, newest(at))), None],
+            Change::Rename { ino, to, .. } => [Some((*ino, newest(to))), None],
+            Change::Exchange { a, a_at, b, b_at } => [Some((*a, newest(b_at))), Some((*b, newest(a_at)))],
+            _ => [None, None],
+        };
+        let is_new = matches!(change, Change::Content { .. });
+        st.push(lsn, at, change);
+        named.into_iter().flatten().for_each(|(ino, newest)| st.queue.set_policy(ino, newest, is_new));
     }
 
     /// A version is complete; returns the number of the burst it belongs to.

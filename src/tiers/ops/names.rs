@@ -699,7 +699,7 @@ impl Tiers {
         st.note_checkpoint(lsn, &change, self.uptime(), self.stamp(Duration::ZERO));
         apply(st, lsn);
         st.queue.stamp(stamps.map(|stamps| (lsn, stamps)));
-        st.push(lsn, self.uptime(), change);
+        self.queue_event(st, lsn, self.uptime(), change);
         if left_out!(LogFirst) { append() } else { Ok(lsn) }
     }
 

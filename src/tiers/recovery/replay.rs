@@ -533,7 +533,8 @@ impl<'a> Recovery<'a> {
         file.add_pending_version(&mut io, content.clone());
         st.uncommitted.remove(file.ino);
         st.aside.take_up(file.ino, lsn);
-        st.push(lsn, self.uptime, Change::Content { ino: file.ino, at: place, content });
+        let change = Change::Content { ino: file.ino, at: place, content };
+        self.tiers.queue_event(&mut st, lsn, self.uptime, change);
         if let Some(before) = self.last_file.replace(file.ino).filter(|before| *before != file.ino) {
             st.rest(before);
         }
@@ -647,7 +648,7 @@ impl<'a> Recovery<'a> {
             self.end_aside_of_removed(&mut st, other);
             self.tiers.settle_removed(&mut st, other);
         }
-        st.push(lsn, self.uptime, change);
+        self.tiers.queue_event(&mut st, lsn, self.uptime, change);
         Ok(())
     }
 

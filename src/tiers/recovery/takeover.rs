@@ -111,7 +111,8 @@ impl Recovery<'_> {
             parts.hide_links(&mut st, &planned, &met);
             let events = 0..st.queue.index_behind(upto);
             let ahead = parts.contents.iter().filter(|(_, (lsn, _))| *lsn > upto).map(|(ino, (lsn, _))| (*ino, *lsn));
-            let batch = Batch { events, upto, ahead: ahead.collect(), contents: parts.contents };
+            let (ahead, contents) = (ahead.collect(), parts.contents);
+            let batch = Batch { events, upto, ahead, contents, skipped: (0, 0) };
             Unfinished::taken_over(batch, planned, met)
         };
         tracing::warn!(upto, "a group of changes was under way and is not finished; the mount continues it");

@@ -25,8 +25,9 @@ use crate::tiers::disk::errors::{absent_is_none, is_elsewhere};
 use crate::tiers::disk::layout::remove_leftover;
 use crate::tiers::disk::{Access, Dir, File, Stat, WHOLE};
 use crate::tiers::log::record::{Attrs, TmpStat};
+use crate::tiers::model::copy_plan::{self, StillNeeded};
 use crate::tiers::model::event::Change;
-use crate::tiers::model::{copy_plan, publish_plan};
+use crate::tiers::model::publish_plan;
 use crate::tiers::objects::abilities::Abilities;
 use crate::tiers::objects::copy::{CHUNK, NotCopied, next_data};
 use crate::tiers::objects::file::FileState;
@@ -163,15 +164,14 @@ impl Tiers {
         }
         let (pressure, gate) = (self.batches_by_pressure(), self.fleet_gate());
         let mut st = self.state.lock();
-        let limit = publish_plan::first_refused(&st, gate);
-        let mut planned = copy_plan::plan_copies(&mut st, pressure, limit);
+        let refused = publish_plan::first_refused(&st, gate);
+        let mut planned = copy_plan::plan_copies(&mut st, pressure, refused);
         planned.retain(|(_, (_, content))| content.is_sealed() && content.is_intact());
         let is_enough = planned.len() >= streams;
         let at_once = if self.outside_hours().is_some() { 1 } else { planned.len().div_ceil(streams).min(AT_ONCE) };
+        let needed = StillNeeded::of(&st, pressure, refused);
         for (ino, (lsn, content)) in self.first_to_copy(&st).into_iter().chain(planned) {
-            let Some(state) = st.known_file(ino).filter(|_| copy_plan::is_needed(&st, ino, lsn, limit)) else {
-                continue;
-            };
+            let Some(state) = st.known_file(ino).filter(|_| needed.has(&st, ino, lsn)) else { continue };
             if state.draining.swap(true, Ordering::AcqRel) {
                 continue;
             }
@@ -182,6 +182,7 @@ impl Tiers {
             }
             let small = wanted.content.size <= SMALL && !wanted.content.object().needs_slow();
             if small || found.is_empty() {
+                copy_plan::begin_copy(&mut st, lsn, pressure);
                 found.push(wanted);
             }
             if !small || found.len() >= at_once {

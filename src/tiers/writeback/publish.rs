@@ -526,6 +526,7 @@ impl Tiers {
         st.checkpoints.published(*upto, self.stamp(self.uptime()));
         self.counters.notes.applied(*upto);
         self.counters.published(events, publish_plan::stepped(batches, planned));
+        batches.iter().for_each(|batch| self.counters.skip(batch.skipped));
         Ok(superseded)
     }
 
