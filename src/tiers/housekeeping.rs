@@ -28,6 +28,7 @@ impl Tiers {
         }
         self.delete_unreferenced(&cx)?;
         self.look_at_checkpoints(now);
+        self.save_streams();
         let ages = self.ages();
         let mut st = self.state.lock();
         for ino in st.take_orphans() {

@@ -11,7 +11,10 @@ pub(crate) mod priority;
 pub(crate) mod publish;
 pub(crate) mod set_aside;
 pub(crate) mod step;
+pub(crate) mod stream_store;
 pub(crate) mod streams;
+
+use std::sync::atomic::AtomicU32;
 
 use crate::tiers::disk::sync::{Mutex, Rank};
 use crate::tiers::objects::copy::CopyMeans;
@@ -21,6 +24,8 @@ use streams::StreamCount;
 /// What copying and publishing keep between two steps.
 pub(super) struct Writeback {
     streams: Mutex<StreamCount>,
+    /// The number of streams that the next mount will start with.
+    saved_streams: AtomicU32,
     /// From the fast tier to the slow one.
     means: CopyMeans,
     /// Held by the thread that publishes; contains a group that an error interrupted.
@@ -32,6 +37,7 @@ impl Writeback {
         let streams = StreamCount::starting_with(1);
         Writeback {
             streams: Mutex::new(Rank::Leaf, streams),
+            saved_streams: AtomicU32::new(1),
             means: CopyMeans::default(),
             unfinished: Mutex::new(Rank::Publishing, None),
         }

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use dlio_fs::config::{Config, PathRule, Rules};
+use dlio_fs::config::{Config, DrainStreams, PathRule, Rules};
 use dlio_fs::error::{Errno, Error};
 use dlio_fs::path::Name;
 use dlio_fs::stats::queue::EventState;
@@ -1100,4 +1100,37 @@ fn a_fast_tier_that_has_failed_once_does_not_fail_for_ever() {
     engine.report("seal", None);
     drain(&engine);
     assert_eq!(machine.on_slow("new").unwrap(), [2; 50]);
+}
+
+/// Each mount climbed from one stream again, also over a tier that rewards many. What is no possible number is not believed.
+#[test]
+fn the_number_of_streams_outlives_a_restart_and_a_wrong_one_does_no_harm() {
+    let mut machine = Machine::new();
+    machine.options.drain_streams = DrainStreams::Auto;
+    let ours = || machine.fast.root().dir(b".dlio-fs").unwrap();
+    let engine = machine.open("boot");
+    assert_eq!(engine.drain_streams(), 1);
+    (0..500)
+        .for_each(|number| engine.release(&Cx::internal(), create(&engine, ROOT, &format!("f{number}"), &[1; 10]).1));
+    engine.sync_fast().unwrap();
+    // Each step is faster than the one before.
+    for round in (0..8).rev() {
+        engine.drain_step().unwrap();
+        machine.clock.advance(Duration::from_secs(1 << round));
+    }
+    engine.tick().unwrap();
+    drop(engine);
+    let file = ours().open(b"streams", Access::Read).unwrap();
+    let mut text = [0; 10];
+    let size = file.read_at(&mut text, 0).unwrap();
+    let saved: u32 = std::str::from_utf8(&text[..size]).unwrap().trim().parse().unwrap();
+    assert!(saved > 1, "{saved}");
+    assert_eq!(machine.open("boot").drain_streams(), saved);
+
+    for (text, count) in [(&b"4\n"[..], 4), (b"0\n", 1), (b"99", 1), (b"\xff\xff", 1), (b"", 1)] {
+        ours().unlink(b"streams").unwrap();
+        ours().create(b"streams", 0o600).unwrap().write_at(text, 0).unwrap();
+        let engine = machine.open("boot");
+        assert_eq!(engine.drain_streams(), count, "{text:?}");
+    }
 }

@@ -303,6 +303,7 @@ impl Recovery<'_> {
     fn run(mut self, looked: Vec<(u64, ObjectLook)>, slow_is_writable: bool) -> Result<()> {
         self.reserve_numbers()?;
         self.bursts.extend(self.tiers.restore_checkpoints(self.rebooted));
+        self.tiers.restore_streams();
         // After a change of boot there is nothing left to sync.
         self.tiers.state.lock().in_place.set_unknown_left(!self.rebooted && !self.records.is_empty());
         let placed = self.finish_intents(); // 3

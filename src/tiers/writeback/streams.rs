@@ -62,6 +62,11 @@ impl StreamCount {
         }
     }
 
+    /// Without the trial that is under way.
+    pub(crate) fn settled(&self) -> u32 {
+        self.count
+    }
+
     fn stepped(&self, direction: Direction) -> u32 {
         match direction {
             Direction::Up => (self.count * 2).min(STREAMS_MAX),
