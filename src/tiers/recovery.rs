@@ -4,6 +4,8 @@
 pub(crate) mod aside;
 pub(crate) mod fsck;
 pub(crate) mod identity;
+mod intents;
+mod objects;
 pub(crate) mod replay;
 pub(crate) mod rescue;
 pub(crate) mod start;

@@ -14,50 +14,42 @@
 //! 8. Mark what a cut-off writer left: it waits for a close, a sync or a drain that accepts it as it is. If it
 //!    overwrote a pending version, everything behind that version waits, too.
 //!
-//! A crash after any step repeats it. Step 1 is in `recovery/identity.rs`, step 5 in `recovery/replay.rs`.
+//! A crash after any step repeats it. Step 1 is in `recovery/identity.rs`, step 3 in `recovery/intents.rs`, step 5 in
+//! `recovery/replay.rs`; what is done with the pool's objects in 2 and 6 is in `recovery/objects.rs`.
 
 use std::collections::BTreeSet;
-use std::io;
 use std::panic::resume_unwind;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::thread;
 
-use foldhash::{HashMap, HashMapExt, HashSet, HashSetExt};
+use foldhash::{HashMap, HashMapExt, HashSet};
 
-use crate::error::{Context, Errno, Error, Result};
+use crate::error::{Context, Error, Result};
 use crate::path::escape;
 use crate::tiers::copies::index::Copies;
 use crate::tiers::copies::reads::Reads;
 use crate::tiers::core::{CoreParts, EngineCore};
-use crate::tiers::disk::errors::{absent_is_none, is_full};
-use crate::tiers::disk::fingerprint::Fingerprint;
 use crate::tiers::disk::layout::{OURS, ensure_dir, read_text, remove_leftover, replace_text};
-use crate::tiers::disk::{
-    Access, Clock, Dir, DirEntry, File, Kind, MetadataOrder, NewAttr, RenameMode, Time, closed, modes,
-};
+use crate::tiers::disk::{Clock, Dir, DirEntry, Kind, NewAttr, closed, modes};
 use crate::tiers::drain_control::DrainControl;
 use crate::tiers::fleet::Fleet;
-use crate::tiers::log::record::{Home, ObjectId, Record, Step};
+use crate::tiers::log::record::{Record, Step};
 use crate::tiers::log::{self, Log, OpenedLog};
-use crate::tiers::model::view::{FIRST_OWN, UnmetObject, View};
+use crate::tiers::model::view::{FIRST_OWN, View};
 use crate::tiers::objects::abilities::{AT_MOST, Abilities};
-use crate::tiers::objects::attrs::{own_xattrs, set_attrs};
 use crate::tiers::objects::file::FileState;
 use crate::tiers::objects::parts::{Parts, in_part, is_lane};
-use crate::tiers::objects::pool::{Named, Pool, number_of};
+use crate::tiers::objects::pool::Pool;
 use crate::tiers::objects::slow_tier::SlowTier;
 use crate::tiers::ops::SharedByCalls;
 use crate::tiers::pins::Pins;
 use crate::tiers::progress::WorkKind;
 use crate::tiers::recovery::identity::{Super, existing_tmp, identify};
-use crate::tiers::recovery::replay::{each_of, object_of};
-use crate::tiers::recovery::state::{Half, Looked, Recovery, carried};
-use crate::tiers::sorted_set::SortedSet;
+use crate::tiers::recovery::objects::{LOOKS_EACH, ObjectLook, expect_empty, look_at};
+use crate::tiers::recovery::replay::object_of;
+use crate::tiers::recovery::state::{Bound, Half, Recovery, carried};
 use crate::tiers::staging::jobs::StagingJobs;
 use crate::tiers::writeback::Writeback;
-use crate::tiers::writeback::open_tree::OpenTree;
-use crate::tiers::writeback::step::{Met, SyncSet, step_path};
 use crate::tiers::{Ino, Lsn, Options, Tiers};
 
 /// Whether a mount may change its slow tree.
@@ -202,38 +194,6 @@ fn has_pending(records: &[(Lsn, Record)]) -> bool {
     records.iter().any(|(lsn, record)| *lsn > applied && record.is_event())
 }
 
-/// A file whose bytes are ahead of its events, with the LSN of the `bind` record.
-struct Bound {
-    lsn: Lsn,
-    paths: Vec<Vec<u8>>,
-    ino: Ino,
-    object: ObjectId,
-}
-
-/// The fingerprint of the slow file that an object equals, and the object's recorded name.
-type MarkedClean = (Fingerprint, Option<Named>);
-
-/// The result of examining an object.
-type ObjectLook = io::Result<(Looked, Option<MarkedClean>)>;
-
-/// Examines an object, and reads its fingerprint if it has one.
-fn look(file: &dyn File) -> ObjectLook {
-    let stat = file.stat()?;
-    let fingerprint = Pool::fingerprint_of(file)?;
-    let looked = Looked { size: stat.size, alone: stat.nlink == 1, clean: fingerprint.is_some() };
-    let Some(fingerprint) = fingerprint else { return Ok((looked, None)) };
-    Ok((looked, Some((fingerprint, Pool::name_of(file)?))))
-}
-
-/// Most threads that examine objects side by side, given as many processors.
-const LOOKING_MAX: usize = 8;
-/// Fewer objects are not worth a thread.
-const LOOKS_EACH: usize = 4096;
-
-fn look_at_one(pool: &Pool, number: u64) -> ObjectLook {
-    pool.open_object(number, Access::Read).and_then(|file| look(&*file))
-}
-
 /// Does two things, at the same time if that is worth a thread; otherwise in a fixed order.
 fn beside<A: Send, B>(worth_it: bool, one: impl Fn() -> A + Sync, other: impl FnOnce() -> B) -> (A, B) {
     if !worth_it {
@@ -247,56 +207,6 @@ fn beside<A: Send, B>(worth_it: bool, one: impl Fn() -> A + Sync, other: impl Fn
         let done = thread.map(|thread| thread.join().unwrap_or_else(|panic| resume_unwind(panic)));
         (done.unwrap_or_else(|_| one()), other)
     })
-}
-
-/// Examines these objects, on several threads if each has at least `least`; the results are in the order of the
-/// numbers.
-fn look_at(pool: &Pool, numbers: &[u64], least: usize) -> Vec<(u64, ObjectLook)> {
-    let one = |number: &u64| (*number, look_at_one(pool, *number));
-    let threads = thread::available_parallelism().map_or(1, usize::from).min(LOOKING_MAX);
-    let each = numbers.len().div_ceil(threads).max(least);
-    let look = |some: &[u64]| -> Vec<_> { some.iter().map(one).collect() };
-    let mut pieces = numbers.chunks(each);
-    let ours = pieces.next().unwrap_or_default();
-    thread::scope(|scope| {
-        let others: Vec<_> = pieces
-            .map(|some| (some, thread::Builder::new().name("dlio-look".to_owned()).spawn_scoped(scope, || look(some))))
-            .collect();
-        let mut all = look(ours);
-        for (some, thread) in others {
-            // If the thread cannot be started, this one does it.
-            let looked = thread.map(|thread| thread.join().unwrap_or_else(|panic| resume_unwind(panic)));
-            all.extend(looked.unwrap_or_else(|_| look(some)));
-        }
-        all
-    })
-}
-
-/// Files that the last daemon has written in place while changes of their times were pending, and the times of these
-/// writes, by slow inode number. Intents of earlier daemons are finished; the last daemon's own plans include what they
-/// have written.
-fn written_in_place(records: &[(Lsn, Record)], applied: Lsn) -> HashMap<u64, Time> {
-    let started = records.iter().rposition(|(_, record)| matches!(record, Record::Start { .. })).unwrap_or(0);
-    let mut last: HashMap<Ino, (u64, Time)> = HashMap::new();
-    for (_, record) in records[started..].iter().filter(|(lsn, _)| *lsn > applied) {
-        match record {
-            Record::InPlace { ino, slow, mtime } => drop(last.insert(*ino, (*slow, *mtime))),
-            Record::SetAttr { ino, new, .. } if new.mtime.is_some() => drop(last.remove(ino)),
-            _ => {}
-        }
-    }
-    last.into_values().collect()
-}
-
-/// Refuses a pool with objects but no log: a start is logged before the first object is made.
-fn expect_empty(looked: &[(u64, ObjectLook)]) -> Result<()> {
-    match looked.len() {
-        0 => Ok(()),
-        objects => Err(Error::refused(
-            format!("the log of the fast tier is gone or unreadable, and its pool has {objects} objects"),
-            "save its files with `dlio-fs rescue`, then use an empty fast tier",
-        )),
-    }
 }
 
 impl Recovery<'_> {
@@ -353,100 +263,6 @@ impl Recovery<'_> {
         object.into_iter().for_each(|number| self.tiers.pool.reserve(number));
         ino.into_iter().for_each(|ino| self.tiers.state.lock().view.reserve(ino));
         Ok(())
-    }
-
-    /// Step 3. Applies every step, or finds it applied, by the inode numbers it names, up to one that is refused or has
-    /// nothing to place. If that batch is partly done, or not durable, the daemon takes it over; batches that have not
-    /// begun are replayed as other events. Returns the steps that are done for good.
-    fn finish_intents(&mut self) -> Vec<Step> {
-        self.applied = Record::applied(self.records.iter().map(|(_, record)| record));
-        let written = written_in_place(&self.records, self.applied);
-        let as_written = |step: &Step| match step {
-            Step::Attr { path, ino, new: new @ NewAttr { mtime: Some(_), .. } } if written.contains_key(ino) => {
-                let mtime = written.get(ino).copied();
-                Step::Attr { path: path.clone(), ino: *ino, new: NewAttr { mtime, ..*new } }
-            }
-            step => step.clone(),
-        };
-        let unfinished = Record::unfinished(&self.records).into_iter();
-        let group: Vec<(Lsn, Step)> = unfinished.map(|(upto, step)| (upto, as_written(step))).collect();
-        let (met, durable) = self.apply_group(&group);
-        let (done, of_batch) = (met.len(), |one: usize, other: usize| group[one].0 == group[other].0);
-        let (mut finished, mut end) = (if durable { done } else { 0 }, done);
-        while durable && finished > 0 && done < group.len() && of_batch(finished - 1, done) {
-            finished -= 1;
-        }
-        while done > 0 && end < group.len() && of_batch(end, done - 1) {
-            end += 1;
-        }
-        if done > finished {
-            let steps = group[finished..end].iter().map(|(_, step)| step.clone()).collect();
-            let met = met.into_iter().skip(finished).collect();
-            self.half = Some(Half { upto: group[end - 1].0, steps, met });
-        }
-        let applied = group[..finished].last().map_or(0, |(upto, _)| *upto);
-        self.applied = self.applied.max(applied);
-        self.tiers.state.lock().queue.start_behind(self.applied);
-        group.into_iter().take(finished).map(|(_, step)| step).collect()
-    }
-
-    /// What each step met, and whether all of them are durable.
-    fn apply_group(&mut self, group: &[(Lsn, Step)]) -> (Vec<Met>, bool) {
-        let (mut met, mut touched) = (Vec::new(), SyncSet::default());
-        let tree = OpenTree::new(&self.tiers.slow);
-        for (_, step) in group {
-            let path = String::from_utf8_lossy(step_path(step)).into_owned();
-            match tree.apply(step, None) {
-                Ok(Met::Lacking) => {
-                    tracing::warn!(
-                        path,
-                        "somebody else removed a file to be published from .dlio-fs/tmp on the slow tier; it is copied again"
-                    );
-                    break;
-                }
-                Ok(Met::Apart) => {
-                    self.refused = Some(Error::io("finish publishing", path, Errno::EXDEV.into()));
-                    break;
-                }
-                Ok(found) => met.push(found),
-                Err(e) => {
-                    self.refused = Some(Error::io("finish publishing", path, e));
-                    break;
-                }
-            }
-            touched.add(step);
-            // Two file systems do not order their writes between them.
-            let in_order = self.tiers.slow.root.order() == MetadataOrder::Journaled && self.tiers.slow.parts.is_empty();
-            if !in_order && !self.is_synced(&tree, &mut touched) {
-                let done = self.done_already(&group[met.len()..]);
-                met.extend(std::iter::repeat_with(|| Met::Expected).take(done));
-                return (met, false);
-            }
-        }
-        let durable = self.is_synced(&tree, &mut touched);
-        (met, durable)
-    }
-
-    /// How many of these steps the previous daemon has done. Applies none itself, because the earlier ones are not
-    /// durable.
-    fn done_already(&self, steps: &[(Lsn, Step)]) -> usize {
-        let (mut done, tree) = (0, OpenTree::new(&self.tiers.slow));
-        for (at, (_, step)) in steps.iter().enumerate() {
-            match tree.has_applied(step) {
-                Ok(Some(true)) => done = at + 1,
-                // Attributes alone tell nothing.
-                Ok(None) => {}
-                Ok(Some(false)) | Err(_) => break,
-            }
-        }
-        done
-    }
-
-    fn is_synced(&mut self, tree: &OpenTree<'_>, touched: &mut SyncSet) -> bool {
-        let failed = touched.sync(tree).err();
-        let synced = failed.is_none();
-        self.refused = self.refused.take().or(failed);
-        synced
     }
 
     /// Files whose bytes were ahead of their events when `applied` passed their `bind` record in a group that a crash
@@ -557,166 +373,6 @@ impl Recovery<'_> {
         Ok(())
     }
 
-    /// A version placed by a group that a crash cut off is clean, unless its object has been written to since. After a
-    /// power cut the object may lack attributes that the slow tier has by now: it is dropped.
-    ///
-    /// Returns the numbers of the objects that have a fingerprint now.
-    fn mark_placed_clean(&self, placed: &[Step], binds: &[Bound]) -> Result<HashSet<u64>> {
-        let mut marked = HashSet::new();
-        if self.rebooted {
-            return Ok(marked);
-        }
-        for step in placed {
-            let Step::Place { path, object: Some(object), ino, .. } = step else { continue };
-            let changed = self.changed_since(*object) || binds.iter().any(|bound| bound.object.uses(*object));
-            if object.needs_slow() || changed || self.needed_later(*object) {
-                continue;
-            }
-            let file = match self.tiers.pool.open_object(object.number, Access::ReadWrite) {
-                Err(e) if e.kind() == io::ErrorKind::NotFound => continue,
-                other => other.at("open", "object")?,
-            };
-            let slow_stat = self.tiers.slow.stat(path).at("stat on slow", String::from_utf8_lossy(path))?;
-            if let Some(slow_stat) = slow_stat.filter(|slow_stat| slow_stat.ino == *ino) {
-                marked.insert(object.number);
-                Pool::set_sum(&*file, None);
-                match Pool::mark_clean(&*file, &Fingerprint::of(&slow_stat)) {
-                    // No room for the fingerprint: without one the object is dropped, and the slow tier has its bytes.
-                    Err(e) if is_full(&e) => {}
-                    other => other.at("mark clean", "object")?,
-                }
-            }
-        }
-        Ok(marked)
-    }
-
-    /// Whether the object was written to after its last version became an event, also by a write that a power cut has
-    /// discarded.
-    fn changed_since(&self, object: ObjectId) -> bool {
-        let last = self.records.iter().rev().find_map(|(_, record)| match record {
-            Record::Bind { object: other, .. } if other.uses(object) => Some(true),
-            Record::Content { object: other, .. } if other.uses(object) => Some(*other != object),
-            _ => None,
-        });
-        last == Some(true)
-    }
-
-    fn needed_later(&self, object: ObjectId) -> bool {
-        let later = self.records.iter().filter(|(lsn, _)| *lsn > self.applied);
-        later
-            .into_iter()
-            .any(|(_, r)| !matches!(r, Record::Intent { .. }) && object_of(r).is_some_and(|other| other.uses(object)))
-    }
-
-    /// Takes in the results of examining the pool's objects; those that got a fingerprint since are examined again.
-    /// Clean objects wait, by the slow inode they equal, and meet their file when it is looked up.
-    fn take_in(&mut self, looked: Vec<(u64, ObjectLook)>, marked_since: &HashSet<u64>) {
-        let mut clean = Vec::new();
-        for (number, looked) in looked {
-            let looked = match marked_since.contains(&number) {
-                true => look_at_one(&self.tiers.pool, number),
-                false => looked,
-            };
-            self.tiers.pool.reserve(number);
-            let object = ObjectId { home: Home::Fast, number };
-            let fingerprint = match looked {
-                Ok((looked, fingerprint)) => {
-                    self.looked.push((number, Some(looked)));
-                    fingerprint
-                }
-                Err(error) => {
-                    // Not clean: it is put aside, or, if a file needs it, reported when it is read.
-                    tracing::error!(object = number, %error, "an object of the pool cannot be read");
-                    self.looked.push((number, None));
-                    continue;
-                }
-            };
-            let Some((fingerprint, named)) = fingerprint else { continue };
-            clean.push((object, fingerprint, named.map(|named| named.ino)));
-        }
-        let mut st = self.tiers.state.lock();
-        // Before the first new number is given out.
-        let numbers = clean.iter().filter_map(|(_, _, ino)| *ino);
-        numbers.filter(|ino| *ino >= FIRST_OWN).for_each(|ino| st.view.reserve(ino));
-        for (object, fingerprint, ino) in clean {
-            let ino = ino.unwrap_or_else(|| st.view.new_ino());
-            st.view.wait(UnmetObject { object, ino, fingerprint, tried: false });
-        }
-    }
-
-    /// Finds pending versions of which the fast tier has lost bytes: the object is gone, or in the pool it is shorter
-    /// than when the version was committed, although no one has shortened it since. As after a power cut, the previous
-    /// version is shown.
-    fn find_lost(&mut self) -> Result<()> {
-        let mut contents = Vec::new();
-        let mut boot = "";
-        for (lsn, record) in &self.records {
-            match record {
-                Record::Start { boot: started } => boot = started,
-                Record::Content { path, object, size, .. }
-                    if *lsn > self.applied
-                        && !self.is_skipped(*lsn)
-                        && (boot == self.boot || self.sealed.contains(lsn)) =>
-                {
-                    contents.push((*lsn, path, *object, *size));
-                }
-                _ => {}
-            }
-        }
-        let mut lost = HashMap::new();
-        for (lsn, path, object, size) in contents {
-            let what = if !self.has_object(object)? {
-                "its object is gone".to_owned()
-            } else if object.needs_slow() {
-                continue;
-            } else {
-                let has = match self.looked_at(object) {
-                    Some(looked) => looked.size,
-                    None => self.tiers.pool.stat(object.number).at("stat", "object")?.size,
-                };
-                if has >= size || Record::invalidated(&self.records, lsn, object, size) {
-                    continue;
-                }
-                format!("its object has only {has} of {size} bytes")
-            };
-            let path = escape(path);
-            tracing::error!(path, object = object.number, "a pending version is damaged and not shown: {what}");
-            lost.insert(object, format!("damaged: {what}; it was {path}"));
-        }
-        self.tiers.counters.damaged.store(lost.len() as u64, Ordering::Relaxed);
-        self.lost = lost;
-        Ok(())
-    }
-
-    /// After a power cut an object may be longer than its sealed version, or have attributes that were never synced.
-    fn restore_sealed(&self) -> Result<()> {
-        for (object, (size, attrs)) in &self.sealed_as {
-            let fd = match self.tiers.open_object(&self.cx, *object) {
-                Err(e) if e.errno() == Errno::ENOENT => continue,
-                other => other?,
-            };
-            // Longer: never synced. Shorter: cut, as an `invalidate` record says, or the tail of an object that the
-            // drain was adding to.
-            let stat = fd.stat().at("stat", "object")?;
-            let has = stat.size;
-            if has > *size || (has < *size && object.needs_slow()) {
-                fd.set_len(*size).at("set the length of", "object")?;
-            }
-            for (key, _) in own_xattrs(&*fd)? {
-                if !attrs.xattrs.iter().any(|(kept, _)| *kept == key) {
-                    fd.remove_xattr(&key).at("set attribute of", "object")?;
-                }
-            }
-            let set = if object.needs_slow() {
-                self.tiers.slow.set_attrs(&*fd, &stat, attrs).map(drop)
-            } else {
-                set_attrs(&*fd, attrs)
-            };
-            set.at("set attributes of", "object")?;
-        }
-        Ok(())
-    }
-
     /// Applies the logged changes of attributes to objects again, except to those that are published as they are. Times
     /// only if no later write can have advanced them.
     fn reapply_attrs(&self) -> Result<()> {
@@ -743,64 +399,6 @@ impl Recovery<'_> {
                 .at("set attributes of", "object")?;
             }
         }
-        Ok(())
-    }
-
-    /// Step 6.
-    fn sort_objects(&self) -> Result<()> {
-        let (used, waiting): (SortedSet<ObjectId>, SortedSet<ObjectId>) = {
-            let st = self.tiers.state.lock();
-            (each_of(st.objects.objects()).collect(), st.view.waiting.values().map(|waiting| waiting.object).collect())
-        };
-        let (explained, discarded) = (&self.explained, SortedSet::from_iter(each_of(self.discarded.iter().copied())));
-        for (number, _) in &self.looked {
-            let object = ObjectId { home: Home::Fast, number: *number };
-            if used.contains(&object) || waiting.contains(&object) {
-                continue;
-            }
-            let Some(stat) = absent_is_none(self.tiers.pool.stat(*number)).at("stat", "object")? else { continue };
-            let empty = !self.lost.contains_key(&object) && stat.size == 0;
-            let superseded = explained.contains(&object) && !discarded.contains(&object);
-            if empty || (superseded && self.tiers.damaged.is_none()) {
-                self.tiers.remove_object(object);
-                continue;
-            }
-            let homeless =
-                self.homeless.get(&object).map(|path| format!("its directory no longer exists; it was {path}"));
-            let why = match self.lost.get(&object).or(homeless.as_ref()) {
-                Some(what) => what,
-                None if discarded.contains(&object) => {
-                    "not made durable before a power cut; the version before it is shown"
-                }
-                None => "no record of the log explains it",
-            };
-            self.tiers.pool.quarantine(*number, why)?;
-            self.tiers.counters.quarantined.fetch_add(1, Ordering::Relaxed);
-        }
-        for entry in self.tiers.slow.tmp.list().at("list", "tmp on the slow tier")? {
-            let put_aside = entry.name.strip_prefix(b"q").unwrap_or(&entry.name);
-            let Some(number) = put_aside.strip_prefix(b"o").and_then(number_of) else { continue };
-            self.tiers.pool.reserve(number);
-            if put_aside != entry.name {
-                continue;
-            }
-            let object = ObjectId { home: Home::Slow, number };
-            if used.contains(&object) {
-                continue;
-            }
-            if explained.contains(&object) && !discarded.contains(&object) && self.tiers.damaged.is_none() {
-                self.tiers.remove_object(object);
-            } else {
-                let aside = [b"q", &entry.name[..]].concat();
-                let tmp = &*self.tiers.slow.tmp;
-                tmp.rename(&entry.name, tmp, &aside, RenameMode::Replace)
-                    .at("quarantine", "object on the slow tier")?;
-                self.tiers.counters.quarantined.fetch_add(1, Ordering::Relaxed);
-            }
-        }
-        let is_there = |object: ObjectId| object.needs_slow() || self.tiers.pool.stat(object.number).is_ok();
-        self.tiers.state.lock().objects.keep_deletable(is_there);
-        self.tiers.counters.discarded.store(self.discarded.len() as u64, Ordering::Relaxed);
         Ok(())
     }
 
@@ -899,33 +497,6 @@ impl Recovery<'_> {
                 path,
                 "cut off while it was written: not copied to the slow tier before it is closed, synced or drained"
             );
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::tiers::disk::os::OsDir;
-
-    #[test]
-    fn objects_that_are_looked_at_side_by_side_stay_in_their_order() {
-        let dir = tempfile::tempdir().expect("a directory");
-        let fast = OsDir::open(dir.path()).expect("opened");
-        for name in [&b"pool"[..], b"quarantine"] {
-            ensure_dir(&fast, name).expect("made");
-        }
-        let pool = Pool::open(&fast, 8).expect("a pool");
-        let numbers: Vec<u64> = (1..100).collect();
-        for number in numbers.iter().filter(|number| **number != 50) {
-            pool.create(*number, 0o600).expect("an object").set_len(*number).expect("its size");
-        }
-        for least in [1, 7, 1000] {
-            let looked = look_at(&pool, &numbers, least);
-            let sizes: Vec<_> =
-                looked.iter().map(|(_, one)| one.as_ref().ok().map(|(looked, _)| looked.size)).collect();
-            let made: Vec<_> = numbers.iter().map(|number| Some(*number).filter(|number| *number != 50)).collect();
-            assert_eq!(sizes, made);
         }
     }
 }

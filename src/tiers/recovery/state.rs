@@ -80,6 +80,14 @@ pub(crate) struct Looked {
     pub(crate) clean: bool,
 }
 
+/// A file whose bytes are ahead of its events, with the LSN of the `bind` record.
+pub(super) struct Bound {
+    pub(super) lsn: Lsn,
+    pub(super) paths: Vec<Vec<u8>>,
+    pub(super) ino: Ino,
+    pub(super) object: ObjectId,
+}
+
 /// The logged steps of a half-done group, and the results of the first ones, which are done.
 #[derive(Debug)]
 pub(crate) struct Half {

@@ -1,0 +1,124 @@
+//! Step 3 of a start: finishes the group that the last daemon had begun to publish. `recovery/start.rs` has the steps
+//! before and after.
+
+use foldhash::{HashMap, HashMapExt};
+
+use crate::error::{Errno, Error};
+use crate::tiers::disk::{MetadataOrder, NewAttr, Time};
+use crate::tiers::log::record::{Record, Step};
+use crate::tiers::recovery::state::{Half, Recovery};
+use crate::tiers::writeback::open_tree::OpenTree;
+use crate::tiers::writeback::step::{Met, SyncSet, step_path};
+use crate::tiers::{Ino, Lsn};
+
+/// Files that the last daemon has written in place while changes of their times were pending, and the times of these
+/// writes, by slow inode number. Intents of earlier daemons are finished; the last daemon's own plans include what they
+/// have written.
+fn written_in_place(records: &[(Lsn, Record)], applied: Lsn) -> HashMap<u64, Time> {
+    let started = records.iter().rposition(|(_, record)| matches!(record, Record::Start { .. })).unwrap_or(0);
+    let mut last: HashMap<Ino, (u64, Time)> = HashMap::new();
+    for (_, record) in records[started..].iter().filter(|(lsn, _)| *lsn > applied) {
+        match record {
+            Record::InPlace { ino, slow, mtime } => drop(last.insert(*ino, (*slow, *mtime))),
+            Record::SetAttr { ino, new, .. } if new.mtime.is_some() => drop(last.remove(ino)),
+            _ => {}
+        }
+    }
+    last.into_values().collect()
+}
+
+impl Recovery<'_> {
+    /// Step 3. Applies every step, or finds it applied, by the inode numbers it names, up to one that is refused or has
+    /// nothing to place. If that batch is partly done, or not durable, the daemon takes it over; batches that have not
+    /// begun are replayed as other events. Returns the steps that are done for good.
+    pub(super) fn finish_intents(&mut self) -> Vec<Step> {
+        self.applied = Record::applied(self.records.iter().map(|(_, record)| record));
+        let written = written_in_place(&self.records, self.applied);
+        let as_written = |step: &Step| match step {
+            Step::Attr { path, ino, new: new @ NewAttr { mtime: Some(_), .. } } if written.contains_key(ino) => {
+                let mtime = written.get(ino).copied();
+                Step::Attr { path: path.clone(), ino: *ino, new: NewAttr { mtime, ..*new } }
+            }
+            step => step.clone(),
+        };
+        let unfinished = Record::unfinished(&self.records).into_iter();
+        let group: Vec<(Lsn, Step)> = unfinished.map(|(upto, step)| (upto, as_written(step))).collect();
+        let (met, durable) = self.apply_group(&group);
+        let (done, of_batch) = (met.len(), |one: usize, other: usize| group[one].0 == group[other].0);
+        let (mut finished, mut end) = (if durable { done } else { 0 }, done);
+        while durable && finished > 0 && done < group.len() && of_batch(finished - 1, done) {
+            finished -= 1;
+        }
+        while done > 0 && end < group.len() && of_batch(end, done - 1) {
+            end += 1;
+        }
+        if done > finished {
+            let steps = group[finished..end].iter().map(|(_, step)| step.clone()).collect();
+            let met = met.into_iter().skip(finished).collect();
+            self.half = Some(Half { upto: group[end - 1].0, steps, met });
+        }
+        let applied = group[..finished].last().map_or(0, |(upto, _)| *upto);
+        self.applied = self.applied.max(applied);
+        self.tiers.state.lock().queue.start_behind(self.applied);
+        group.into_iter().take(finished).map(|(_, step)| step).collect()
+    }
+
+    /// What each step met, and whether all of them are durable.
+    fn apply_group(&mut self, group: &[(Lsn, Step)]) -> (Vec<Met>, bool) {
+        let (mut met, mut touched) = (Vec::new(), SyncSet::default());
+        let tree = OpenTree::new(&self.tiers.slow);
+        for (_, step) in group {
+            let path = String::from_utf8_lossy(step_path(step)).into_owned();
+            match tree.apply(step, None) {
+                Ok(Met::Lacking) => {
+                    tracing::warn!(
+                        path,
+                        "somebody else removed a file to be published from .dlio-fs/tmp on the slow tier; it is copied again"
+                    );
+                    break;
+                }
+                Ok(Met::Apart) => {
+                    self.refused = Some(Error::io("finish publishing", path, Errno::EXDEV.into()));
+                    break;
+                }
+                Ok(found) => met.push(found),
+                Err(e) => {
+                    self.refused = Some(Error::io("finish publishing", path, e));
+                    break;
+                }
+            }
+            touched.add(step);
+            // Two file systems do not order their writes between them.
+            let in_order = self.tiers.slow.root.order() == MetadataOrder::Journaled && self.tiers.slow.parts.is_empty();
+            if !in_order && !self.is_synced(&tree, &mut touched) {
+                let done = self.done_already(&group[met.len()..]);
+                met.extend(std::iter::repeat_with(|| Met::Expected).take(done));
+                return (met, false);
+            }
+        }
+        let durable = self.is_synced(&tree, &mut touched);
+        (met, durable)
+    }
+
+    /// How many of these steps the previous daemon has done. Applies none itself, because the earlier ones are not
+    /// durable.
+    fn done_already(&self, steps: &[(Lsn, Step)]) -> usize {
+        let (mut done, tree) = (0, OpenTree::new(&self.tiers.slow));
+        for (at, (_, step)) in steps.iter().enumerate() {
+            match tree.has_applied(step) {
+                Ok(Some(true)) => done = at + 1,
+                // Attributes alone tell nothing.
+                Ok(None) => {}
+                Ok(Some(false)) | Err(_) => break,
+            }
+        }
+        done
+    }
+
+    fn is_synced(&mut self, tree: &OpenTree<'_>, touched: &mut SyncSet) -> bool {
+        let failed = touched.sync(tree).err();
+        let synced = failed.is_none();
+        self.refused = self.refused.take().or(failed);
+        synced
+    }
+}
