@@ -13,7 +13,7 @@ use crate::error::{Context, Error, Result};
 use crate::path::{escape, unescape};
 use crate::tiers::disk::fingerprint::Fingerprint;
 use crate::tiers::disk::layout::remove_leftover;
-use crate::tiers::disk::shards::{self, Shards, file_name};
+use crate::tiers::disk::shards::{self, Shard, Shards, file_name};
 use crate::tiers::disk::{Access, Dir, File, RenameMode, Stat};
 use crate::tiers::log::record::{COUNTER_MAX, Home, ObjectId, counter, is_below_root};
 use crate::tiers::objects::hash::Hash;
@@ -166,11 +166,21 @@ impl Pool {
         Ok(file.get_xattr(SUM)?.and_then(|text| Hash::decode(&text)))
     }
 
-    /// The number of every object in the pool. An entry with another name, in the wrong directory or that is no file is
-    /// skipped and stays where it is: `fsck` reports it.
+    /// The directories of the pool, for a start: their names are durable from here on.
+    pub(crate) fn shards(&self) -> Result<Vec<Shard>> {
+        self.shards.list_and_sync().at_fast("list", "pool")
+    }
+
+    /// The number of every object in the pool.
     pub(crate) fn numbers(&self) -> Result<Vec<u64>> {
+        self.numbers_in(&self.shards.list().at_fast("list", "pool")?)
+    }
+
+    /// The same for some of its directories. An entry with another name, in the wrong directory or that is no file is
+    /// skipped and stays where it is: `fsck` reports it.
+    pub(crate) fn numbers_in(&self, shards: &[Shard]) -> Result<Vec<u64>> {
         let mut numbers = Vec::new();
-        for shard in self.shards.list().at_fast("list", "pool")? {
+        for shard in shards.iter().copied() {
             let listed = self.shards.numbers_in(shard).at_fast("list", format_args!("pool/{}", shard.name()))?;
             numbers.extend(listed.into_iter().filter(|number| *number < COUNTER_MAX));
         }

@@ -243,7 +243,7 @@ impl Recovery<'_> {
     fn places_aside(&mut self, entry: &AsideEntry, owner: (u32, u32), alone: bool) -> Result<Vec<DirEntryKey>> {
         let mut places = Vec::new();
         for path in &entry.paths {
-            let Some(place) = self.place_of_new(path, owner)? else { continue };
+            let Some(place) = self.place_of_new(path, |_| owner)? else { continue };
             let found = self.find(&place, None)?;
             let st = self.tiers.state.lock();
             let is_dir = |ino| st.view.get(ino).is_some_and(|node| node.kind == Kind::Dir);

@@ -10,9 +10,10 @@ use foldhash::{HashMap, HashMapExt, HashSet, HashSetExt};
 
 use crate::error::{Context, Errno, Error, Result};
 use crate::path::escape;
+use crate::tiers::Lsn;
 use crate::tiers::disk::errors::{absent_is_none, is_full};
 use crate::tiers::disk::fingerprint::Fingerprint;
-use crate::tiers::disk::{Access, File, RenameMode};
+use crate::tiers::disk::{Access, File, Kind, RenameMode};
 use crate::tiers::log::record::{Home, ObjectId, Record, Step};
 use crate::tiers::model::view::{FIRST_OWN, UnmetObject};
 use crate::tiers::objects::attrs::{own_xattrs, set_attrs};
@@ -26,6 +27,16 @@ type MarkedClean = (Fingerprint, Option<Named>);
 
 /// The result of examining an object.
 pub(super) type ObjectLook = io::Result<(Looked, Option<MarkedClean>)>;
+
+/// Examines an object whose fingerprint, if it has one, nobody wants to know.
+fn look_outside(pool: &Pool, number: u64) -> ObjectLook {
+    let stat = pool.stat(number)?;
+    if stat.kind != Kind::File {
+        // The same as for an open.
+        return Err(Errno::EINVAL.into());
+    }
+    Ok((Looked { size: stat.size, alone: stat.nlink == 1, clean: false }, None))
+}
 
 /// Examines an object, and reads its fingerprint if it has one.
 fn look(file: &dyn File) -> ObjectLook {
@@ -47,9 +58,12 @@ fn look_at_one(pool: &Pool, number: u64) -> ObjectLook {
 }
 
 /// Examines these objects, on several threads if each has at least `least`; the results are in the order of the
-/// numbers.
-pub(super) fn look_at(pool: &Pool, numbers: &[u64], least: usize) -> Vec<(u64, ObjectLook)> {
-    let one = |number: &u64| (*number, look_at_one(pool, *number));
+/// numbers. Of those that are `unproven` only the outside.
+pub(super) fn look_at(pool: &Pool, numbers: &[u64], unproven: &SortedSet<u64>, least: usize) -> Vec<(u64, ObjectLook)> {
+    let one = |number: &u64| match unproven.contains(number) {
+        true => (*number, look_outside(pool, *number)),
+        false => (*number, look_at_one(pool, *number)),
+    };
     let threads = thread::available_parallelism().map_or(1, usize::from).min(LOOKING_MAX);
     let each = numbers.len().div_ceil(threads).max(least);
     let look = |some: &[u64]| -> Vec<_> { some.iter().map(one).collect() };
@@ -69,9 +83,27 @@ pub(super) fn look_at(pool: &Pool, numbers: &[u64], least: usize) -> Vec<(u64, O
     })
 }
 
+/// The objects of pending versions, and of files ahead of their events, that cannot have a fingerprint: it is removed
+/// durably before the record about the change (P6), and the version gets one only after the intent to place it. To look
+/// for it costs more than all else about them.
+pub(super) fn unproven(records: &[(Lsn, Record)]) -> SortedSet<u64> {
+    let applied = Record::applied(records.iter().map(|(_, record)| record));
+    let (mut pending, mut placed) = (Vec::new(), Vec::new());
+    for (lsn, record) in records {
+        match record {
+            Record::Bind { object, .. } | Record::Content { object, .. } if *lsn > applied => pending.push(*object),
+            Record::Intent { step: Step::Place { object, .. }, .. } => placed.extend(*object),
+            _ => {}
+        }
+    }
+    let placed: SortedSet<ObjectId> = each_of(placed).collect();
+    let pending = each_of(pending).filter(|object| object.home == Home::Fast && !placed.contains(object));
+    pending.map(|object| object.number).collect()
+}
+
 /// Refuses a pool with objects but no log: a start is logged before the first object is made.
-pub(super) fn expect_empty(looked: &[(u64, ObjectLook)]) -> Result<()> {
-    match looked.len() {
+pub(super) fn expect_empty(numbers: &[u64]) -> Result<()> {
+    match numbers.len() {
         0 => Ok(()),
         objects => Err(Error::refused(
             format!("the log of the fast tier is gone or unreadable, and its pool has {objects} objects"),
@@ -305,6 +337,7 @@ mod tests {
     use super::*;
     use crate::tiers::disk::layout::ensure_dir;
     use crate::tiers::disk::os::OsDir;
+    use crate::tiers::log::record::Attrs;
 
     #[test]
     fn objects_that_are_looked_at_side_by_side_stay_in_their_order() {
@@ -318,12 +351,55 @@ mod tests {
         for number in numbers.iter().filter(|number| **number != 50) {
             pool.create(*number, 0o600).expect("an object").set_len(*number).expect("its size");
         }
+        let unproven = (20..60).collect();
         for least in [1, 7, 1000] {
-            let looked = look_at(&pool, &numbers, least);
+            let looked = look_at(&pool, &numbers, &unproven, least);
             let sizes: Vec<_> =
                 looked.iter().map(|(_, one)| one.as_ref().ok().map(|(looked, _)| looked.size)).collect();
             let made: Vec<_> = numbers.iter().map(|number| Some(*number).filter(|number| *number != 50)).collect();
             assert_eq!(sizes, made);
         }
+    }
+
+    /// A fingerprint that is not looked for would stay while the bytes change.
+    #[test]
+    fn only_what_waits_and_was_not_placed_is_sure_to_have_no_fingerprint() {
+        let object = |number| ObjectId { home: Home::Fast, number };
+        let bind = |number| Record::Bind { path: b"f".to_vec(), ino: 9, object: object(number) };
+        let content = |number| Record::Content {
+            path: b"f".to_vec(),
+            ino: 9,
+            object: object(number),
+            size: 1,
+            attrs: Attrs::default(),
+        };
+        let placed = Step::Place {
+            tmp: b"c".to_vec(),
+            ino: 20,
+            path: b"f".to_vec(),
+            over: None,
+            node: 9,
+            object: Some(object(3)),
+            known: None,
+        };
+        let in_two = Record::Bind {
+            path: b"g".to_vec(),
+            ino: 10,
+            object: ObjectId { home: Home::Split { head: 6, at: 1 }, number: 7 },
+        };
+        let records = [
+            content(1),
+            bind(2),
+            Record::Applied { upto: 2 },
+            content(3),
+            bind(4),
+            content(5),
+            Record::Intent { upto: 4, index: 0, count: 1, step: placed },
+            in_two,
+        ];
+        let records: Vec<(Lsn, Record)> = (1..).zip(records).collect();
+        let unproven = unproven(&records);
+        let sure: Vec<u64> = (0..10).filter(|number| unproven.contains(number)).collect();
+        assert_eq!(sure, [4, 5, 6]);
     }
 }

@@ -16,7 +16,7 @@ use crate::tiers::disk::fingerprint::Fingerprint;
 use crate::tiers::disk::layout::split;
 use crate::tiers::log::record::{Attrs, Home, ObjectId, Record, Spec, Step};
 use crate::tiers::model::event::Change;
-use crate::tiers::model::node::{DirEntryKey, NodeAttrs};
+use crate::tiers::model::node::{DirEntryKey, Node, NodeAttrs};
 use crate::tiers::model::state::EngineState;
 use crate::tiers::model::view::{Ages, FIRST_OWN};
 use crate::tiers::objects::file::{Bytes, FileState, Io};
@@ -77,19 +77,32 @@ impl<'a> Recovery<'a> {
     /// Step 5.
     pub(crate) fn replay(&mut self) -> Result<()> {
         let records = std::mem::take(&mut self.records);
-        let mut boot = String::new();
-        for (lsn, record) in &records {
-            if let Record::Start { boot: started } = record {
-                boot.clone_from(started);
+        let mut this_boot = false;
+        for (at, (lsn, record)) in records.iter().enumerate() {
+            if let Record::Start { boot } = record {
+                this_boot = boot == self.boot;
             }
             if *lsn <= self.applied || self.is_skipped(*lsn) {
                 continue;
             }
-            self.replay_one(*lsn, record, boot == self.boot)?;
+            if this_boot && self.says_it_all(record, &records[at + 1..]) {
+                continue;
+            }
+            self.replay_one(*lsn, record, this_boot)?;
         }
         self.last_file.take().into_iter().for_each(|last| self.tiers.state.lock().rest(last));
         self.records = records;
         Ok(())
+    }
+
+    /// Whether this is the `bind` of a file whose `content` comes next: that one makes the file, gives it the object,
+    /// and ends what the `bind` begins. It is so for nearly every new file.
+    fn says_it_all(&self, record: &Record, behind: &[(Lsn, Record)]) -> bool {
+        let Record::Bind { path, ino, object } = record else { return false };
+        // A replay does nothing at a `seal`.
+        let next = behind.iter().find(|(_, record)| !matches!(record, Record::Seal { .. }));
+        matches!(next, Some((lsn, Record::Content { path: same_path, ino: same_ino, object: same_object, .. }))
+            if (same_path, same_ino, same_object) == (path, ino, object) && !self.is_skipped(*lsn))
     }
 
     pub(crate) fn is_skipped(&self, lsn: Lsn) -> bool {
@@ -182,7 +195,11 @@ impl<'a> Recovery<'a> {
     /// Like [`Recovery::place`], for a node that is to be placed there. Missing directories were removed by someone
     /// else while no daemon ran: the view gets them anew, and publishing makes them (P15). Their permissions for others
     /// are unknown, so others get none.
-    pub(crate) fn place_of_new(&mut self, path: &[u8], owner: (u32, u32)) -> Result<Option<DirEntryKey>> {
+    pub(crate) fn place_of_new(
+        &mut self,
+        path: &[u8],
+        owner: impl FnOnce(&Self) -> (u32, u32),
+    ) -> Result<Option<DirEntryKey>> {
         if let Some(place) = self.place(path)? {
             return Ok(Some(place));
         }
@@ -190,6 +207,7 @@ impl<'a> Recovery<'a> {
             // The directory may be one of ours, whose record is missing in the damaged log.
             return Ok(None);
         }
+        let owner = owner(self);
         let (dirs, name) = split(path);
         let mut dir = ROOT;
         for part in dirs.split(|b| *b == b'/').filter(|part| !part.is_empty()) {
@@ -363,7 +381,7 @@ impl<'a> Recovery<'a> {
         if !self.has_object(object)? {
             return Ok(());
         }
-        let Some(place) = self.place_of_new(path, self.owner_of(object))? else {
+        let Some(place) = self.place_of_new(path, |recovery| recovery.owner_of(object))? else {
             self.put_aside(path, object);
             return Ok(());
         };
@@ -493,7 +511,7 @@ impl<'a> Recovery<'a> {
         size: u64,
         attrs: &Attrs,
     ) -> Result<()> {
-        let Some(place) = self.place_of_new(path, (attrs.uid, attrs.gid))? else {
+        let Some(place) = self.place_of_new(path, |_| (attrs.uid, attrs.gid))? else {
             self.put_aside(path, object);
             return Ok(());
         };
@@ -542,7 +560,7 @@ impl<'a> Recovery<'a> {
     }
 
     fn replay_make(&mut self, lsn: Lsn, path: &[u8], ino: Ino, spec: &Spec) -> Result<()> {
-        let Some(place) = self.place_of_new(path, (spec.attrs.uid, spec.attrs.gid))? else { return Ok(()) };
+        let Some(place) = self.place_of_new(path, |_| (spec.attrs.uid, spec.attrs.gid))? else { return Ok(()) };
         self.make_way(&place)?;
         if let Some(found) = self.find(&place, None)? {
             let mut st = self.tiers.state.lock();
@@ -567,7 +585,10 @@ impl<'a> Recovery<'a> {
 
     fn replay_link(&mut self, lsn: Lsn, path: &[u8], to: &[u8], ino: Ino) -> Result<()> {
         let Some((_, ino)) = self.at(path, ino)? else { return Ok(()) };
-        let owner = self.tiers.state.lock().view.get(ino).map_or((0, 0), |node| (node.meta().uid, node.meta().gid));
+        let owner = |recovery: &Self| {
+            let node_owner = |node: &Node| (node.meta().uid, node.meta().gid);
+            recovery.tiers.state.lock().view.get(ino).map_or((0, 0), node_owner)
+        };
         let Some(to) = self.place_of_new(to, owner)? else { return Ok(()) };
         self.make_way(&to)?;
         if self.find(&to, None)?.is_some() {
@@ -603,7 +624,7 @@ impl<'a> Recovery<'a> {
 
     fn replay_rename(&mut self, lsn: Lsn, path: &[u8], to: &[u8], ino: Ino, exchange: bool) -> Result<()> {
         let Some(mut from) = self.place(path)? else { return Ok(()) };
-        let Some(mut to) = self.place_of_new(to, (0, 0))? else { return Ok(()) };
+        let Some(mut to) = self.place_of_new(to, |_| (0, 0))? else { return Ok(()) };
         let mut mover = self.mover(lsn, path, &from, ino, exchange)?;
         if exchange {
             // By the log both names are taken, whatever is there.

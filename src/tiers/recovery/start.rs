@@ -1,7 +1,7 @@
 //! The steps of every start: from the state of the two tiers to an engine that is ready to serve.
 //!
 //! 1. Make or check the fast tier's layout, and identify the slow tier (P7).
-//! 2. Read the log and cut a torn tail. Another thread looks at the objects meanwhile.
+//! 2. Read the log and cut a torn tail. Another thread lists the objects meanwhile. Then look at each.
 //! 3. Finish the intents behind the last `applied` on the slow tier: their group was under way. If a step is refused,
 //!    or has nothing to place any more, the events from its batch on stay pending. If that batch is half done, the
 //!    daemon takes it over (`recovery/takeover.rs`): no refused step keeps a mount from starting (P15).
@@ -45,7 +45,7 @@ use crate::tiers::ops::SharedByCalls;
 use crate::tiers::pins::Pins;
 use crate::tiers::progress::WorkKind;
 use crate::tiers::recovery::identity::{Super, existing_tmp, identify};
-use crate::tiers::recovery::objects::{LOOKS_EACH, ObjectLook, expect_empty, look_at};
+use crate::tiers::recovery::objects::{LOOKS_EACH, ObjectLook, expect_empty, look_at, unproven};
 use crate::tiers::recovery::replay::object_of;
 use crate::tiers::recovery::state::{Bound, Half, Recovery, carried};
 use crate::tiers::staging::jobs::StagingJobs;
@@ -95,16 +95,17 @@ pub fn open(
     let kept = options.dirs_kept;
     let (pool, copies) = (Pool::open(&*objects, kept)?, Copies::open(&*objects, clock.now(), kept)?);
     let parts = Parts::open(ours.clone(), &identity.uuid)?;
-    let numbers = pool.numbers()?;
-    let (looked, opened) = beside(
-        numbers.len() > LOOKS_EACH,
-        || look_at(&pool, &numbers, LOOKS_EACH),
+    let shards = pool.shards()?;
+    let (numbers, opened) = beside(
+        shards.len() >= SHARDS_BESIDE,
+        || pool.numbers_in(&shards),
         || Log::open(ours.clone(), options.ballast, boot), // 2
     );
-    let opened = opened?;
+    let (numbers, opened) = (numbers?, opened?);
     if opened.records.is_empty() {
-        expect_empty(&looked)?;
+        expect_empty(&numbers)?;
     }
+    let looked = look_at(&pool, &numbers, &unproven(&opened.records), LOOKS_EACH);
     let root = slow.stat(b".").at("stat", "slow tier")?;
     let view = View::new(&root, clock.uptime());
     let damaged = (!opened.damage.is_empty()).then(|| {
@@ -193,6 +194,9 @@ fn has_pending(records: &[(Lsn, Record)]) -> bool {
     let applied = Record::applied(records.iter().map(|(_, record)| record));
     records.iter().any(|(lsn, record)| *lsn > applied && record.is_event())
 }
+
+/// With fewer shards the pool has too few objects for a thread that lists them beside the reading of the log.
+const SHARDS_BESIDE: usize = 16;
 
 /// Does two things, at the same time if that is worth a thread; otherwise in a fixed order.
 fn beside<A: Send, B>(worth_it: bool, one: impl Fn() -> A + Sync, other: impl FnOnce() -> B) -> (A, B) {
