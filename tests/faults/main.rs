@@ -8,6 +8,7 @@
 mod engine;
 mod failing;
 mod lies;
+mod lookups;
 mod mounts;
 #[path = "../needs/mod.rs"]
 mod needs;
