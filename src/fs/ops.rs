@@ -400,10 +400,6 @@ impl Core {
     pub(super) fn readdirplus(&self, cx: &Cx, fh: u64, offset: u64) -> Result<DirEntries> {
         let dir = self.dirs.get(fh).ok_or(Errno::EBADF)?;
         let listing = self.listing(cx, &dir, offset)?;
-        if !node::owns(dir.ino) {
-            let asked = listing.entries.iter().enumerate().skip(position(offset)).take(dir.batch());
-            self.tiers.look_up_listed(cx, dir.ino, asked)?;
-        }
         let mut batch = DirEntries { listing: Arc::clone(&listing), found: Vec::new(), dir };
         for (at, entry) in listing.entries.iter().enumerate().skip(position(offset)) {
             if batch.found.len() >= batch.dir.batch() {

@@ -5,7 +5,6 @@ pub(crate) mod attrs;
 pub(crate) mod commit;
 pub(crate) mod data;
 pub(crate) mod list;
-pub(crate) mod look_ahead;
 pub(crate) mod meet;
 pub(crate) mod names;
 pub(crate) mod recheck;

@@ -8,7 +8,6 @@
 mod engine;
 mod failing;
 mod lies;
-mod lookups;
 mod mounts;
 #[path = "../needs/mod.rs"]
 mod needs;

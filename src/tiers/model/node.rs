@@ -557,22 +557,6 @@ pub(crate) struct Listed {
     pub(crate) asked: Duration,
     pub(crate) generation: u64,
     pub(crate) listing: Weak<Listing>,
-    /// The position behind the last entry that was looked up in the order of the listing, and how many lookups have
-    /// followed it (`ops/look_ahead.rs`).
-    pub(crate) next: usize,
-    pub(crate) in_order: u32,
-}
-
-impl Listed {
-    pub(crate) fn new(asked: Duration, generation: u64, listing: &Arc<Listing>) -> Self {
-        Listed { asked, generation, listing: Arc::downgrade(listing), next: 0, in_order: 0 }
-    }
-
-    /// A lookup has followed the order, up to this position.
-    pub(crate) fn goes_on(&mut self, next: usize) {
-        self.next = next;
-        self.in_order = self.in_order.saturating_add(1);
-    }
 }
 
 /// One per name, kept small like a node.

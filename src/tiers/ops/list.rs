@@ -55,7 +55,7 @@ impl Tiers {
         // Needed by creates in it while the slow tier does not answer. If it cannot be read now, it is read then.
         self.default_acl(cx, ino).ok();
         if let Some(dir) = self.state.lock().view.get_mut(ino).and_then(|node| node.dir.as_mut()) {
-            dir.listed = Some(Listed::new(asked, generation, &listing));
+            dir.listed = Some(Listed { asked, generation, listing: Arc::downgrade(&listing) });
             if !dir.known && dir.generation == generation && listing.entries.len() <= PRESENT_MOST {
                 let names = listing.entries.iter().skip(2).filter_map(|entry| Name::new(&entry.name).ok()).collect();
                 dir.present = Some(Box::new(Present { asked, names }));

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use crate::error::{Context, Errno, Error, Result};
 use crate::path::Name;
+use crate::tiers::disk::errors::{absent_is_none, is_elsewhere};
 use crate::tiers::disk::fingerprint::Fingerprint;
 use crate::tiers::disk::layout::OURS;
 use crate::tiers::disk::sync::RwLockWriteGuard;
@@ -22,7 +23,6 @@ use crate::tiers::model::state::EngineState;
 use crate::tiers::model::view::LookupStart;
 use crate::tiers::objects::attrs::Birth;
 use crate::tiers::objects::file::{Bytes, FileState, Io};
-use crate::tiers::ops::look_ahead::NamesAhead;
 use crate::tiers::{Attr, Cx, Ino, Lsn, OpenFile, OpenMode, ROOT, Tiers};
 
 impl Tiers {
@@ -102,9 +102,8 @@ impl Tiers {
 
     /// The inode that the view has under a name.
     pub(crate) fn resolve(&self, cx: &Cx, dir: Ino, name: &Name) -> Result<Option<Ino>> {
-        let mut repeated = false;
         loop {
-            let (generation, id, asked, ahead) = {
+            let (generation, id, asked) = {
                 let st = self.state.lock();
                 if is_ours(&st, dir, name) {
                     return Ok(None);
@@ -114,26 +113,30 @@ impl Tiers {
                 if let Some(found) = st.view.known(dir, name, self.uptime(), self.ages(), self.slow.is_down()) {
                     return Ok(found);
                 }
-                // Whoever looks up at the same time changes the directory: the second time only this name counts.
-                let ahead = if repeated { NamesAhead::default() } else { self.names_ahead(&st, dir, name) };
-                (slots.generation, node.slow_id().ok_or(Errno::ESTALE)?, st.view.asked(self.uptime()), ahead)
+                (slots.generation, node.slow_id().ok_or(Errno::ESTALE)?, st.view.asked(self.uptime()))
             };
-            let (stat, stats_ahead) = match cx.slow() {
-                Err(Error::NeedSlow) if ahead.is_empty() => {
-                    let at_hand = self.slow.stat_at_hand(dir, name.as_bytes());
-                    (at_hand.ok_or(Error::NeedSlow)?, Vec::new())
-                }
-                asked => asked.and_then(|()| self.stat_in(dir, id, Some(name), &ahead))?,
+            let stat = match cx.slow() {
+                Err(Error::NeedSlow) => self.slow.stat_at_hand(dir, name.as_bytes()).ok_or(Error::NeedSlow)?,
+                asked => asked.and_then(|()| self.stat_in(dir, id, name))?,
             };
             let mut st = self.state.lock();
             let unchanged = st.view.live_dir(dir).is_some_and(|slots| slots.generation == generation);
             if unchanged {
-                let found = self.learn(&mut st, dir, name, stat.as_ref(), asked);
-                self.learn_ahead(&mut st, dir, &ahead, &stats_ahead, asked);
-                return Ok(found);
+                return Ok(self.learn(&mut st, dir, name, stat.as_ref(), asked));
             }
-            repeated = true;
         }
+    }
+
+    fn stat_in(&self, dir: Ino, id: (u64, u64), name: &Name) -> Result<Option<Stat>> {
+        let found = self.at_slow(dir, |path, _| absent_is_none(self.slow.dir(dir, path, id)?.stat(name.as_bytes())));
+        if found.as_ref().is_err_and(is_elsewhere) {
+            if self.state.lock().view.owes_below(dir) {
+                // Someone else has removed it: it will be made anew, with the entries that are on their way.
+                return Ok(None);
+            }
+            self.look_again(dir);
+        }
+        found.at("stat on slow", self.label(dir))
     }
 
     /// Takes in the result of a slow lookup, and attaches an object that waits for the file.
