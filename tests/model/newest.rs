@@ -1,8 +1,10 @@
 //! `drain_policy = "newest"`: what is superseded before its copy begins is skipped, and the slow tree goes from one state to a later one.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::Ordering;
 
 use dlio_fs::config::{Config, DrainPolicy, PathRule, Rules};
+use dlio_fs::error::Errno;
 use dlio_fs::tiers::disk::{MetadataOrder, RenameMode};
 use dlio_fs::tiers::{Cx, Progress, ROOT, Tiers};
 use rand::SeedableRng;
@@ -10,6 +12,7 @@ use rand::rngs::Xoshiro256PlusPlus;
 
 use crate::sim::Lose;
 use crate::sim::image::Image;
+use crate::steps::{clean_up, refuse};
 use crate::stories::{Machine, WRITE, background, create, name};
 use crate::walk::view;
 
@@ -261,7 +264,7 @@ fn stopped_at(stop: u64, order: MetadataOrder, lose: Lose, program: Program) -> 
     stopped
 }
 
-/// No file is torn, and the name that the program began with is there, or a later one.
+/// No file is torn, and some file is there.
 fn check_whole<'a>(images: impl Iterator<Item = &'a Image>) {
     for image in images {
         let mut files = 0;
@@ -275,5 +278,39 @@ fn check_whole<'a>(images: impl Iterator<Item = &'a Image>) {
             assert!(whole, "torn: {}", String::from_utf8_lossy(path));
         }
         assert!(files > 0, "none is there: {image:?}");
+    }
+}
+
+/// A batch is half done when somebody takes the copy of its next version out of `tmp`, and the program removes that file
+/// before it is copied again: the drain took it for superseded, and everything waited for ever.
+#[test]
+fn a_half_done_batch_gets_the_copy_that_it_lacks_whatever_has_become_of_the_file() {
+    for reopen in [false, true] {
+        let machine = machine(DrainPolicy::Newest, &[]);
+        let engine = machine.open("boot");
+        (1..=4).for_each(|number| write(&engine, &format!("ckpt-{number}"), number));
+        let remove = |engine: &Tiers, number: usize| {
+            engine.unlink(&Cx::internal(), ROOT, &name(&format!("ckpt-{number}"))).unwrap();
+        };
+        remove(&engine, 1);
+        engine.sync_fast().unwrap();
+        while engine.drain_step().unwrap() == Progress::Did {}
+        let refused = refuse(&machine.slow, "rename", Errno::EIO, 1);
+        assert!(engine.publish_step().is_err() && refused.load(Ordering::Relaxed) > 0);
+        machine.slow.inject(|_| None);
+        clean_up(&machine, false);
+        assert_eq!(engine.publish_step().unwrap(), Progress::Idle, "it waits for the copy");
+        (2..=4).for_each(|number| remove(&engine, number));
+        write(&engine, "last", 5);
+        engine.sync_fast().unwrap();
+        let engine = if reopen {
+            drop(engine);
+            machine.open("boot")
+        } else {
+            engine
+        };
+        background(&engine, &machine.clock);
+        assert_eq!(engine.status().safety.events, 0, "reopened: {reopen}");
+        assert_eq!(machine.slow.image(), view(&engine, &mut Vec::new()).unwrap());
     }
 }

@@ -561,7 +561,7 @@ fn tmp_of(machine: &Machine) -> Arc<dyn Dir> {
 
 /// Somebody else cleans up there: finished copies, what was made to be placed, and links of them. `replace`: and leaves other files,
 /// which get the same numbers.
-fn clean_up(machine: &Machine, replace: bool) {
+pub fn clean_up(machine: &Machine, replace: bool) {
     let tmp = tmp_of(machine);
     let taken = |name: &[u8]| name.starts_with(b"c") || name.starts_with(b"m");
     let clean = |dir: &dyn Dir| {
@@ -829,7 +829,7 @@ fn a_link_that_somebody_takes_out_of_tmp_is_made_again_from_what_is_placed() {
 }
 
 /// From the `after`th on, counted from 0, all such calls that steps make fail. Returns how many did.
-fn refuse(slow: &SimDisk, call: &'static str, errno: Errno, after: u64) -> Arc<AtomicU64> {
+pub fn refuse(slow: &SimDisk, call: &'static str, errno: Errno, after: u64) -> Arc<AtomicU64> {
     let (seen, refused) = (AtomicU64::new(0), Arc::new(AtomicU64::new(0)));
     let count = refused.clone();
     slow.inject(move |op| {

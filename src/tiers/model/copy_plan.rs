@@ -16,7 +16,7 @@ use crate::tiers::{Ino, Lsn};
 
 /// The versions that batches near the front of the queue wait for, in the order in which they are needed, at most
 /// [`GROUP_MAX`]. `refused`: of [`publish_plan::first_refused`](super::publish_plan::first_refused). A file that the next
-/// event removes needs no copy, unless that event is this one: then the file goes to the slow tree first.
+/// event removes needs no copy, unless the gate refuses that event: then the file goes to the slow tree first.
 pub(crate) fn plan_copies(st: &mut EngineState, pressure: bool, refused: Option<usize>) -> Vec<(Ino, QueuedVersion)> {
     let mut cursor = std::mem::take(&mut st.queue.copied);
     let applied = st.queue.applied();
@@ -32,7 +32,7 @@ pub(crate) fn plan_copies(st: &mut EngineState, pressure: bool, refused: Option<
 
 /// Whether what was found has all that the front waits for, as far as that was looked at.
 fn is_up_to_date(cursor: &CopyCursor, st: &EngineState, front: &[Lsn]) -> bool {
-    let has_room = cursor.found.len() < GROUP_MAX;
+    let has_room = cursor.found.len() < GROUP_MAX || !st.queue.has_newest_only();
     let is_known =
         |lsn: &Lsn| (*lsn > cursor.looked_at && has_room) || cursor.found.iter().any(|(_, (known, _))| known == lsn);
     let first = cursor.found.front().filter(|_| st.queue.has_newest_only() && !front.is_empty());

@@ -143,12 +143,17 @@ pub(crate) fn next(st: &EngineState, pace: PublishPace) -> NextToPublish {
     NextToPublish::Batches(batches)
 }
 
-/// The first event that the fleet's gate refuses, by its index, if it is one of those that a group can have.
+/// The first event that the fleet's gate refuses, by its index; of those behind what a group can have nobody asks, and
+/// the first of them counts as refused.
 pub(crate) fn first_refused(st: &EngineState, gate: FleetGate) -> Option<usize> {
     let refused = |event: &Event| !gate.lets_go(st.queue.stamps(event.lsn).start);
     match gate {
         FleetGate::Open => None,
-        _ => st.queue.events().iter().take(PRESSURE_MAX).position(refused),
+        _ => {
+            let events = st.queue.events();
+            let unasked = (events.len() > PRESSURE_MAX).then_some(PRESSURE_MAX);
+            events.iter().take(PRESSURE_MAX).position(refused).or(unasked)
+        }
     }
 }
 
@@ -354,7 +359,7 @@ fn newest_of(st: &EngineState, walk: &mut Walk, all: &Batch, pressure: bool) -> 
     }
     let at = all.events.start;
     let batch = batch_of(st, walk, at, pressure, skip_end(st, at))?;
-    let copied: u64 = batch.contents.values().map(|(_, content)| content.size).sum();
+    let copied = batch.contents.values().fold(0_u64, |sum, (_, content)| sum.saturating_add(content.size));
     (copied <= batch.skipped.1.saturating_mul(COPIED_FOR_SKIPPED) && batch.skipped.0 > 0).then_some(batch)
 }
 
@@ -364,6 +369,16 @@ fn skip_end(st: &EngineState, at: usize) -> usize {
     let end = st.queue.len().min(at + PRESSURE_MAX);
     let ends = |i: &usize| match &st.queue.events()[*i].change {
         Change::Content { content, .. } => !content.exists() || !content.is_sealed(),
+        // What changes a node that the slow tier has may be refused there, and of a half-done batch nothing can be set
+        // aside.
+        Change::Rename { ino, .. }
+        | Change::Link { ino, .. }
+        | Change::SetAttr { ino, .. }
+        | Change::SetXattr { ino, .. }
+            if on_slow(st, *ino) =>
+        {
+            true
+        }
         change => *i > at && cuts(st, change),
     };
     (at..end).find(ends).unwrap_or(end)

@@ -49,6 +49,10 @@ pub(crate) struct EventQueue {
     begun: Lsn,
     /// There has been a version that may be skipped once it is superseded: without one nobody has to search for them.
     newest_only: bool,
+    /// While this event is the oldest, nothing is skipped: the slow tier has refused it.
+    refused: Lsn,
+    /// A group of steps that is half done waits for the copy of this version.
+    required: Option<(Ino, Lsn)>,
     /// The pending versions, by file.
     versions: HashMap<Ino, SmallDeque<QueuedVersion>>,
     /// The last event that removed a name of a file.
@@ -152,7 +156,24 @@ impl EventQueue {
 
     /// Whether some version may have to be skipped once it is superseded.
     pub(super) fn has_newest_only(&self) -> bool {
-        self.newest_only
+        self.newest_only && self.front() != Some(self.refused)
+    }
+
+    /// What was refused is published by itself, if it can be.
+    pub(crate) fn stop_skipping_at(&mut self, refused: Lsn) {
+        self.refused = refused;
+    }
+
+    /// A half-done group cannot go on without this copy, whatever has become of the file since.
+    pub(crate) fn require_copy(&mut self, ino: Ino, lsn: Lsn) {
+        self.required = Some((ino, lsn));
+    }
+
+    /// The version whose copy a half-done group waits for.
+    pub(crate) fn required(&self) -> Option<(Ino, QueuedVersion)> {
+        let (ino, lsn) = self.required?;
+        let (_, content) = self.versions(ino).find(|(at, _)| *at == lsn)?;
+        (content.is_sealed() && content.is_intact() && !content.is_copied()).then(|| (ino, (lsn, content.clone())))
     }
 
     /// Whether the file's newest version, or each one, may be skipped once it is superseded.

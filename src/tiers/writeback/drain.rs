@@ -170,8 +170,16 @@ impl Tiers {
         let is_enough = planned.len() >= streams;
         let at_once = if self.outside_hours().is_some() { 1 } else { planned.len().div_ceil(streams).min(AT_ONCE) };
         let needed = StillNeeded::of(&st, pressure, refused);
-        for (ino, (lsn, content)) in self.first_to_copy(&st).into_iter().chain(planned) {
-            let Some(state) = st.known_file(ino).filter(|_| needed.has(&st, ino, lsn)) else { continue };
+        let required = st.queue.required();
+        let first = self.first_to_copy(&st);
+        // Their batches are published in their turn, far behind perhaps.
+        let out_of_turn: Vec<Lsn> = required.iter().chain(&first).map(|(_, (lsn, _))| *lsn).collect();
+        let is_required = required.as_ref().map(|(_, (lsn, _))| *lsn);
+        for (ino, (lsn, content)) in required.into_iter().chain(first).chain(planned) {
+            if is_required != Some(lsn) && !needed.has(&st, ino, lsn) {
+                continue;
+            }
+            let Some(state) = st.known_file(ino) else { continue };
             if state.draining.swap(true, Ordering::AcqRel) {
                 continue;
             }
@@ -182,7 +190,9 @@ impl Tiers {
             }
             let small = wanted.content.size <= SMALL && !wanted.content.object().needs_slow();
             if small || found.is_empty() {
-                copy_plan::begin_copy(&mut st, lsn, pressure);
+                if !out_of_turn.contains(&lsn) {
+                    copy_plan::begin_copy(&mut st, lsn, pressure);
+                }
                 found.push(wanted);
             }
             if !small || found.len() >= at_once {
@@ -481,10 +491,15 @@ impl Tiers {
     }
 
     /// Whether pressure makes batches. An event that was refused once must not be refused in the middle of a batch: of
-    /// a half-done batch nothing can be set aside.
+    /// a half-done batch nothing can be set aside. So nothing is skipped there, either.
     pub(crate) fn batches_by_pressure(&self) -> bool {
-        let first = || self.state.lock().queue.front().unwrap_or(0);
-        self.pressure() && !self.counters.notes.is_refused(first())
+        let is_refused = {
+            let mut st = self.state.lock();
+            let first = st.queue.front().filter(|first| self.counters.notes.is_refused(*first));
+            st.queue.stop_skipping_at(first.unwrap_or(0));
+            first.is_some()
+        };
+        self.pressure() && !is_refused
     }
 
     /// Publishing waits for a version that was rewritten in place and not committed since. After `live_after`, or if

@@ -47,9 +47,9 @@ impl Tiers {
     /// If the next step's copy had vanished and the drain has copied it again, logs the intent again with the new copy.
     /// `None`: no such case.
     pub(crate) fn take_new_copy(&self, group: &mut Unfinished) -> Result<Option<Mended>> {
-        let Some((_, content)) = group.next_content() else { return Ok(None) };
-        let Step::Place { tmp, ino, .. } = &group.planned[group.met.len()].step else { return Ok(None) };
-        let (tmp, ino) = (tmp.clone(), *ino);
+        let Some((lsn, content)) = group.next_content() else { return Ok(None) };
+        let Step::Place { tmp, ino, node, .. } = &group.planned[group.met.len()].step else { return Ok(None) };
+        let (tmp, ino, node) = (tmp.clone(), *ino, *node);
         let base = base_of(&tmp);
         let copied = content.copy.lock().as_deref().cloned();
         match copied {
@@ -61,6 +61,7 @@ impl Tiers {
                     return Ok(Some(Mended::Again));
                 }
                 self.copy_again(&content);
+                self.state.lock().queue.require_copy(node, lsn);
                 Ok(Some(Mended::Soon))
             }
             Some(_) => Ok(None),
@@ -68,7 +69,10 @@ impl Tiers {
                 self.cut(group);
                 Ok(Some(Mended::Cut))
             }
-            None if content.is_intact() => Ok(Some(Mended::Soon)),
+            None if content.is_intact() => {
+                self.state.lock().queue.require_copy(node, lsn);
+                Ok(Some(Mended::Soon))
+            }
             // Written over since: its bytes are gone. The newer version will be published in its own turn.
             None => Ok(Some(Mended::Never(Met::Lost))),
         }
@@ -135,6 +139,7 @@ impl Tiers {
             },
             Some((_, content)) => {
                 self.copy_again(&content);
+                self.state.lock().queue.require_copy(node, lsn);
                 Ok(Mended::Soon)
             }
             None => match self.spec_of(&tmp) {
