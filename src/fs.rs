@@ -318,8 +318,7 @@ fn finish<R: Answer>(
     result: Result<R::Value>,
 ) {
     let lsn = result.as_ref().ok().and_then(R::awaits);
-    let is_sync = matches!(seen.what.op, Op::Flush | Op::Fsync | Op::Fdatasync | Op::Fsyncdir);
-    let wait = if seen.on.is_virtual() { Duration::ZERO } else { core.tiers.commit_wait(is_sync) };
+    let wait = if seen.on.is_virtual() { Duration::ZERO } else { core.tiers.commit_wait(is_sync(seen)) };
     if lsn.is_none() && wait.is_zero() {
         return conclude(core, failures, seen, reply, result);
     }
@@ -332,6 +331,17 @@ fn finish<R: Answer>(
         let arrived = waited.and_then(|()| is_in_order());
         conclude(&core, &failures, &seen, reply, arrived.and(result));
     });
+}
+
+/// Whether the answer tells that what was done before is durable. The background may have logged it a moment ago.
+fn is_sync(seen: &ObservedCall) -> bool {
+    match (seen.what.op, &seen.on) {
+        (Op::Flush | Op::Fsync | Op::Fdatasync | Op::Fsyncdir, _) => true,
+        (Op::Write | Op::Fallocate | Op::CopyFileRange, Subject::Open(open)) => {
+            open.user_file().is_some_and(|file| file.sync)
+        }
+        _ => false,
+    }
 }
 
 /// Counts, logs, answers; in this order, so that a caller that has the answer finds its call counted.
