@@ -45,7 +45,7 @@ pub enum DrainPolicy {
     /// Each one.
     #[default]
     All,
-    /// All but those whose name was replaced or removed before it was their turn to be copied.
+    /// All but those whose name was replaced or removed before their turn to be copied.
     Newest,
 }
 
@@ -205,7 +205,7 @@ impl Rules {
         self.word(path, |rule| rule.verify).unwrap_or(self.verify) == Verify::Bytes
     }
 
-    /// Whether a version is skipped if its name was replaced or removed before it was its turn to be copied.
+    /// Whether a version is skipped if its name was replaced or removed before its turn to be copied.
     pub fn drains_newest<P: AsRef<[u8]>>(&self, path: impl FnOnce() -> Option<P>) -> bool {
         self.word(path, |rule| rule.drain_policy).unwrap_or(self.drain_policy) == DrainPolicy::Newest
     }

@@ -47,8 +47,7 @@ const WAIT_MAX: Duration = Duration::from_secs(1);
 const REFUSED_LONG: Duration = Duration::from_secs(5);
 /// The bound for the clocks' errors where the configuration has none.
 const CLOCK_ERROR: Duration = Duration::from_millis(20);
-/// A member whose own lease could not be written for so long publishes nothing: the others may count it as gone after
-/// [`rule::SILENT`].
+/// A member whose own lease could not be written for so long publishes nothing. Somebody may forget it after a minute.
 const OWN_LEASE_MAX: Duration = Duration::from_secs(20);
 
 /// This mount's membership.

@@ -12,12 +12,8 @@ use crate::traffic::ledger::Op;
 
 const FILES: u64 = 40;
 
-/// Each record looked for the directories of its path again where the mount was to believe nothing (`attribute_lifetime_slow=0s`): two million
-/// look-ups for a million files in a directory of the slow tier.
-#[test]
-fn a_start_asks_for_a_directory_once_and_not_for_each_record() {
-    let mut world = World::new(MetadataOrder::Journaled, false);
-    world.believed = Duration::ZERO;
+/// A daemon that ended with so many files pending.
+fn leave_pending(world: &mut World) {
     world.start().unwrap();
     for number in 0..FILES {
         let path = PathBuf::from(format!("dir/sub/{number}"));
@@ -27,6 +23,15 @@ fn a_start_asks_for_a_directory_once_and_not_for_each_record() {
         }
     }
     world.stop(None);
+}
+
+/// Each record looked for the directories of its path again where the mount was to believe nothing (`attribute_lifetime_slow=0s`): two million
+/// look-ups for a million files in a directory of the slow tier.
+#[test]
+fn a_start_asks_for_a_directory_once_and_not_for_each_record() {
+    let mut world = World::new(MetadataOrder::Journaled, false);
+    world.believed = Duration::ZERO;
+    leave_pending(&mut world);
     let asked = |world: &World| world.faults.counts().get(&(TierName::Slow, "stat")).copied().unwrap_or(0);
     let before = asked(&world);
     world.start().unwrap();
@@ -41,15 +46,7 @@ fn a_start_asks_for_a_directory_once_and_not_for_each_record() {
 #[test]
 fn a_start_asks_one_question_about_the_object_of_a_pending_file() {
     let mut world = World::new(MetadataOrder::Journaled, false);
-    world.start().unwrap();
-    for number in 0..FILES {
-        let path = PathBuf::from(format!("dir/sub/{number}"));
-        let written = Op::Write { path: path.clone(), offset: 0, bytes: vec![1; 10] };
-        for op in [Op::Create(path.clone()), written, Op::Close(path)] {
-            world.perform(&op).unwrap();
-        }
-    }
-    world.stop(None);
+    leave_pending(&mut world);
     let calls = ["stat", "open", "get_xattr"];
     let asked =
         |world: &World| calls.map(|call| world.faults.counts().get(&(TierName::Fast, call)).copied().unwrap_or(0));
