@@ -120,6 +120,7 @@ const PURE: &[&str] = &[
     "src/tiers/model/clean_list.rs",
     "src/tiers/model/copy_plan.rs",
     "src/tiers/model/event.rs",
+    "src/tiers/model/fill.rs",
     "src/tiers/model/in_place.rs",
     "src/tiers/model/object_references.rs",
     "src/tiers/model/queue.rs",

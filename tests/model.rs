@@ -25,6 +25,8 @@ mod attributes;
 mod case;
 #[path = "model/closed.rs"]
 mod closed;
+#[path = "model/fill.rs"]
+mod fill;
 #[cfg(debug_assertions)]
 #[path = "model/fleet.rs"]
 mod fleet;

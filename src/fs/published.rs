@@ -52,7 +52,7 @@ struct Waiting {
     /// Not answered earlier.
     from: Instant,
     answer: Answering,
-    _waiter: Option<WaiterGuard>,
+    _waiter: Option<WaitingCall>,
 }
 
 type Answering = Box<dyn FnOnce(Result<()>) + Send>;
@@ -71,6 +71,23 @@ impl WaiterGuard {
 impl Drop for WaiterGuard {
     fn drop(&mut self) {
         self.0.count_waiter(false);
+    }
+}
+
+/// The same for a call of a program.
+#[derive(Debug)]
+struct WaitingCall(Arc<Tiers>);
+
+impl WaitingCall {
+    fn new(tiers: &Arc<Tiers>) -> Self {
+        tiers.count_waiting_call(true);
+        WaitingCall(Arc::clone(tiers))
+    }
+}
+
+impl Drop for WaitingCall {
+    fn drop(&mut self) {
+        self.0.count_waiting_call(false);
     }
 }
 
@@ -108,7 +125,7 @@ impl Published {
     /// `answer` is called once, when `wait` is over: when everything up to `lsn`, if there is one, is on the slow tier,
     /// or with an error if that will not happen soon.
     pub(super) fn wait_for(&self, lsn: Option<Lsn>, wait: Duration, answer: impl FnOnce(Result<()>) + Send + 'static) {
-        let _waiter = lsn.map(|_| WaiterGuard::new(&self.shared.tiers));
+        let _waiter = lsn.map(|_| WaitingCall::new(&self.shared.tiers));
         let since = Instant::now();
         let lsn = lsn.unwrap_or(0);
         let waiting = Waiting { lsn, since, from: since + wait, answer: Box::new(answer), _waiter };

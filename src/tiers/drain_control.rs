@@ -12,6 +12,8 @@ use crate::tiers::disk::throttle::TokenBucket;
 pub(crate) struct DrainControl {
     /// How many callers wait for everything to be published.
     waiters: AtomicU64,
+    /// How many calls of programs wait for that.
+    calls: AtomicU64,
     /// Nothing is copied or published, by request.
     paused: AtomicBool,
     /// How many callers have a deadline.
@@ -58,6 +60,20 @@ impl Tiers {
             self.drain_control.waiters.fetch_sub(1, Ordering::Relaxed);
         }
         self.wake();
+    }
+
+    /// The same for a call of a program: for it nothing waits for what comes after it, either.
+    pub fn count_waiting_call(&self, waits: bool) {
+        if waits {
+            self.drain_control.calls.fetch_add(1, Ordering::Relaxed);
+        } else {
+            self.drain_control.calls.fetch_sub(1, Ordering::Relaxed);
+        }
+        self.count_waiter(waits);
+    }
+
+    pub(crate) fn has_waiting_calls(&self) -> bool {
+        self.drain_control.calls.load(Ordering::Relaxed) > 0
     }
 
     pub(crate) fn has_waiters(&self) -> bool {

@@ -2,6 +2,7 @@
 
 pub(crate) mod deadline;
 pub(crate) mod drain;
+pub(crate) mod fill;
 pub(crate) mod full_slow;
 pub(crate) mod group;
 pub(crate) mod mend;
@@ -14,10 +15,11 @@ pub(crate) mod step;
 pub(crate) mod stream_store;
 pub(crate) mod streams;
 
-use std::sync::atomic::AtomicU32;
+use std::sync::atomic::{AtomicU32, AtomicU64};
 
 use crate::tiers::disk::sync::{Mutex, Rank};
 use crate::tiers::objects::copy::CopyMeans;
+use fill::Filling;
 use group::Unfinished;
 use streams::StreamCount;
 
@@ -30,6 +32,10 @@ pub(super) struct Writeback {
     means: CopyMeans,
     /// Held by the thread that publishes; contains a group that an error interrupted.
     unfinished: Mutex<Option<Unfinished>>,
+    /// A new directory that is filled before it is placed.
+    filling: Mutex<Option<Filling>>,
+    /// The event of the directory for which that failed last: its files are published one by one.
+    not_filled: AtomicU64,
 }
 
 impl Writeback {
@@ -40,6 +46,8 @@ impl Writeback {
             saved_streams: AtomicU32::new(1),
             means: CopyMeans::default(),
             unfinished: Mutex::new(Rank::Publishing, None),
+            filling: Mutex::new(Rank::Leaf, None),
+            not_filled: AtomicU64::new(0),
         }
     }
 

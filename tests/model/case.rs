@@ -192,6 +192,16 @@ fn is_alone_in_a_fleet(seed: u64) -> bool {
     seed % 11 == 5
 }
 
+/// A directory with what is in it.
+fn remove(dir: &dyn Dir, name: &[u8], kind: Kind) -> std::io::Result<()> {
+    if kind != Kind::Dir {
+        return dir.unlink(name);
+    }
+    let inner = dir.dir(name)?;
+    inner.list()?.iter().try_for_each(|entry| remove(&*inner, &entry.name, entry.kind))?;
+    dir.rmdir(name)
+}
+
 fn has_links(tree: &Image) -> bool {
     tree.paths().any(|path| tree.get(path).is_some_and(|entry| entry.same_as.is_some()))
 }
@@ -785,10 +795,7 @@ impl Case {
                 if self.rng.random_bool(0.5) {
                     continue;
                 }
-                match entry.kind {
-                    Kind::Dir => tmp.rmdir(&entry.name)?,
-                    _ => tmp.unlink(&entry.name)?,
-                }
+                remove(&*tmp, &entry.name, entry.kind)?;
                 if self.rng.random_bool(0.3) {
                     tmp.create(&entry.name, 0o600)?.write_at(&[9; 333], 0)?;
                 }

@@ -10,7 +10,7 @@ use std::time::Instant;
 
 use dlio_fs::tiers::disk::faults::{Lapse, leaving_out};
 
-use crate::{aside, closed, run, steps, stories};
+use crate::{aside, closed, fill, run, steps, stories};
 
 /// Who is to notice.
 enum By {
@@ -39,6 +39,7 @@ const LAPSES: &[(Lapse, By)] = &[
     (Lapse::IntentsDurable, Story(steps::a_power_cut_while_a_group_is_published_takes_nothing_and_changes_no_order)),
     (Lapse::AllIntents, Story(steps::a_group_whose_intents_are_not_all_there_has_not_begun)),
     (Lapse::EachStepDurable, Story(steps::a_power_cut_while_a_group_is_published_takes_nothing_and_changes_no_order)),
+    (Lapse::FillDurable, Story(fill::a_stop_while_a_directory_is_filled_or_placed_loses_nothing)),
     (Lapse::StepsDurable, Story(steps::a_power_cut_while_a_group_is_published_takes_nothing_and_changes_no_order)),
     (Lapse::FollowFirst, Story(steps::a_file_is_not_clean_before_the_view_knows_where_it_is)),
     (Lapse::PlaceOnce, Story(steps::a_kill_while_a_group_is_published_is_gone_on_from)),

@@ -167,7 +167,7 @@ impl Dice {
         let old = |rng: &mut Xoshiro256PlusPlus| pick_path(model, rng);
         let new = |rng: &mut Xoshiro256PlusPlus| random_path(rng);
         let slot = rng.random_range(0..SLOTS);
-        match rng.random_range(0..117) {
+        match rng.random_range(0..120) {
             0..5 => Op::Mkdir {
                 path: new(rng),
                 mode: one(rng, &[0o755, 0o700, 0o777, 0o1777]),
@@ -237,10 +237,46 @@ impl Dice {
                 at: rng.random_bool(0.8).then(|| rng.random_range(1..40)),
             },
             112 => Op::Settle,
+            117..120 => {
+                self.save_directory(rng, slot);
+                self.queued.pop_front().expect("just queued")
+            }
             _ => {
                 self.save(model, rng, slot);
                 self.queued.pop_front().expect("just queued")
             }
+        }
+    }
+
+    /// A checkpoint of several files, in a directory of its own.
+    fn save_directory(&mut self, rng: &mut Xoshiro256PlusPlus, slot: usize) {
+        let mut dir = random_path(rng);
+        let mkdir = |path| Op::Mkdir { path, mode: 0o755, umask: 0, uid: 0 };
+        self.queued.push_back(mkdir(dir.clone()));
+        for name in [&b"a"[..], b"b", b"c", b"\xff%"] {
+            let path = Path([&dir.0[..], b"/", name].concat());
+            match rng.random_range(0..10) {
+                0 => self.queued.push_back(Op::Symlink { path, target: dir.clone() }),
+                1 => {
+                    self.queued.push_back(mkdir(path.clone()));
+                    dir = path;
+                }
+                written => {
+                    let tmp = Path([&path.0[..], b".tmp"].concat());
+                    let to = if written < 4 { tmp.clone() } else { path.clone() };
+                    let create = Op::Create { slot, path: to, mode: 0o644, umask: 0, uid: 0 };
+                    let write = Op::Write { slot, at: None, len: one(rng, &SIZES), kill_privileges: false };
+                    self.queued.extend([Op::Release { slot }, create, write, Op::Release { slot }]);
+                    if written < 4 {
+                        self.queued.push_back(Op::Rename { from: tmp, to: path, mode: RenameMode::Replace });
+                    }
+                }
+            }
+        }
+        if rng.random_bool(0.5) {
+            self.queued.push_back(Op::SyncFast);
+            self.queued.push_back(Op::Run(Step::Drain));
+            self.queued.extend([Step::Publish; 3].map(Op::Run));
         }
     }
 

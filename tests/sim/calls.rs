@@ -301,7 +301,7 @@ impl State {
                 self.may(moved, W)?;
             }
         }
-        let after_all = is_dir || over.is_some_and(|o| self.live.inodes[&o].kind == Kind::Dir);
+        let after_all = over.is_some_and(|o| self.live.inodes[&o].kind == Kind::Dir);
         let left = if exchange { over } else { None };
         let changes = vec![
             Change::Entry { dir, name: name.to_vec(), ino: left },

@@ -172,7 +172,7 @@ type Inject = Box<dyn Fn(&Op) -> Option<Errno> + Send + Sync>;
 #[derive(Clone, Debug)]
 struct Transaction {
     changes: Vec<Change>,
-    /// A directory moved or went away: no disk lets that overtake anything.
+    /// A directory went away: no disk lets that overtake anything.
     after_all: bool,
 }
 

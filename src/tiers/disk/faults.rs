@@ -205,6 +205,8 @@ pub enum Lapse {
     IntentsDurable,
     /// On a slow tier that does not order its names, they are synced only at the end of the group.
     EachStepDurable,
+    /// A directory that was filled in `tmp` is placed before what is in it is durable.
+    FillDurable,
     /// Steps are synced after `applied` is durable.
     StepsDurable,
     /// Files are marked clean before the view has followed.

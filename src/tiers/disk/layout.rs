@@ -51,6 +51,21 @@ pub(crate) fn remove_leftover(tmp: &dyn Dir, name: &[u8]) -> Result<()> {
     }
 }
 
+/// The same with all that is in it.
+pub(crate) fn remove_tree(tmp: &dyn Dir, name: &[u8]) -> Result<()> {
+    let first = match remove_leftover(tmp, name) {
+        Err(error) if matches!(error.errno(), Errno::ENOTEMPTY | Errno::EEXIST) => error,
+        removed => return removed,
+    };
+    let dir = tmp.dir(name).at("open", "leftover in tmp")?;
+    let entries = dir.list().at("list", "leftover in tmp")?;
+    if entries.is_empty() {
+        return Err(first);
+    }
+    entries.iter().try_for_each(|entry| remove_tree(&*dir, &entry.name))?;
+    remove_leftover(tmp, name)
+}
+
 pub(crate) fn read_text(dir: &dyn Dir, name: &[u8]) -> Result<Option<String>> {
     let what = || String::from_utf8_lossy(name).into_owned();
     let Some(file) = absent_is_none(dir.open(name, Access::Read)).at("open", what())? else { return Ok(None) };

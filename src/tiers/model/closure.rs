@@ -197,8 +197,13 @@ pub(crate) mod tests {
         }
 
         fn dir(&mut self, dir: Ino, name: &str) -> Ino {
+            self.dir_of_mode(dir, name, 0)
+        }
+
+        pub(crate) fn dir_of_mode(&mut self, dir: Ino, name: &str, perm: u32) -> Ino {
             let (ino, at) = (self.0.view.new_ino(), at(dir, name));
-            let spec = Spec { kind: Kind::Dir, attrs: Attrs::default(), rdev: 0, target: Vec::new() };
+            let attrs = Attrs { perm, ..Attrs::default() };
+            let spec = Spec { kind: Kind::Dir, attrs, rdev: 0, target: Vec::new() };
             self.0.view.add(ino, Kind::Dir, NodeAttrs::default());
             self.0.view.set_view(at.0, &at.1, Some(ino));
             self.push(Change::Make { ino, at, spec: Arc::new(spec) });

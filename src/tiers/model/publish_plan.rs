@@ -105,16 +105,22 @@ pub(crate) struct PublishPace {
 
 /// Chooses the batches of the next group.
 pub(crate) fn next(st: &EngineState, pace: PublishPace) -> NextToPublish {
+    next_behind(st, pace, 0)
+}
+
+/// The same, of the group behind one that ends with this event and is not applied yet.
+pub(crate) fn next_behind(st: &EngineState, pace: PublishPace, behind: Lsn) -> NextToPublish {
     let events = st.queue.events();
-    if events.is_empty() {
+    let first = st.queue.index_behind(behind);
+    if first == events.len() {
         return NextToPublish::Empty;
     }
     let mut batches: Vec<Batch> = Vec::new();
     let mut touched = TouchedByGroup::default();
     let refused = first_refused(st, pace.gate);
-    let mut walk = Walk::default().up_to(refused);
-    let mut at = 0;
-    while at < events.len() && at < GROUP_MAX {
+    let mut walk = Walk::behind(behind).up_to(refused);
+    let mut at = first;
+    while at < events.len() && at < first + GROUP_MAX {
         if refused.is_some_and(|refused| at >= refused) {
             return done_or(batches, NextToPublish::Gated);
         }
@@ -130,7 +136,11 @@ pub(crate) fn next(st: &EngineState, pace: PublishPace) -> NextToPublish {
         if !is_ready(&batch) || !ready_through(st, &walk, batch.events.end, through, pace.pressure) {
             return done_or(batches, NextToPublish::Blocked);
         }
-        let alone = slice.len() > 1 || through > batch.upto || slice.iter().any(|event| moves_dir(st, &event.change));
+        // What goes into a directory that nobody sees may share a group.
+        let is_seen = behind == 0;
+        let alone = (slice.len() > 1 && is_seen)
+            || through > batch.upto
+            || slice.iter().any(|event| moves_dir(st, &event.change));
         if (alone && !batches.is_empty()) || !touched.add(st, slice) {
             return NextToPublish::Batches(batches);
         }
@@ -582,7 +592,18 @@ fn is_copied(event: &Event) -> bool {
 ///
 /// `None` if something that the plan needs is missing; the group is then planned again.
 pub(crate) fn steps(st: &EngineState, batches: &[Batch], made: &HashMap<Lsn, Copied>) -> Option<Vec<Planned>> {
-    let mut planner = Planner { st, made, dirs: HashMap::new(), out: Vec::new(), upto: 0 };
+    steps_below(st, batches, made, &mut HashMap::new())
+}
+
+/// The same of batches behind others that are not applied yet. `dirs`: the directories that those put on the slow tier,
+/// to which these add theirs.
+pub(crate) fn steps_below(
+    st: &EngineState,
+    batches: &[Batch],
+    made: &HashMap<Lsn, Copied>,
+    dirs: &mut HashMap<Ino, DirEntryKey>,
+) -> Option<Vec<Planned>> {
+    let mut planner = Planner { st, made, dirs: std::mem::take(dirs), out: Vec::new(), upto: 0 };
     for batch in batches {
         planner.upto = batch.upto;
         let events: Vec<&Event> = st.queue.events().range(batch.events.clone()).collect();
@@ -592,6 +613,7 @@ pub(crate) fn steps(st: &EngineState, batches: &[Batch], made: &HashMap<Lsn, Cop
             planner.difference(&events, batch)?;
         }
     }
+    *dirs = planner.dirs;
     Some(planner.out)
 }
 

@@ -29,7 +29,7 @@ use crate::path::escape;
 use crate::tiers::copies::index::Copies;
 use crate::tiers::copies::reads::Reads;
 use crate::tiers::core::{CoreParts, EngineCore};
-use crate::tiers::disk::layout::{OURS, ensure_dir, read_text, remove_leftover, replace_text};
+use crate::tiers::disk::layout::{OURS, ensure_dir, read_text, remove_leftover, remove_tree, replace_text};
 use crate::tiers::disk::{Clock, Dir, DirEntry, Kind, NewAttr, closed, modes};
 use crate::tiers::drain_control::DrainControl;
 use crate::tiers::fleet::Fleet;
@@ -371,7 +371,7 @@ impl Recovery<'_> {
                 left.iter().try_for_each(|entry| remove_leftover(&*dir, &entry.name))?;
             }
             if is_removed(&entry) {
-                remove_leftover(tmp, &entry.name)?;
+                remove_tree(tmp, &entry.name)?;
             }
         }
         Ok(())

@@ -1,7 +1,9 @@
 //! A group of batches whose intents are logged, with steps still to be done.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
+use crate::tiers::disk::{Dir, Stat};
 use crate::tiers::log::record::{Path, Step};
 use crate::tiers::model::publish_plan::{Batch, Effect, Planned};
 use crate::tiers::objects::version::Content;
@@ -20,12 +22,39 @@ pub(crate) struct Unfinished {
     pub(crate) followed: bool,
     /// Links in `tmp` for steps that were taken out of the group.
     pub(crate) left: Vec<Vec<u8>>,
+    /// The first step places a directory that has all others in it (`writeback/fill.rs`).
+    pub(crate) filled: Option<FilledDir>,
+}
+
+/// What a filled directory has in it.
+#[derive(Debug, Default)]
+pub(crate) struct FilledDir {
+    /// It, and the directories below it, by their nodes.
+    pub(crate) dirs: HashMap<Ino, Arc<dyn Dir>>,
+    /// The files, as they were when they had been put there.
+    pub(crate) files: HashMap<Ino, Stat>,
 }
 
 impl Unfinished {
     pub(super) fn new(batches: Vec<Batch>, planned: Vec<Planned>) -> Self {
         let upto = batches.last().map_or(0, |batch| batch.upto);
-        Unfinished { batches, upto, planned, met: Vec::new(), followed: false, left: Vec::new() }
+        Unfinished { batches, upto, planned, met: Vec::new(), followed: false, left: Vec::new(), filled: None }
+    }
+
+    /// The first step places a directory that has all others in it.
+    pub(super) fn filled(batches: Vec<Batch>, planned: Vec<Planned>, filled: FilledDir) -> Self {
+        Unfinished { filled: Some(filled), ..Unfinished::new(batches, planned) }
+    }
+
+    /// Whether the next step places a directory with all that is in it.
+    pub(super) fn places_filled(&self) -> bool {
+        self.filled.is_some() && self.met.is_empty()
+    }
+
+    /// The steps that are applied by themselves.
+    pub(super) fn own_steps(&self) -> impl Iterator<Item = &Step> {
+        let count = if self.filled.is_some() { 1 } else { self.planned.len() };
+        self.steps().take(count)
     }
 
     /// A group found at a start, with the steps that are already done.
@@ -37,9 +66,12 @@ impl Unfinished {
         self.planned.iter().map(|planned| &planned.step)
     }
 
-    /// Whether part of the next step's batch is done.
+    /// Whether part of the next step's batch is done. With a filled directory all of it is on the slow tree.
     pub(crate) fn is_inside_batch(&self) -> bool {
         let at = self.met.len();
+        if at > 0 && self.filled.is_some() {
+            return at < self.planned.len();
+        }
         at > 0 && self.planned.get(at).is_some_and(|next| next.upto == self.planned[at - 1].upto)
     }
 

@@ -247,6 +247,12 @@ impl Tiers {
         let rest = group.planned.split_off(group.met.len());
         let Some(first) = rest.first().map(|planned| planned.upto) else { return };
         let dropped = group.batches.split_off(group.batches.partition_point(|batch| batch.upto < first));
+        if group.filled.take().is_some() {
+            match &group.planned[..] {
+                [] => self.empty_filled(&dropped, &rest),
+                placed => self.empty_filled(&dropped, placed),
+            }
+        }
         for (_, content) in dropped.iter().flat_map(|batch| batch.contents.values()) {
             if content.object().needs_slow() {
                 self.slow.placed(content.object().tail());

@@ -28,7 +28,7 @@ use crate::error::{Context, Errno, Error, Result};
 use crate::path::{Name, escape};
 use crate::tiers::disk::errors::{is_elsewhere, is_full};
 use crate::tiers::disk::fingerprint::Fingerprint;
-use crate::tiers::disk::layout::{remove_leftover, split};
+use crate::tiers::disk::layout::{remove_leftover, remove_tree, split};
 use crate::tiers::disk::{Access, Dir, File, Kind, MetadataOrder, NewAttr, Stat};
 use crate::tiers::fleet::rule::FleetGate;
 use crate::tiers::log::record::{Attrs, ObjectId, Path, Record, Spec, Step, TmpStat};
@@ -48,7 +48,7 @@ use crate::tiers::side_by_side::ask_each;
 use crate::tiers::writeback::group::Unfinished;
 use crate::tiers::writeback::mend::{Mended, base_of, vanishes};
 use crate::tiers::writeback::open_tree::OpenTree;
-use crate::tiers::writeback::step::{Met, SyncSet, step_path, step_target};
+use crate::tiers::writeback::step::{Met, SyncSet, stays_in_tmp, step_path, step_target};
 use crate::tiers::{Cx, Ino, Lsn, Progress, ROOT, Tiers};
 
 /// How many fingerprints are made durable together.
@@ -94,6 +94,9 @@ impl Tiers {
         let (now, live_after) = (self.uptime(), self.options().live_after);
         let gate = self.fleet_gate();
         let pace = PublishPace { now, settle, live_after, pressure, priority_lsn, gate };
+        if let Some(progress) = self.fill_on(pace, &mut unfinished)? {
+            return Ok(progress);
+        }
         let next = publish_plan::next(&self.state.lock(), pace);
         if let Some(fleet) = &self.fleet {
             fleet.note_refusal(matches!(next, NextToPublish::Gated), now);
@@ -104,7 +107,10 @@ impl Tiers {
             NextToPublish::Blocked => self.unblock(),
             // The fleet's own work wakes this one.
             NextToPublish::Gated => Ok(Progress::Idle),
-            NextToPublish::Batches(batches) => {
+            NextToPublish::Batches(mut batches) => {
+                if self.begin_filling(&mut batches)? {
+                    return Ok(Progress::Did);
+                }
                 self.publish(batches, &mut unfinished)?;
                 self.publish_cut_batch(&mut unfinished).map(|()| Progress::Did)
             }
@@ -174,10 +180,16 @@ impl Tiers {
         if !self.link_in_tmp(&planned)? {
             return self.forget_vanished(&[]);
         }
-        self.slow.sync_tmps(planned.iter().filter_map(|planned| match &planned.step {
+        self.publish_planned(Unfinished::new(batches, planned), unfinished)
+    }
+
+    /// Steps 2 and 3, then the rest.
+    pub(crate) fn publish_planned(&self, group: Unfinished, unfinished: &mut Option<Unfinished>) -> Result<()> {
+        self.slow.sync_tmps(group.own_steps().filter_map(|step| match step {
             Step::Place { tmp, .. } => Some(&tmp[..]),
             _ => None,
         }))?; // 2
+        let planned = &group.planned;
         let count = planned.len() as u64;
         let intent = |(index, planned): (u64, &Planned)| Record::Intent {
             upto: planned.upto,
@@ -185,14 +197,14 @@ impl Tiers {
             count,
             step: planned.step.clone(),
         };
-        let intents: Vec<_> = (0..).zip(&planned).map(intent).collect();
+        let intents: Vec<_> = (0..).zip(planned).map(intent).collect();
         if !intents.is_empty() && !left_out!(Intents) {
             self.log.append(&intents)?;
         }
         if !left_out!(IntentsDurable) {
             self.log.sync(self.log.last())?; // 3
         }
-        if self.apply_group(unfinished.insert(Unfinished::new(batches, planned)))? {
+        if self.apply_group(unfinished.insert(group))? {
             self.finish_group(unfinished)?;
         }
         Ok(())
@@ -214,7 +226,7 @@ impl Tiers {
         for (_, content) in group.on_slow() {
             self.slow.place(content.object().tail()).at("open", "object on the slow tier")?;
         }
-        self.slow.set_moving(self.moves(group.steps()));
+        self.slow.set_moving(self.moves(group.own_steps()));
         self.begin(&group.planned);
         let tree = OpenTree::new(&self.slow);
         let mut touched = SyncSet::of(&group.planned[..group.met.len()]);
@@ -223,7 +235,7 @@ impl Tiers {
             // Perhaps this sync failed before: the next step must not be durable before the last one.
             touched.sync(&tree)?; // 5
         }
-        tree.look_ahead(|| self.uptime(), group.steps().skip(group.met.len()));
+        tree.look_ahead(|| self.uptime(), group.own_steps().skip(group.met.len()));
         let mut mended = None;
         while group.met.len() < group.planned.len() {
             if !self.may_go_on() {
@@ -232,15 +244,21 @@ impl Tiers {
             let at = group.met.len();
             let made = match self.take_new_copy(group)? {
                 Some(mended) => mended,
-                None => match self.apply(&tree, group)? {
-                    Met::Lacking => {
-                        if mended.replace(at) == Some(at) {
-                            return Err(vanishes(&group.planned[at].step));
-                        }
-                        self.mend(group)?
+                None => match self.apply(&tree, group) {
+                    met if group.places_filled() && stays_in_tmp(&met) => {
+                        self.cut(group);
+                        Mended::Cut
                     }
-                    Met::Apart => self.bring_over(group)?,
-                    met => Mended::Never(met), // 4
+                    met => match met? {
+                        Met::Lacking => {
+                            if mended.replace(at) == Some(at) {
+                                return Err(vanishes(&group.planned[at].step));
+                            }
+                            self.mend(group)?
+                        }
+                        Met::Apart => self.bring_over(group)?,
+                        met => Mended::Never(met), // 4
+                    },
                 },
             };
             match made {
@@ -252,6 +270,7 @@ impl Tiers {
                 Mended::Soon => return Ok(false),
                 Mended::Never(met) => group.met.push(met),
             }
+            self.take_filled(group)?;
             touched.add(&group.planned[at].step);
             if !in_order && !left_out!(EachStepDurable) {
                 touched.sync(&tree)?; // 5
@@ -322,7 +341,7 @@ impl Tiers {
     }
 
     /// Step 1: makes everything but regular files, complete, in `tmp`.
-    fn make_in_tmp(&self, batches: &[Batch]) -> Result<HashMap<Lsn, Copied>> {
+    pub(crate) fn make_in_tmp(&self, batches: &[Batch]) -> Result<HashMap<Lsn, Copied>> {
         let specs: Vec<(Lsn, Arc<Spec>, Ino)> = {
             let st = self.state.lock();
             let events = batches.iter().flat_map(|batch| st.queue.events().range(batch.events.clone()));
@@ -346,7 +365,7 @@ impl Tiers {
     /// Makes a node in `tmp` with all its attributes, durable except for its name if the file system does not order
     /// names by itself.
     pub(crate) fn make_whole(&self, tmp: &dyn Dir, name: &[u8], spec: &Spec) -> Result<Stat> {
-        remove_leftover(tmp, name)?;
+        remove_tree(tmp, name)?;
         let made = make(&self.slow, tmp, name, spec).at("make on the slow tier", String::from_utf8_lossy(name))?;
         let (stat, left_out) = made;
         self.tell_left_out(&escape(&self.slow.path_in_tmp(name)), &left_out);
@@ -460,15 +479,16 @@ impl Tiers {
 
     /// The current stat of published contents on the slow tier, under their names or beside them.
     fn placed_stats(&self, group: &Unfinished) -> Result<HashMap<Ino, Stat>> {
+        let mut found: HashMap<Ino, Stat> = group.filled.as_ref().map_or_else(HashMap::new, |had| had.files.clone());
         let placed = group.planned.iter().zip(&group.met).filter_map(|(planned, met)| match &planned.step {
+            Step::Place { node, .. } if found.contains_key(node) => None,
             Step::Place { node, path, ino, object: Some(_), known, .. } => {
-                Some(((*node, *ino, *known), path_met(path, met)?))
+                Some(((*node, *ino, *known), met.path(path)?))
             }
             _ => None,
         });
         let (nodes, paths): (Vec<_>, Vec<Path>) = placed.unzip();
         let stats = OpenTree::new(&self.slow).stat_all(|| self.uptime(), &paths)?;
-        let mut found = HashMap::new();
         for ((node, ino, known), stat) in nodes.into_iter().zip(stats) {
             if let Some(stat) = stat
                 && stat.ino == ino
@@ -847,15 +867,6 @@ fn is_placed_after(st: &EngineState, ino: Ino, (dir, name): (&Ino, &Name), upto:
 fn changes_after(st: &EngineState, ino: Ino, upto: Lsn) -> impl Iterator<Item = &Change> {
     let later = st.queue.events().iter().rev().take_while(move |event| event.lsn > upto);
     later.map(|event| &event.change).filter(move |change| change.inodes().contains(&ino))
-}
-
-/// The path where a step has put its node.
-fn path_met(path: &[u8], met: &Met) -> Option<Path> {
-    match met {
-        Met::Expected => Some(path.to_vec()),
-        Met::Conflict(beside) => Some([path.strip_suffix(split(path).1)?, beside].concat()),
-        _ => None,
-    }
 }
 
 /// Copies of the events up to `upto` that were not placed. An object that is in `tmp` itself is not one of them.

@@ -241,6 +241,7 @@ impl Tiers {
 
     /// A group that is held up ends in front of its next batch; the intents of the rest are void after `applied`.
     fn end_group_for(&self, unfinished: &mut Option<Unfinished>, start: &HashSet<Ino>) -> Result<()> {
+        self.stop_filling();
         if let Some(group) = unfinished.as_mut() {
             let begun = !group.followed && group.is_inside_batch();
             if begun {

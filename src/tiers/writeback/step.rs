@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 
 use crate::error::{Context, Errno, Result};
-use crate::tiers::disk::errors::absent_is_none;
+use crate::tiers::disk::errors::{absent_is_none, is_silence};
 use crate::tiers::disk::fingerprint::Fingerprint;
 use crate::tiers::disk::layout::split;
 use crate::tiers::disk::{Access, Dir, Inode, Kind, NewAttr, RenameMode, Stat};
@@ -30,6 +30,26 @@ pub(crate) enum Met {
     Apart,
     /// An attribute that the slow tier never takes (P16) and does not have.
     LeftOut,
+}
+
+impl Met {
+    /// The path where a step has put its node.
+    pub(super) fn path(&self, path: &[u8]) -> Option<Path> {
+        match self {
+            Met::Expected => Some(path.to_vec()),
+            Met::Conflict(beside) => Some([path.strip_suffix(split(path).1)?, beside].concat()),
+            _ => None,
+        }
+    }
+}
+
+/// Whether a filled directory stays in `tmp`: it is not there, or it is refused, which may be because of what is in it.
+/// A tier that does not answer may have placed it.
+pub(super) fn stays_in_tmp(met: &Result<Met>) -> bool {
+    match met {
+        Ok(met) => matches!(met, Met::Lacking | Met::Apart),
+        Err(error) => !is_silence(error),
+    }
 }
 
 /// A [`Step::Place`], and the fingerprint of the version that it replaces.
@@ -385,7 +405,11 @@ fn meet_existing(from: &dyn Dir, tmp: &[u8], dir: &dyn Dir, name: &[u8]) -> std:
         return from.unlink(tmp).map(|()| Met::Expected);
     }
     if ours.kind == Kind::Dir && theirs.kind == Kind::Dir {
-        from.rmdir(tmp)?;
+        match from.rmdir(tmp) {
+            // It was filled: who asked removes it, with the copies in it.
+            Err(e) if e.raw_os_error() == Some(Errno::ENOTEMPTY as i32) => {}
+            removed => removed?,
+        }
         return Ok(Met::Merged((theirs.dev, theirs.ino)));
     }
     place_beside(from, tmp, dir, name)
