@@ -1,9 +1,10 @@
 //! `cargo xtask bench`: measures dlio-fs on the testbed, beside other file systems, and writes `BENCHMARKS.md`.
 //!
-//! A row of [`PARTS`] is one `dlio-fs bench`. What is mounted beside is `bench/peers.rs`, what is kept of a part
-//! `bench/figures.rs`, what is to be reached `bench/bars.rs`, the page `bench/document.rs`, and whether others slow all of it down
-//! `bench/wake.rs`.
+//! A row of [`PARTS`] is one `dlio-fs bench`. What is mounted beside is `bench/peers.rs` (one of them is `bench/bare.rs`), what is kept
+//! of a part `bench/figures.rs`, what is to be reached `bench/bars.rs`, the page `bench/document.rs`, and whether others slow all of it
+//! down `bench/wake.rs`.
 
+pub(crate) mod bare;
 mod bars;
 mod document;
 mod figures;
@@ -25,7 +26,8 @@ use bars::BARS;
 use document::Notes;
 use figures::{Measured, Results};
 use peers::{
-    BELIEVED, BINDFS, BINDFS_FAST, Beside, LOGGEDFS, MERGERFS, MERGERFS_CACHED, NO_PROFILE, OBSERVED, RCLONE, Stage,
+    BARE, BARE_1MIN, BARE_1S, BELIEVED, BINDFS, BINDFS_FAST, Beside, LOGGEDFS, MERGERFS, MERGERFS_CACHED, NO_PROFILE,
+    OBSERVED, RCLONE, Stage,
 };
 
 /// Where figures, plots and notes are, from the document on.
@@ -120,6 +122,8 @@ const PARTS: &[Part] = &[
             Beside::Peer(&BINDFS_FAST, Device::Optane),
             Beside::Peer(&RCLONE, Device::Optane),
             Beside::Peer(&LOGGEDFS, Device::Optane),
+            Beside::Peer(&BARE, Device::Optane),
+            Beside::Peer(&BARE_1MIN, Device::Optane),
         ],
         many_inodes: false,
         runs_max: None,
@@ -139,6 +143,8 @@ const PARTS: &[Part] = &[
             Beside::Peer(&BINDFS, Device::Optane),
             Beside::Peer(&BINDFS_FAST, Device::Optane),
             Beside::Peer(&BELIEVED, Device::Optane),
+            Beside::Peer(&BARE, Device::Optane),
+            Beside::Peer(&BARE_1S, Device::Optane),
         ],
         many_inodes: false,
         runs_max: None,
@@ -240,8 +246,12 @@ fn measure(cx: &Context, asked: &Asked, pages: &Pages) -> Result<()> {
     scratch::ensure_room(&cx.target)?;
     Setup::start(cx, &[Need::Peers])?.wait(Need::Peers)?;
     let signals = Signals::hold()?;
-    let built = signals.run(cargo::cargo(cx).args(["build", "--profile", "dist", "--bin", "dlio-fs"]))?;
-    ensure!(built.success(), "cargo build: {built}");
+    // One after the other: together, the one would be built with what the other wants of a library. This xtask itself is built for
+    // tests, in which the FUSE library is not optimised.
+    for what in [["--bin", "dlio-fs"], ["--package", "xtask"]] {
+        let built = signals.run(cargo::cargo(cx).args(["build", "--profile", "dist"]).args(what))?;
+        ensure!(built.success(), "cargo build: {built}");
+    }
     let _awake = wake::Awake::keep()?;
     // One after the other: there is room for one.
     for many_inodes in [false, true] {

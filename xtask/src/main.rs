@@ -114,6 +114,12 @@ fn main() -> ExitCode {
 
 /// Runs one command line; a failure when tests failed.
 fn command(args: &[String]) -> Result<ExitCode> {
+    // Not through Cargo: it is a build of its own.
+    if let [verb, rest @ ..] = args
+        && verb == "bare"
+    {
+        return bench::bare::command(rest).map(|()| ExitCode::SUCCESS);
+    }
     // As Cargo says now, not as it was built: the directory may have been moved since.
     let xtask = std::env::var_os("CARGO_MANIFEST_DIR").context("run this as `cargo xtask`")?;
     let root = Path::new(&xtask).parent().context("xtask has no parent directory")?.to_owned();
