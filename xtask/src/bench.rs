@@ -166,6 +166,19 @@ const PARTS: &[Part] = &[
         runs_max: None,
     },
     Part {
+        name: "drain",
+        about: "The background. Files created while the drain copies, and while it is paused. Until all is on the slow tier: 2,000 files \
+                of 4 KiB, and eight of 256 MB at once, copied into the mount and waited for; beside `cp -a` from Optane to the slow tier \
+                and a sync, alone and eight at a time.",
+        bench: "drain",
+        args: "--entries 2000 --files 2000 --size 256MB",
+        quick: "--entries 200 --files 200 --size 4MB",
+        slow: Device::Hdd,
+        beside: &[Beside::Peer(&MERGERFS, Device::Optane)],
+        many_inodes: false,
+        runs_max: None,
+    },
+    Part {
         name: "growth",
         about: "Whether it stays as it is with more files: memory for each, latency, the time until a mount is ready, and \
                 recovery after a kill, with a thousand to a million files of 25 bytes in directories of a thousand. Places are the numbers of \
@@ -444,7 +457,7 @@ mod tests {
 
     #[test]
     fn a_command_line_says_what_to_measure() {
-        let all = vec!["tiers", "checkpoint", "ingest", "files", "listing", "cost", "growth"];
+        let all = vec!["tiers", "checkpoint", "ingest", "files", "listing", "cost", "drain", "growth"];
         let asked = Asked { runs: 9, parts: all.clone(), quick: false, document: false };
         assert_eq!(parse(&[]).unwrap(), asked);
         let quick = parse(&args("--quick --only cost,tiers")).unwrap();
@@ -459,7 +472,7 @@ mod tests {
             ("--runs", "--runs needs a value"),
             ("--runs 0", "`0` is no number of runs"),
             ("--runs many", "1 to 999"),
-            ("--only tires", "`tires`: there are tiers, checkpoint, ingest, files, listing, cost, growth"),
+            ("--only tires", "`tires`: there are tiers, checkpoint, ingest, files, listing, cost, drain, growth"),
             ("--only tiers,", "no part is named ``"),
             ("--fast", "`--fast`"),
             ("--document --quick", "stands alone"),
@@ -501,8 +514,13 @@ mod tests {
                 None => beside.iter().any(|name| name == bar.place),
             };
             assert!(is_there, "{}: {}", bar.text, bar.place);
+            let own: &[&str] = if part.bench == "drain" { &[bars::PAUSED, bars::CP] } else { &[] };
             for to in bar.to {
-                assert!(["fast", "slow"].contains(to) || beside.iter().any(|name| name == to), "{}: {to}", bar.text);
+                assert!(
+                    ["fast", "slow"].contains(to) || own.contains(to) || beside.iter().any(|name| name == to),
+                    "{}: {to}",
+                    bar.text
+                );
             }
         }
     }

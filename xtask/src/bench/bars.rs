@@ -55,6 +55,10 @@ const MANY_FROM: u64 = 10_000;
 const EXACT: &str = "mount exact";
 const STAGED: &str = "mount exact staged";
 const PASSTHROUGH: &str = "mount passthrough";
+/// A mount whose drain is paused.
+pub(super) const PAUSED: &str = "mount exact paused";
+/// `cp -a` of a directory from the fast to the slow tier, alone.
+pub(super) const CP: &str = "cp";
 const MERGED: &[&str] = &[MERGERFS.name, MERGERFS_CACHED.name, BINDFS.name, BINDFS_FAST.name];
 const EVERYBODY: &[&str] =
     &[MERGERFS.name, MERGERFS_CACHED.name, BINDFS.name, BINDFS_FAST.name, RCLONE.name, LOGGEDFS.name];
@@ -63,6 +67,7 @@ const BESIDE_BARE: Limit = Limit::NoSlower(1.15);
 const BLOCKED: Cases = Cases::Named(&["application blocked"]);
 const EPOCH: Cases = Cases::Named(&["read, 1 thread", "read, 2 threads", "read, 4 threads", "read, 8 threads"]);
 const LARGE: Cases = Cases::Named(&["sequential read, 64 KiB", "sequential read, 1 MiB"]);
+const CREATED: Cases = Cases::Named(&["create and write 4 KiB"]);
 const READ: Cases = Cases::Named(&["sequential read, 4 KiB", "sequential read, 64 KiB", "sequential read, 1 MiB"]);
 const SMALL: Cases = Cases::Named(&["small files, 1 thread", "small files, 4 threads"]);
 const NAMES: Cases = Cases::Named(&["create and write 4 KiB", "stat, first", "stat, again", "rename", "unlink"]);
@@ -248,6 +253,31 @@ pub(crate) const BARS: &[Bar] = &[
         place: OBSERVED.name,
         to: &[NO_PROFILE.name],
         limit: Limit::NoSlower(1.02),
+    },
+    Bar {
+        part: "drain",
+        text: "create + write 4 KiB + close while the drain copies, beside a mount whose drain is paused",
+        cases: CREATED,
+        place: EXACT,
+        to: &[PAUSED],
+        limit: Limit::AtMost(1.3),
+    },
+    Bar {
+        part: "drain",
+        text: "the same, beside mergerfs",
+        cases: CREATED,
+        place: EXACT,
+        to: &[MERGERFS.name],
+        limit: Limit::AtMost(1.0),
+    },
+    Bar {
+        part: "drain",
+        text: "a directory of 2,000 files of 4 KiB copied into the mount until all are on the slow tier, beside `cp -a` to the slow tier and \
+               a sync: files/s",
+        cases: Cases::Named(&["small files, until all are slow"]),
+        place: EXACT,
+        to: &[CP],
+        limit: Limit::AtLeast(1.0),
     },
     Bar {
         part: "growth",
