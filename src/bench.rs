@@ -6,6 +6,7 @@
 
 pub mod caches;
 pub mod checkpoint;
+pub mod copies;
 pub mod data;
 pub mod devices;
 pub mod files;

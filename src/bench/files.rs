@@ -33,6 +33,37 @@ pub fn metadata(dir: &Path, entries: usize, data: &mut Data, stop: &StopFlag) ->
     ])
 }
 
+/// Creates files, [`PER_DIR`] to a directory, and goes on where it was.
+#[derive(Debug)]
+pub struct Creator {
+    dir: PathBuf,
+    next: usize,
+}
+
+impl Creator {
+    /// Creates nothing yet.
+    pub fn new(dir: PathBuf) -> Creator {
+        Creator { dir, next: 0 }
+    }
+
+    /// The file with this number.
+    pub fn path(&self, number: usize) -> PathBuf {
+        numbered(&numbered(&self.dir, number / PER_DIR), number)
+    }
+
+    /// Creates, writes and closes the next `count` files; returns seconds per file.
+    pub fn create(&mut self, count: usize, data: &mut Data, stop: &StopFlag) -> Result<f64> {
+        let paths: Vec<_> = (self.next..self.next + count).map(|number| self.path(number)).collect();
+        // Before the time is taken.
+        for number in self.next / PER_DIR..(self.next + count).div_ceil(PER_DIR) {
+            let dir = numbered(&self.dir, number);
+            fs::create_dir_all(&dir).at("mkdir", dir.display())?;
+        }
+        self.next += count;
+        each(&paths, |path| fs::write(path, data.piece(CREATED)).at("create", path.display()), stop)
+    }
+}
+
 /// `count` paths, in directories that are created.
 fn paths(dir: &Path, count: usize, name: &str) -> Result<Vec<PathBuf>> {
     let dirs: Vec<_> = (0..count.div_ceil(PER_DIR)).map(|number| numbered(dir, number)).collect();
@@ -128,6 +159,20 @@ mod tests {
         let dirs: Vec<_> = fs::read_dir(dir.path()).expect("listed").map(|entry| entry.expect("one").path()).collect();
         assert_eq!(dirs.len(), 3);
         assert!(dirs.iter().all(|dir| fs::read_dir(dir).expect("listed").count() == 0));
+    }
+
+    #[test]
+    fn files_are_created_where_the_last_ones_ended() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let (mut data, stop) = (Data::new(CREATED), StopFlag::default());
+        let mut creator = Creator::new(dir.path().join("new"));
+        for count in [499, 2, 1_000] {
+            assert!(creator.create(count, &mut data, &stop).expect("created") > 0.0);
+        }
+        assert!((0..1_501).all(|number| creator.path(number).metadata().is_ok_and(|file| file.len() == 4_096)));
+        assert!(!creator.path(1_501).exists());
+        stop.set();
+        assert!(creator.create(1, &mut data, &stop).is_err());
     }
 
     #[test]

@@ -5,6 +5,7 @@
 
 mod asked;
 mod checkpoint;
+mod drain;
 mod files;
 mod growth;
 mod ingest;
@@ -40,6 +41,7 @@ enum Benchmark {
     Ingest(ingest::IngestArgs),
     Checkpoint(checkpoint::CheckpointArgs),
     Files(files::FilesArgs),
+    Drain(drain::DrainBenchArgs),
     Growth(growth::GrowthArgs),
     Trace(trace::TraceArgs),
 }
@@ -50,6 +52,7 @@ pub(super) fn run(args: &BenchArgs) -> Outcome {
         Benchmark::Ingest(args) => ingest::run(args),
         Benchmark::Checkpoint(args) => checkpoint::run(args),
         Benchmark::Files(args) => files::run(args),
+        Benchmark::Drain(args) => drain::run(args),
         Benchmark::Growth(args) => growth::run(args),
         Benchmark::Trace(args) => trace::run(args),
     }

@@ -192,6 +192,24 @@ fn what_a_mount_costs_is_measured_with_everything_in_memory() {
 }
 
 #[test]
+fn the_drain_is_measured_beside_a_paused_one_and_cp() {
+    needs!(MOUNTS);
+    let places = Places::new();
+    let other = format!("other={}", places.path("other").display());
+    let arguments = ["--entries", "20", "--files", "30", "--size", "10kB", "--runs", "2", "--also", &other];
+    let results = places.results("drain", &arguments);
+    let names = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>();
+    let expected = [
+        ("create and write 4 KiB", names(&["slow", "fast", "mount exact", "other", "mount exact paused"])),
+        ("small files, until all are slow", names(&["mount exact", "cp", "cp x 8"])),
+        ("large files, until all are slow", names(&["mount exact", "cp x 8"])),
+    ];
+    assert_eq!(cases(&results), expected.map(|(case, places)| (case.to_owned(), places)));
+    assert_rows(&results, 2);
+    assert_eq!(results["caches"], "hot");
+}
+
+#[test]
 fn growth_is_measured_of_each_number_of_files() {
     needs!(MOUNTS);
     let places = Places::new();
@@ -324,11 +342,14 @@ fn what_makes_no_sense_is_refused_with_what_would() {
     refused("tiers", &["--also", &also("slow")], "another name");
     refused("tiers", &["--also", &also("a"), "--also", &also("a")], "another name");
     refused("tiers", &["--also", &also("mount exact staged")], "another name");
+    refused("drain", &["--also", &also("mount exact paused")], "another name");
+    refused("drain", &["--also", &also("cp")], "another name");
     refused("tiers", &["--also", "/"], "NAME=DIR");
     refused("tiers", &["--also", "a=/no/such/directory"], "existing directory");
     refused("tiers", &["-o", "nonsense=1"], "nonsense");
     refused("tiers", &["-o", "io=cached"], "--io");
     refused("files", &["--caches", "file"], "leave it out");
+    refused("drain", &["--caches", "file"], "leave it out");
     refused("ingest", &["--threads", "2,2"], "each once");
     refused("ingest", &["--file-size", "1"], "2 KiB");
     refused("ingest", &["--compute", "1h"], "a minute");

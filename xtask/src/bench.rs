@@ -1,9 +1,10 @@
 //! `cargo xtask bench`: measures dlio-fs on the testbed, beside other file systems, and writes `BENCHMARKS.md`.
 //!
-//! A row of [`PARTS`] is one `dlio-fs bench`. What is mounted beside is `bench/peers.rs`, what is kept of a part
-//! `bench/figures.rs`, what is to be reached `bench/bars.rs`, the page `bench/document.rs`, and whether others slow all of it down
-//! `bench/wake.rs`.
+//! A row of [`PARTS`] is one `dlio-fs bench`. What is mounted beside is `bench/peers.rs` (one of them is `bench/bare.rs`), what is kept
+//! of a part `bench/figures.rs`, what is to be reached `bench/bars.rs`, the page `bench/document.rs`, and whether others slow all of it
+//! down `bench/wake.rs`.
 
+pub(crate) mod bare;
 mod bars;
 mod document;
 mod figures;
@@ -25,7 +26,8 @@ use bars::BARS;
 use document::Notes;
 use figures::{Measured, Results};
 use peers::{
-    BELIEVED, BINDFS, BINDFS_FAST, Beside, LOGGEDFS, MERGERFS, MERGERFS_CACHED, NO_PROFILE, OBSERVED, RCLONE, Stage,
+    BARE, BARE_1MIN, BARE_1S, BELIEVED, BINDFS, BINDFS_FAST, Beside, LOGGEDFS, MERGERFS, MERGERFS_CACHED, NO_PROFILE,
+    OBSERVED, RCLONE, Stage,
 };
 
 /// Where figures, plots and notes are, from the document on.
@@ -120,6 +122,8 @@ const PARTS: &[Part] = &[
             Beside::Peer(&BINDFS_FAST, Device::Optane),
             Beside::Peer(&RCLONE, Device::Optane),
             Beside::Peer(&LOGGEDFS, Device::Optane),
+            Beside::Peer(&BARE, Device::Optane),
+            Beside::Peer(&BARE_1MIN, Device::Optane),
         ],
         many_inodes: false,
         runs_max: None,
@@ -139,6 +143,8 @@ const PARTS: &[Part] = &[
             Beside::Peer(&BINDFS, Device::Optane),
             Beside::Peer(&BINDFS_FAST, Device::Optane),
             Beside::Peer(&BELIEVED, Device::Optane),
+            Beside::Peer(&BARE, Device::Optane),
+            Beside::Peer(&BARE_1S, Device::Optane),
         ],
         many_inodes: false,
         runs_max: None,
@@ -156,6 +162,19 @@ const PARTS: &[Part] = &[
             Beside::Disk(Device::Optane),
             Beside::Peer(&NO_PROFILE, Device::Optane),
         ],
+        many_inodes: false,
+        runs_max: None,
+    },
+    Part {
+        name: "drain",
+        about: "The background. Files created while the drain copies, and while it is paused. Until all is on the slow tier: 2,000 files \
+                of 4 KiB, and eight of 256 MB at once, copied into the mount and waited for; beside `cp -a` from Optane to the slow tier \
+                and a sync, alone and eight at a time.",
+        bench: "drain",
+        args: "--entries 2000 --files 2000 --size 256MB",
+        quick: "--entries 200 --files 200 --size 4MB",
+        slow: Device::Hdd,
+        beside: &[Beside::Peer(&MERGERFS, Device::Optane)],
         many_inodes: false,
         runs_max: None,
     },
@@ -240,8 +259,12 @@ fn measure(cx: &Context, asked: &Asked, pages: &Pages) -> Result<()> {
     scratch::ensure_room(&cx.target)?;
     Setup::start(cx, &[Need::Peers])?.wait(Need::Peers)?;
     let signals = Signals::hold()?;
-    let built = signals.run(cargo::cargo(cx).args(["build", "--profile", "dist", "--bin", "dlio-fs"]))?;
-    ensure!(built.success(), "cargo build: {built}");
+    // One after the other: together, the one would be built with what the other wants of a library. This xtask itself is built for
+    // tests, in which the FUSE library is not optimised.
+    for what in [["--bin", "dlio-fs"], ["--package", "xtask"]] {
+        let built = signals.run(cargo::cargo(cx).args(["build", "--profile", "dist"]).args(what))?;
+        ensure!(built.success(), "cargo build: {built}");
+    }
     let _awake = wake::Awake::keep()?;
     // One after the other: there is room for one.
     for many_inodes in [false, true] {
@@ -434,7 +457,7 @@ mod tests {
 
     #[test]
     fn a_command_line_says_what_to_measure() {
-        let all = vec!["tiers", "checkpoint", "ingest", "files", "listing", "cost", "growth"];
+        let all = vec!["tiers", "checkpoint", "ingest", "files", "listing", "cost", "drain", "growth"];
         let asked = Asked { runs: 9, parts: all.clone(), quick: false, document: false };
         assert_eq!(parse(&[]).unwrap(), asked);
         let quick = parse(&args("--quick --only cost,tiers")).unwrap();
@@ -449,7 +472,7 @@ mod tests {
             ("--runs", "--runs needs a value"),
             ("--runs 0", "`0` is no number of runs"),
             ("--runs many", "1 to 999"),
-            ("--only tires", "`tires`: there are tiers, checkpoint, ingest, files, listing, cost, growth"),
+            ("--only tires", "`tires`: there are tiers, checkpoint, ingest, files, listing, cost, drain, growth"),
             ("--only tiers,", "no part is named ``"),
             ("--fast", "`--fast`"),
             ("--document --quick", "stands alone"),
@@ -491,8 +514,13 @@ mod tests {
                 None => beside.iter().any(|name| name == bar.place),
             };
             assert!(is_there, "{}: {}", bar.text, bar.place);
+            let own: &[&str] = if part.bench == "drain" { &[bars::PAUSED, bars::CP] } else { &[] };
             for to in bar.to {
-                assert!(["fast", "slow"].contains(to) || beside.iter().any(|name| name == to), "{}: {to}", bar.text);
+                assert!(
+                    ["fast", "slow"].contains(to) || own.contains(to) || beside.iter().any(|name| name == to),
+                    "{}: {to}",
+                    bar.text
+                );
             }
         }
     }

@@ -60,7 +60,8 @@ options of testbed:
   --json                             the measured speeds as JSON
 
 options of bench:
-  --only PART[,PART]                 tiers, checkpoint, ingest, files, listing, cost, growth; the others' figures stay
+  --only PART[,PART]                 tiers, checkpoint, ingest, files, listing, cost, drain, growth; the others' figures
+                                     stay
   --runs N                           of each figure (9)
   --quick                            small and few, to try it; written to target/xtask/bench
   --document                         measures nothing: writes BENCHMARKS.md anew from the figures and notes in docs/benchmarks
@@ -114,6 +115,12 @@ fn main() -> ExitCode {
 
 /// Runs one command line; a failure when tests failed.
 fn command(args: &[String]) -> Result<ExitCode> {
+    // Not through Cargo: it is a build of its own.
+    if let [verb, rest @ ..] = args
+        && verb == "bare"
+    {
+        return bench::bare::command(rest).map(|()| ExitCode::SUCCESS);
+    }
     // As Cargo says now, not as it was built: the directory may have been moved since.
     let xtask = std::env::var_os("CARGO_MANIFEST_DIR").context("run this as `cargo xtask`")?;
     let root = Path::new(&xtask).parent().context("xtask has no parent directory")?.to_owned();

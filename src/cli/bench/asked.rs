@@ -16,6 +16,9 @@ use crate::error::{Context, Error};
 /// The prefix of the temporary directories.
 pub(super) const PREFIX: &str = "dlio-fs-bench-";
 
+/// How many `cp` run side by side in `drain`, beside one alone, and how many large files they copy.
+pub(super) const COPY_STREAMS: usize = 8;
+
 #[derive(Clone, Debug, Args)]
 pub(super) struct Common {
     /// A directory on the fast tier
@@ -40,7 +43,8 @@ pub(super) struct Common {
     /// smaller of 4 GiB and a quarter of the available memory; 0 for none
     #[arg(long, value_name = "SIZE")]
     touch: Option<ByteSize>,
-    /// Which caches are cold when a measurement begins. Default: `dropped`, or `file` without root. `files` is hot
+    /// Which caches are cold when a measurement begins. Default: `dropped`, or `file` without root. `files` and `drain`
+    /// are hot
     #[arg(long, value_enum)]
     caches: Option<Cold>,
     /// Print JSON
@@ -92,7 +96,7 @@ impl Common {
     pub(super) fn hot(&self) -> Result<Caches, Failure> {
         match self.caches {
             None => Ok(Caches::Hot),
-            Some(_) => Err(usage("--caches: `files` is measured with everything in memory", "leave it out")),
+            Some(_) => Err(usage("--caches: this is measured with everything in memory", "leave it out")),
         }
     }
 
@@ -121,7 +125,12 @@ impl Common {
             io.push(*path);
         }
         let mut names: Vec<String> = ["slow", "fast"].map(str::to_owned).into();
-        names.extend(io.iter().flat_map(|io| [mount_name(*io), format!("{} staged", mount_name(*io))]));
+        names.extend([1, COPY_STREAMS].map(copies_name));
+        let of_mount = |io: &IoPath| {
+            let name = mount_name(*io);
+            [format!("{name} staged"), paused_name(&name), name]
+        };
+        names.extend(io.iter().flat_map(of_mount));
         for (name, dir) in &self.also {
             if names.contains(name) {
                 return Err(usage(format!("--also {name}: there is such a place already"), "give it another name"));
@@ -160,6 +169,16 @@ pub(super) fn check_tiers(fast: &Path, slow: &Path) -> Result<(), Failure> {
 
 pub(super) fn mount_name(io: IoPath) -> String {
     format!("mount {}", io.name())
+}
+
+/// The same mount with its drain paused.
+pub(super) fn paused_name(mount: &str) -> String {
+    format!("{mount} paused")
+}
+
+/// `cp`, as many at once as named.
+pub(super) fn copies_name(streams: usize) -> String {
+    if streams == 1 { "cp".to_owned() } else { format!("cp x {streams}") }
 }
 
 pub(super) fn usage(what: impl Into<String>, remedy: &str) -> Failure {

@@ -15,12 +15,13 @@ use super::super::outcome::{Exit, Failure};
 use super::super::progress::Steps;
 use super::super::sandbox::{Mount, Sandbox};
 use super::super::stage;
-use super::asked::{BenchSetup, PREFIX, mount_name};
+use super::asked::{BenchSetup, PREFIX, copies_name, mount_name, paused_name};
 use super::plan::{BenchPlan, Room};
 use crate::bench::caches::{self, Caches};
 use crate::bench::devices::{self, Device, Sampler};
 use crate::bench::results::{Course, FORMAT, Machine, MeasuredTiers, ResultTable, Results, TierInfo, Unit};
 use crate::bench::{StopFlag, data};
+use crate::config::IoPath;
 use crate::error::{Context, Error, Result};
 use crate::mount;
 
@@ -40,6 +41,10 @@ pub(super) enum PlaceKind {
     Slow,
     Fast,
     Mount(Mount),
+    /// One whose drain is paused while it is measured.
+    Paused(Mount),
+    /// A directory on the slow tier, for so many `cp` at once.
+    Copies(usize),
     /// From `--also`.
     Other,
 }
@@ -115,13 +120,58 @@ impl Session {
 
     /// Makes the mounts.
     pub(super) fn mount(&self) -> Result<(), Failure> {
-        for (place, io) in self.places.iter().filter(|place| place.mount().is_some()).zip(&self.asked.io) {
-            let options = self.asked.options.iter().cloned().chain([format!("io={}", io.name())]);
-            if let PlaceKind::Mount(mount) = &place.kind {
-                self.sandbox.mount(mount, &options.collect::<Vec<_>>())?;
-            }
+        self.mounts().into_iter().try_for_each(|(_, mount, io)| self.mount_one(&mount, io))
+    }
+
+    /// The places that are mounts, in order, with their I/O paths.
+    fn mounts(&self) -> Vec<(String, Mount, IoPath)> {
+        let mount = |place: &Place| match &place.kind {
+            PlaceKind::Mount(mount) => Some((place.name.clone(), mount.clone())),
+            _ => None,
+        };
+        let mounts = self.places.iter().filter_map(mount).zip(&self.asked.io);
+        mounts.map(|((name, mount), io)| (name, mount, *io)).collect()
+    }
+
+    fn mount_one(&self, mount: &Mount, io: IoPath) -> Result<(), Failure> {
+        let options = self.asked.options.iter().cloned().chain([format!("io={}", io.name())]);
+        self.sandbox.mount(mount, &options.collect::<Vec<_>>())
+    }
+
+    /// Makes another mount for each, over tiers of its own, and a place of it behind all others.
+    pub(super) fn mount_paused(&mut self) -> Result<(), Failure> {
+        for (name, mount, io) in self.mounts() {
+            let beside = |path: &Path| path.with_extension("paused");
+            let paused = Mount {
+                mountpoint: beside(&mount.mountpoint),
+                fast: beside(&mount.fast),
+                slow: beside(&mount.slow),
+                log: mount.log.with_extension("paused.log"),
+            };
+            self.mount_one(&paused, io)?;
+            let (name, dir) = (paused_name(&name), paused.mountpoint.clone());
+            self.places.push(Place { name, dir, kind: PlaceKind::Paused(paused) });
         }
         Ok(())
+    }
+
+    /// Makes places on the slow tier, for so many `cp` each.
+    pub(super) fn add_copies(&mut self, streams: &[usize]) -> Result<(), Failure> {
+        for streams in streams {
+            let dir = self.slow().join(format!("cp-{streams}"));
+            fs::create_dir(&dir).at("mkdir", dir.display())?;
+            self.places.push(Place { name: copies_name(*streams), dir, kind: PlaceKind::Copies(*streams) });
+        }
+        Ok(())
+    }
+
+    /// The directory on the fast tier that holds its places.
+    pub(super) fn fast(&self) -> &Path {
+        &self.dirs[0]
+    }
+
+    fn slow(&self) -> &Path {
+        &self.dirs[1]
     }
 
     /// Refuses what does not fit: a tenth must stay free.
@@ -255,7 +305,7 @@ impl Place {
 
     pub(super) fn mount(&self) -> Option<&Mount> {
         match &self.kind {
-            PlaceKind::Mount(mount) => Some(mount),
+            PlaceKind::Mount(mount) | PlaceKind::Paused(mount) => Some(mount),
             _ => None,
         }
     }

@@ -25,7 +25,7 @@ use crate::testbed::{Device, Testbed};
 pub(crate) struct Peer {
     /// Of its place in the tables.
     pub(crate) name: &'static str,
-    /// Debian's package; none for the program itself.
+    /// Debian's package; none for what is built here.
     pub(crate) package: Option<&'static str>,
     /// `LOWER` is the directory that it shows, `FAST` one on Optane and `SLOW` one on the HDD for its own use.
     command: &'static str,
@@ -81,6 +81,18 @@ pub(crate) const LOGGEDFS: Peer = Peer {
     command: "loggedfs -f -p -l FAST/log MOUNT",
     read_ahead_kib: None,
 };
+
+/// What a request costs whoever serves it: [`super::bare`]. Nothing is kept in the kernel.
+pub(crate) const BARE: Peer =
+    Peer { name: "bare", package: None, command: "xtask bare LOWER MOUNT", read_ahead_kib: None };
+
+/// The kernel keeps names and attributes for as long as those of files that were changed through dlio-fs (`attribute_lifetime`).
+pub(crate) const BARE_1MIN: Peer =
+    Peer { name: "bare-1min", package: None, command: "xtask bare LOWER MOUNT 60", read_ahead_kib: None };
+
+/// For as long as those of files that dlio-fs knows from the slow tier only (`attribute_lifetime_slow`).
+pub(crate) const BARE_1S: Peer =
+    Peer { name: "bare-1s", package: None, command: "xtask bare LOWER MOUNT 1", read_ahead_kib: None };
 
 /// The program itself as it comes, mounted as [`NO_PROFILE`] is: nobody waits for the drain of either.
 pub(crate) const OBSERVED: Peer = Peer {
@@ -214,7 +226,7 @@ fn top(disk: Device) -> String {
 pub(crate) struct Stage<'a> {
     pub(crate) testbed: &'a Testbed,
     pub(crate) signals: &'a Signals,
-    /// The built dlio-fs.
+    /// The built dlio-fs; xtask, built alike, is beside it.
     pub(crate) program: &'a Path,
     pub(crate) logs: &'a Path,
 }
@@ -232,6 +244,7 @@ impl Stage<'_> {
         let mut words = line.split(' ');
         let mut command = match words.next().unwrap_or_default() {
             "dlio-fs" => Command::new(self.program),
+            "xtask" => Command::new(self.program.with_file_name("xtask")),
             other => Command::new(other),
         };
         self.testbed.environment(command.args(words));
@@ -360,7 +373,8 @@ mod tests {
     /// They are split at blanks and given to the program's `--also NAME=DIR`.
     #[test]
     fn every_peer_is_mounted_over_a_directory_and_its_words_have_no_blanks() {
-        let others = [&MERGERFS, &MERGERFS_CACHED, &BINDFS, &BINDFS_FAST, &RCLONE, &LOGGEDFS];
+        let others =
+            [&MERGERFS, &MERGERFS_CACHED, &BINDFS, &BINDFS_FAST, &RCLONE, &LOGGEDFS, &BARE, &BARE_1MIN, &BARE_1S];
         for peer in others.into_iter().chain([&OBSERVED, &NO_PROFILE, &BELIEVED]) {
             let line = peer.command(Device::Optane);
             assert!(!line.contains("  ") && !line.contains('\n'), "{line}");
