@@ -30,6 +30,8 @@ mod closed;
 mod fleet;
 #[path = "model/full.rs"]
 mod full;
+#[path = "model/helping.rs"]
+mod helping;
 #[cfg(debug_assertions)]
 #[path = "model/lapses.rs"]
 mod lapses;

@@ -4,6 +4,7 @@ pub(crate) mod deadline;
 pub(crate) mod drain;
 pub(crate) mod full_slow;
 pub(crate) mod group;
+pub(crate) mod helping;
 pub(crate) mod mend;
 pub(crate) mod open_tree;
 pub(crate) mod parts;
@@ -19,6 +20,7 @@ use std::sync::atomic::AtomicU32;
 use crate::tiers::disk::sync::{Mutex, Rank};
 use crate::tiers::objects::copy::CopyMeans;
 use group::Unfinished;
+use helping::LargeCopy;
 use streams::StreamCount;
 
 /// What copying and publishing keep between two steps.
@@ -28,6 +30,8 @@ pub(super) struct Writeback {
     saved_streams: AtomicU32,
     /// From the fast tier to the slow one.
     means: CopyMeans,
+    /// Copies in progress that further streams can help with.
+    large: Mutex<Vec<LargeCopy>>,
     /// Held by the thread that publishes; contains a group that an error interrupted.
     unfinished: Mutex<Option<Unfinished>>,
 }
@@ -39,6 +43,7 @@ impl Writeback {
             streams: Mutex::new(Rank::Leaf, streams),
             saved_streams: AtomicU32::new(1),
             means: CopyMeans::default(),
+            large: Mutex::default(),
             unfinished: Mutex::new(Rank::Publishing, None),
         }
     }
