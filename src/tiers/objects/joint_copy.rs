@@ -302,6 +302,34 @@ mod tests {
         assert_eq!([MIB, 0].map(|at| copy.written(at).0), [0, 2 * MIB]);
     }
 
+    /// Else it would sync, and pass on, a file that is still written to.
+    #[test]
+    fn the_owner_waits_for_what_others_write() {
+        let place = tempfile::tempdir().expect("a directory");
+        let dir = OsDir::open(place.path()).expect("a directory");
+        let [from, to] = [&b"from"[..], b"to"].map(|name| dir.create(name, 0o600).expect("new"));
+        from.write_at(&vec![7; 4 * MIB as usize], 0).expect("room");
+        let means = CopyMeans::default();
+        let copy = JointCopy::begin(&means, (from, to), 4 * MIB).expect("begun");
+        let (begun, is_begun) = channel();
+        let written = AtomicU32::new(0);
+        std::thread::scope(|scope| {
+            let (means, written, mut helper) = (&means, &written, copy.help());
+            scope.spawn(move || {
+                helper.copy(means, &mut |_| {
+                    begun.send(()).expect("the owner listens");
+                    std::thread::sleep(std::time::Duration::from_millis(100));
+                    written.fetch_add(1, Ordering::Relaxed);
+                    Ok(false)
+                });
+            });
+            is_begun.recv().expect("a piece");
+            copy.copy(means, &mut |_| Ok(true));
+            copy.end().expect("copied");
+            assert_eq!(written.load(Ordering::Relaxed), 1);
+        });
+    }
+
     #[test]
     fn what_one_stream_meets_ends_the_copy_of_all() {
         let place = tempfile::tempdir().expect("a directory");
