@@ -32,6 +32,8 @@ mod fill;
 mod fleet;
 #[path = "model/full.rs"]
 mod full;
+#[path = "model/helping.rs"]
+mod helping;
 #[cfg(debug_assertions)]
 #[path = "model/lapses.rs"]
 mod lapses;

@@ -7,6 +7,7 @@ pub(crate) mod attrs;
 pub(crate) mod copy;
 pub(crate) mod file;
 pub(crate) mod hash;
+pub(crate) mod joint_copy;
 pub(crate) mod parts;
 pub(crate) mod pool;
 pub(crate) mod slow_parts;

@@ -58,8 +58,9 @@ pub(crate) struct CopyProgress {
     /// The end of the written bytes, and of those known to be on the disk.
     pub(crate) written: u64,
     pub(crate) arrived: u64,
-    /// Bytes between the two, without holes.
+    /// Bytes that were written since the last sync began, without holes, and those that a sync in progress covers.
     pub(crate) unsynced: u64,
+    pub(crate) syncing: u64,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -84,17 +85,24 @@ impl Notes {
     pub(crate) fn copying_ended(&self, lsn: Lsn, error: Option<&Error>) -> u64 {
         let way = self.copying.lock().remove(&lsn).unwrap_or_default();
         self.tried(lsn, WorkKind::Copy, error);
-        way.unsynced
+        way.unsynced + way.syncing
     }
 
-    /// The version is written, or read back, up to this many bytes.
+    /// The version is written up to here. Several streams that write it may say so in another order.
+    pub(crate) fn written_upto(&self, lsn: Lsn, bytes: u64) {
+        if let Some(way) = self.copying.lock().get_mut(&lsn) {
+            way.written = way.written.max(bytes);
+        }
+    }
+
+    /// The version is taken in, or read back, up to this many bytes.
     pub(crate) fn copied(&self, lsn: Lsn, bytes: u64) {
         if let Some(way) = self.copying.lock().get_mut(&lsn) {
             way.written = bytes;
         }
     }
 
-    /// Further bytes of the version were written; returns how many are not known to be on the disk.
+    /// Further bytes of the version were written; returns how many since its last sync began.
     pub(crate) fn unsynced(&self, lsn: Lsn, more: u64) -> u64 {
         let mut copying = self.copying.lock();
         let Some(way) = copying.get_mut(&lsn) else { return 0 };
@@ -102,12 +110,22 @@ impl Notes {
         way.unsynced
     }
 
-    /// The version is on the disk up to here. Returns how many further bytes these are.
-    pub(crate) fn arrived(&self, lsn: Lsn, end: u64) -> u64 {
+    /// A sync of the version begins; returns how many bytes it brings to the disk. What other streams write from now on
+    /// is not among them.
+    pub(crate) fn sync_begins(&self, lsn: Lsn) -> u64 {
         let mut copying = self.copying.lock();
         let Some(way) = copying.get_mut(&lsn) else { return 0 };
-        way.arrived = end;
-        std::mem::take(&mut way.unsynced)
+        let bytes = std::mem::take(&mut way.unsynced);
+        way.syncing += bytes;
+        bytes
+    }
+
+    /// That sync has ended, and the version is on the disk up to here.
+    pub(crate) fn arrived(&self, lsn: Lsn, end: u64, bytes: u64) {
+        if let Some(way) = self.copying.lock().get_mut(&lsn) {
+            way.arrived = way.arrived.max(end);
+            way.syncing = way.syncing.saturating_sub(bytes);
+        }
     }
 
     pub(crate) fn is_copying(&self) -> bool {
@@ -126,7 +144,7 @@ impl Notes {
 
     /// Bytes that were written and are not known to be on the disk.
     pub(crate) fn all_unsynced(&self) -> u64 {
-        self.copying.lock().values().map(|way| way.unsynced).sum()
+        self.copying.lock().values().map(|way| way.unsynced + way.syncing).sum()
     }
 
     /// Bytes on the disk of each version that is being copied. No more entries than concurrent copies.

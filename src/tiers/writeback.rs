@@ -5,6 +5,7 @@ pub(crate) mod drain;
 pub(crate) mod fill;
 pub(crate) mod full_slow;
 pub(crate) mod group;
+pub(crate) mod helping;
 pub(crate) mod mend;
 pub(crate) mod open_tree;
 pub(crate) mod parts;
@@ -21,6 +22,7 @@ use crate::tiers::disk::sync::{Mutex, Rank};
 use crate::tiers::objects::copy::CopyMeans;
 use fill::Filling;
 use group::Unfinished;
+use helping::LargeCopy;
 use streams::StreamCount;
 
 /// What copying and publishing keep between two steps.
@@ -30,6 +32,8 @@ pub(super) struct Writeback {
     saved_streams: AtomicU32,
     /// From the fast tier to the slow one.
     means: CopyMeans,
+    /// Copies in progress that further streams can help with.
+    large: Mutex<Vec<LargeCopy>>,
     /// Held by the thread that publishes; contains a group that an error interrupted.
     unfinished: Mutex<Option<Unfinished>>,
     /// A new directory that is filled before it is placed.
@@ -45,6 +49,7 @@ impl Writeback {
             streams: Mutex::new(Rank::Leaf, streams),
             saved_streams: AtomicU32::new(1),
             means: CopyMeans::default(),
+            large: Mutex::default(),
             unfinished: Mutex::new(Rank::Publishing, None),
             filling: Mutex::new(Rank::Leaf, None),
             not_filled: AtomicU64::new(0),

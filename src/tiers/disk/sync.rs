@@ -31,6 +31,8 @@ pub enum Rank {
     /// Opening closed nodes on the slow tier for the duration of a call, in a mount without root (`disk/closed.rs`).
     /// Held across the calls that do that, with no lock behind it.
     Opening,
+    /// The next piece of a copy to the slow tier, which is read from the fast tier with it held.
+    Copying,
     /// Names, events, references: memory and the append.
     State,
     /// Syncing the log.

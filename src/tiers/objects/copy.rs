@@ -1,6 +1,5 @@
 //! Copying the bytes of a file, holes as holes.
 
-use std::cell::Cell;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -68,39 +67,9 @@ pub(crate) struct CopyMeans {
 }
 
 impl CopyMeans {
-    /// Copies the data in the first `len` bytes, and leaves the page cache as it was. `watch` is as for [`copy_data`].
-    /// The target is new and empty; its length is right only if the copy ends with data. A large file shares the blocks
-    /// of its source where the file system can do that; it is read all the same, for `watch`.
-    pub(crate) fn copy(
-        &self,
-        (from, to): (&dyn File, &dyn File),
-        len: u64,
-        watch: &mut dyn FnMut(u64, &[u8]) -> std::io::Result<()>,
-    ) -> Result<(), NotCopied> {
-        let large = len > CHUNK as u64;
-        let shared = large && self.share(from, to, len).map_err(NotCopied::Written)?;
-        // From here on the bytes of the source are in the cache because of us.
-        let ours = Cell::new(len);
-        let mut read = |buf: &mut [u8], at| self.read(from, buf, at, &ours);
-        let mut write = |bytes: &[u8], at| {
-            match shared {
-                true => {}
-                false if large => self.write(to, bytes, at)?,
-                false => to.write_at(bytes, at)?,
-            }
-            watch(at, bytes)?;
-            forget_from(ours.get(), from, at..at + bytes.len() as u64);
-            Ok(())
-        };
-        let copied = copy_pieces(from, 0..len, &mut read, &mut write);
-        // What was read ahead, and what the cache holds in pages larger than a piece.
-        forget_from(ours.get(), from, 0..len);
-        copied
-    }
-
     /// Whether the target has the bytes of the source now, without a copy. Otherwise it is empty, as before. A source
     /// that has grown since its first bytes became a version is not shared: all that was added would be shared first.
-    fn share(&self, from: &dyn File, to: &dyn File, len: u64) -> std::io::Result<bool> {
+    pub(super) fn share(&self, from: &dyn File, to: &dyn File, len: u64) -> std::io::Result<bool> {
         let Some(fd) = from.descriptor() else { return Ok(false) };
         if from.stat()?.size != len {
             return Ok(false);
@@ -117,17 +86,17 @@ impl CopyMeans {
 
     /// Notes in `ours` from where on the bytes were not in the cache. What the kernel reads ahead is there at the next
     /// read, so one miss decides for all that follows.
-    fn read(&self, from: &dyn File, buf: &mut [u8], at: u64, ours: &Cell<u64>) -> std::io::Result<usize> {
+    pub(super) fn read(&self, from: &dyn File, buf: &mut [u8], at: u64, ours: &mut u64) -> std::io::Result<usize> {
         let Some(there) = self.read_cached.make(|| from.read_cached(buf, at))? else { return from.read_at(buf, at) };
         if there == buf.len() {
             return Ok(there);
         }
         let behind = at + there as u64;
-        ours.set(ours.get().min(behind));
+        *ours = behind.min(*ours);
         Ok(there + from.read_at(&mut buf[there..], behind)?)
     }
 
-    fn write(&self, to: &dyn File, bytes: &[u8], at: u64) -> std::io::Result<()> {
+    pub(super) fn write_large(&self, to: &dyn File, bytes: &[u8], at: u64) -> std::io::Result<()> {
         if self.write_uncached.make(|| to.write_uncached(bytes, at))?.is_none() {
             to.write_at(bytes, at)?;
             to.write_behind(at..at + bytes.len() as u64);
@@ -137,7 +106,7 @@ impl CopyMeans {
 }
 
 /// Drops those bytes of a range from the cache that lie at or behind a point.
-fn forget_from(point: u64, file: &dyn File, range: Range<u64>) {
+pub(super) fn forget_from(point: u64, file: &dyn File, range: Range<u64>) {
     let begin = range.start.max(point);
     if begin < range.end {
         file.forget_cached(begin..range.end);
@@ -152,45 +121,64 @@ pub(crate) fn copy_data(
     range: Range<u64>,
     watch: &mut dyn FnMut(u64, &[u8]) -> std::io::Result<()>,
 ) -> Result<(), NotCopied> {
-    let len = range.end;
-    let mut write = |bytes: &[u8], at| {
-        to.write_at(bytes, at)?;
-        watch(at, bytes)?;
-        let end = at + bytes.len() as u64;
+    use NotCopied::{Read, Written};
+    let (start, len) = (range.start, range.end);
+    let mut buf = vec![0; CHUNK.min(len.saturating_sub(start) as usize)];
+    let mut pieces = Pieces::of(range);
+    while let Some((at, got)) = pieces.next(from, &mut buf, &mut |buf, at| from.read_at(buf, at)).map_err(Read)? {
+        let bytes = &buf[..got];
+        to.write_at(bytes, at).and_then(|()| watch(at, bytes)).map_err(Written)?;
+        let end = at + got as u64;
         if end < len {
             to.write_behind(at..end);
         }
-        Ok(())
-    };
-    copy_pieces(from, range, &mut |buf, at| from.read_at(buf, at), &mut write)
-}
-
-/// Passes the data in a range piece by piece from `read`, which reads `from`, to `write`, both with its offset.
-fn copy_pieces(
-    from: &dyn File,
-    Range { start: mut at, end: len }: Range<u64>,
-    read: &mut dyn FnMut(&mut [u8], u64) -> std::io::Result<usize>,
-    write: &mut dyn FnMut(&[u8], u64) -> std::io::Result<()>,
-) -> Result<(), NotCopied> {
-    use NotCopied::{Read, Written};
-    let mut buf = vec![0; CHUNK.min(len.saturating_sub(at) as usize)];
-    loop {
-        at = next_data(from, at..len).map_err(Read)?;
-        if at == len {
-            break;
-        }
-        let end = from.seek(Seek::Hole, at).unwrap_or(len).min(len);
-        while at < end {
-            let want = buf.len().min((end - at) as usize);
-            let got = read(&mut buf[..want], at).map_err(Read)?;
-            if got == 0 {
-                return Ok(());
-            }
-            write(&buf[..got], at).map_err(Written)?;
-            at += got as u64;
-        }
     }
     Ok(())
+}
+
+/// The data in a range of a file, piece by piece.
+#[derive(Debug)]
+pub(super) struct Pieces {
+    at: u64,
+    /// There is data from `at` to here.
+    data_end: u64,
+    end: u64,
+}
+
+impl Pieces {
+    pub(super) fn of(Range { start, end }: Range<u64>) -> Self {
+        Pieces { at: start, data_end: start, end }
+    }
+
+    /// Where the next piece may begin; behind the last one the end of the range.
+    pub(super) fn at(&self) -> u64 {
+        self.at
+    }
+
+    /// Reads the next piece, no longer than `buf`, with `read`. Returns its offset and length; `None`: there is none.
+    pub(super) fn next(
+        &mut self,
+        from: &dyn File,
+        buf: &mut [u8],
+        read: &mut dyn FnMut(&mut [u8], u64) -> std::io::Result<usize>,
+    ) -> std::io::Result<Option<(u64, usize)>> {
+        if self.at == self.data_end {
+            self.at = next_data(from, self.at..self.end)?;
+            self.data_end = self.at;
+            if self.at == self.end {
+                return Ok(None);
+            }
+            self.data_end = from.seek(Seek::Hole, self.at).unwrap_or(self.end).min(self.end);
+        }
+        let (at, want) = (self.at, buf.len().min((self.data_end - self.at) as usize));
+        let got = read(&mut buf[..want], at)?;
+        if got == 0 {
+            (self.at, self.data_end) = (self.end, self.end);
+            return Ok(None);
+        }
+        self.at += got as u64;
+        Ok(Some((at, got)))
+    }
 }
 
 /// Copies the first `len` bytes, leaving holes as holes. The target is new or empty.
@@ -212,6 +200,7 @@ mod tests {
     use crate::tiers::disk::faults::{Faults, TierName};
     use crate::tiers::disk::os::OsDir;
     use crate::tiers::disk::{Dir, WHOLE};
+    use crate::tiers::objects::joint_copy::JointCopy;
 
     const MIB: u64 = 1 << 20;
 
@@ -242,6 +231,18 @@ mod tests {
         }
     }
 
+    /// Copies the first bytes by all means, and returns the pieces in which that was done.
+    fn copy_all(means: &CopyMeans, from: &Arc<dyn File>, to: &Arc<dyn File>, len: u64) -> Vec<Range<u64>> {
+        let copy = JointCopy::begin(means, (from.clone(), to.clone()), len).unwrap();
+        let mut passed = Vec::new();
+        copy.copy(means, &mut |piece| {
+            passed.push(piece.upto - piece.len..piece.upto);
+            Ok(true)
+        });
+        copy.end().unwrap();
+        passed
+    }
+
     /// On the file systems of the temporary directory and of shared memory.
     #[test]
     fn what_is_copied_by_all_means_is_what_is_copied_by_none() {
@@ -258,12 +259,7 @@ mod tests {
                     from.forget_cached(WHOLE);
                 }
                 let len = random.random_range(0..=from.stat().unwrap().size);
-                let mut passed = Vec::new();
-                let mut watch = |at, bytes: &[u8]| {
-                    passed.push(at..at + bytes.len() as u64);
-                    Ok(())
-                };
-                means.copy((&*from, &*to), len, &mut watch).unwrap();
+                let passed = copy_all(&means, &from, &to, len);
                 let mut passed_plain = Vec::new();
                 copy_data(&*from, &*plain, 0..len, &mut |at, bytes| {
                     passed_plain.push(at..at + bytes.len() as u64);
@@ -292,7 +288,7 @@ mod tests {
         let calls = |name: &[u8]| {
             let to = slow.create(name, 0o600).unwrap();
             let before = counted();
-            means.copy((&*from, &*to), 3 * MIB, &mut |_, _| Ok(())).unwrap();
+            copy_all(&means, &from, &to, 3 * MIB);
             let after = counted();
             assert!(content(&*to).0.iter().all(|byte| *byte == 7));
             [after[0] - before[0], after[1] - before[1]]
@@ -316,7 +312,7 @@ mod tests {
                 from.forget_cached(WHOLE);
             }
             let to = dir.create(format!("{name} copy").as_bytes(), 0o600).unwrap();
-            CopyMeans::default().copy((&*from, &*to), 5 * MIB, &mut |_, _| Ok(())).unwrap();
+            copy_all(&CopyMeans::default(), &from, &to, 5 * MIB);
             to.sync().unwrap();
             to.forget_cached(WHOLE);
             if cached(&*to) {

@@ -2,10 +2,11 @@
 //!
 //! 1. Create `c<LSN>` in the `tmp` of the part that it goes to, or in the stream's lane there, after removing the
 //!    leftover of an earlier attempt, if there is one.
-//! 2. Copy the first `size` bytes, holes as holes, and hash them. A large file shares its blocks where both tiers are
-//!    one file system that can do that. What the copy brings into the page cache is dropped again: a checkpoint is
-//!    hardly ever read again, and training data is read in each epoch. About once a second sync what was written, to
-//!    know what has arrived and to keep the disk's queue short for others. An error is treated as in 4.
+//! 2. Copy the first `size` bytes, holes as holes, and hash them. Streams without a version of their own help with a
+//!    large one (`helping.rs`). A large file shares its blocks where both tiers are one file system that can do that.
+//!    What the copy brings into the page cache is dropped again: a checkpoint is hardly ever read again, and training
+//!    data is read in each epoch. About once a second sync what was written, to know what has arrived and to keep the
+//!    disk's queue short for others. An error is treated as in 4.
 //! 3. Set owner and mode, where they differ, and extended attributes, then the times.
 //! 4. fsync. After an error discard the copy and copy again; never fsync a second time. The disk starts writing
 //!    several small copies before the first fsync, so that one journal commit often serves many.
@@ -32,10 +33,10 @@ use crate::tiers::objects::abilities::Abilities;
 use crate::tiers::objects::copy::{CHUNK, NotCopied, next_data};
 use crate::tiers::objects::file::FileState;
 use crate::tiers::objects::hash::{Hash, Sum};
+use crate::tiers::objects::joint_copy::CopyEnd;
 use crate::tiers::objects::parts::{bare, copy_name, in_part};
 use crate::tiers::objects::split::Split;
 use crate::tiers::objects::version::{Content, Copied};
-use crate::tiers::writeback::streams::Achieved;
 use crate::tiers::{Cx, Ino, Lsn, Progress, ROOT, Tiers};
 
 /// How many versions are copied at once, and the largest size for that; larger ones are copied alone.
@@ -83,9 +84,13 @@ impl Tiers {
         if stream >= streams {
             return Ok(Progress::Idle);
         }
-        let (wanted, is_enough) = self.next_to_copy(stream, streams as usize);
+        let (wanted, mut is_enough) = self.next_to_copy(stream, streams as usize);
+        is_enough |= self.has_parts();
         if !is_enough {
             self.writeback.streams.lock().interrupt();
+        }
+        if wanted.is_empty() && self.help(streams) {
+            return Ok(Progress::Did);
         }
         if wanted.is_empty() {
             if !self.publishes() && !self.counters.notes.is_copying() {
@@ -96,7 +101,7 @@ impl Tiers {
         self.counters.drain_goes_on(self.uptime());
         let cpu = self.thread_cpu();
         let done = self.copy_versions(&wanted);
-        let spent = self.thread_cpu().zip(cpu).map(|(after, before)| after.saturating_sub(before));
+        let spent = self.cpu_since(cpu);
         // Of a file in two parts it is not counted what was copied.
         if !wanted.iter().any(|wanted| wanted.content.object().needs_slow()) {
             self.counters.copies_cost(spent, wanted.iter().map(|wanted| wanted.copied.get()).sum());
@@ -113,11 +118,7 @@ impl Tiers {
             self.forget_failures("drain");
         }
         if is_enough {
-            let achieved = Achieved {
-                files: self.counters.drained_files.load(Ordering::Relaxed),
-                bytes: self.counters.copied_bytes(),
-            };
-            self.writeback.streams.lock().copied(self.uptime(), achieved);
+            self.measure_streams();
         }
         self.wake();
         Ok(Progress::Did)
@@ -143,6 +144,11 @@ impl Tiers {
         }
     }
 
+    /// Paused, outside the allowed hours, or a checkpoint is being saved before a deadline.
+    pub(super) fn copies_nothing(&self) -> bool {
+        self.is_paused() || self.waits().is_some() || self.drain_control.is_saving()
+    }
+
     /// Whether the next event needs no copy, or has one: publishing takes time, too. Checks only the front, as this is
     /// called at each wake.
     fn publishes(&self) -> bool {
@@ -159,7 +165,7 @@ impl Tiers {
     /// A stream's share of what is to be copied, and whether there is something for each of them.
     fn next_to_copy(&self, stream: u32, streams: usize) -> (Vec<CopyTask>, bool) {
         let mut found: Vec<CopyTask> = Vec::new();
-        if self.is_paused() || self.waits().is_some() || self.drain_control.is_saving() {
+        if self.copies_nothing() {
             return (found, false);
         }
         let (pressure, gate) = (self.batches_by_pressure(), self.fleet_gate());
@@ -167,7 +173,8 @@ impl Tiers {
         let refused = publish_plan::first_refused(&st, gate);
         let mut planned = copy_plan::plan_copies(&mut st, pressure, refused);
         planned.retain(|(_, (_, content))| content.is_sealed() && content.is_intact());
-        let is_enough = planned.len() >= streams;
+        // The end of a single version, which is a sync, would be no measurement beside the middle of another.
+        let is_enough = planned.len() >= streams.max(2);
         let at_once = if self.outside_hours().is_some() { 1 } else { planned.len().div_ceil(streams).min(AT_ONCE) };
         let needed = StillNeeded::of(&st, pressure, refused);
         let required = st.queue.required();
@@ -247,7 +254,7 @@ impl Tiers {
         let (file, born) = self.create_copy(&tmp, content.attrs().perm, label)?; // 1
         let (dir, _) = self.slow.tmp_of(&tmp).at("create the slow copy of", label())?;
         let reads_back = self.options().rules.reads_back(|| self.state.lock().view.path(state.ino));
-        let sum = self.copy_down(task, &*source, (&*file, &born)); // 2, 3
+        let sum = self.copy_down(task, source, (&file, &born)); // 2, 3
         Ok(Some(Written { tmp, dir, file, reads_back, sum }))
     }
 
@@ -328,42 +335,23 @@ impl Tiers {
         Ok(intact)
     }
 
-    fn is_pending(&self, lsn: Lsn) -> bool {
+    pub(super) fn is_pending(&self, lsn: Lsn) -> bool {
         self.state.lock().queue.applied() < lsn
     }
 
     /// Steps 2 and 3. Returns the hash of the bytes.
     fn copy_down(
         &self,
-        task: &CopyTask,
-        source: &dyn File,
-        (file, born): (&dyn File, &Stat),
+        CopyTask { lsn, state, content, copied, .. }: &CopyTask,
+        source: Arc<dyn File>,
+        (file, born): (&Arc<dyn File>, &Stat),
     ) -> Result<Hash, NotCopied> {
-        let CopyTask { lsn, state, content, copied, .. } = task;
-        let lsn = *lsn;
-        let (mut sum, mut written_to) = (Sum::default(), 0);
-        let mut watch = |at, bytes: &[u8]| {
-            if !self.is_pending(lsn) {
-                return Err(Errno::ECANCELED.into());
-            }
-            let (len, end) = (bytes.len() as u64, at + bytes.len() as u64);
-            sum.take(at, bytes);
-            written_to = end;
-            copied.set(copied.get() + len);
-            self.counters.notes.copied(lsn, end);
-            if self.counters.notes.unsynced(lsn, len) >= self.counters.second_of_copying() && end < content.size {
-                file.sync()?;
-                self.counters.arrived(self.counters.notes.arrived(lsn, end), self.uptime());
-            }
-            self.keep_to_bandwidth(len);
-            Ok(())
-        };
-        self.writeback.means.copy((source, file), content.size, &mut watch)?; // 2
-        if written_to != content.size {
+        let CopyEnd { sum, data_end } = self.copy_jointly(*lsn, content, (source, file), copied)?; // 2
+        if data_end != content.size {
             // It ends with a hole.
             file.set_len(content.size).map_err(NotCopied::Written)?;
         }
-        let left_out = self.slow.set_attrs(file, born, &content.attrs()).map_err(NotCopied::Written)?; // 3
+        let left_out = self.slow.set_attrs(&**file, born, &content.attrs()).map_err(NotCopied::Written)?; // 3
         self.tell_left_out(&self.label(state.ino), &left_out);
         Ok(sum.of_size(content.size))
     }

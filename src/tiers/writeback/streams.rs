@@ -1,10 +1,10 @@
 //! How many streams copy at the same time, found out while they run. Pure; moments are passed in.
 //!
 //! Many small requests in flight make a network file system fast and a rotating disk slow, so the number is found by
-//! hill climbing. A *round* is a second or more in which all streams have something to copy. What a round achieved is
-//! counted in bytes, where a file costs as much as a MiB. Twice the streams are kept if they achieve a fifth more, half
-//! of them if they achieve as much; otherwise the number goes back to what it was, and the other direction is tried
-//! after some rounds.
+//! hill climbing. A *round* is a second or more in which all streams have something to copy, be it a part of a large
+//! file. What a round achieved is counted in bytes, where a file costs as much as a MiB. Twice the streams are kept if
+//! they achieve a fifth more, half of them if they achieve as much; otherwise the number goes back to what it was, and
+//! the other direction is tried after some rounds.
 
 use std::time::Duration;
 
