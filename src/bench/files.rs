@@ -33,7 +33,7 @@ pub fn metadata(dir: &Path, entries: usize, data: &mut Data, stop: &StopFlag) ->
     ])
 }
 
-/// Creates files, [`PER_DIR`] to a directory, and goes on where it was.
+/// Creates files, 500 to a directory, and goes on where it was.
 #[derive(Debug)]
 pub struct Creator {
     dir: PathBuf,

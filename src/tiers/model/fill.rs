@@ -123,9 +123,9 @@ impl FillPlan {
     }
 }
 
-/// Whether we may put something into such a directory, without root as well.
+/// Whether we may put something into such a directory, and list it, without root as well.
 fn takes_in(spec: &Spec) -> bool {
-    spec.kind == Kind::Dir && spec.attrs.perm & 0o300 == 0o300
+    spec.kind == Kind::Dir && spec.attrs.perm & 0o700 == 0o700
 }
 
 fn is_there(st: &EngineState, ino: Ino) -> bool {
@@ -203,10 +203,10 @@ mod tests {
         }
     }
 
-    /// Without root nothing could be put into it.
+    /// Without root nothing could be put into it, or seen in it.
     #[test]
-    fn a_directory_that_its_owner_cannot_write_to_is_not_filled() {
-        for (perm, count) in [(0o300, 2), (0o755, 2), (0o555, 0), (0o600, 0)] {
+    fn a_directory_that_is_closed_to_its_owner_is_not_filled() {
+        for (perm, count) in [(0o700, 2), (0o755, 2), (0o555, 0), (0o300, 0)] {
             let mut queue = Queue::new();
             let dir = queue.dir_of_mode(ROOT, "step-1", perm);
             queue.file(dir, "model");

@@ -94,7 +94,9 @@ impl Tiers {
                 let (places, filled) = Default::default();
                 let mut fill =
                     Filling { plan, batches: Vec::new(), planned: Vec::new(), places, filled, began: now, last: now };
-                self.make_filled(&mut fill, batches)?; // 1
+                if let Err(error) = self.make_filled(&mut fill, batches) {
+                    return self.give_up_filling(fill, error).map(|_| true);
+                }
                 *self.writeback.filling.lock() = Some(fill);
                 Ok(true)
             }
@@ -108,7 +110,7 @@ impl Tiers {
 
     /// Step 1.
     fn make_filled(&self, fill: &mut Filling, batches: Vec<Batch>) -> Result<()> {
-        let made = self.make_in_tmp(&batches)?;
+        let made = self.make_in_tmp(&batches)?; // 1
         fill.planned = publish_plan::steps_below(&self.state.lock(), &batches, &made, &mut fill.places)
             .ok_or_else(|| Error::refused("a directory could not be planned", "report this with the log"))?;
         fill.batches = batches;
