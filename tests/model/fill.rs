@@ -143,6 +143,7 @@ fn a_call_that_fails_while_a_directory_is_filled_is_made_up_for() {
             let view = walk::view(&engine, &mut Vec::new()).unwrap();
             let slow = machine.slow.image();
             assert!(slow == view, "call {failing}: {}", slow.diff(&view, "slow", "view"));
+            assert_eq!(engine.status().exceptions.conflicts, 0, "call {failing}: nobody else did anything");
             if calls.load(Ordering::Relaxed) <= failing {
                 break;
             }
@@ -192,10 +193,15 @@ fn remove_a_file(slow: &dyn Dir) {
 /// Somebody else makes a directory of that name, or a file, at each moment: everything arrives, and nothing of theirs is lost.
 #[test]
 fn a_directory_that_somebody_else_makes_first_takes_in_ours() {
-    for (at, kind) in (0..60).flat_map(|at| [(at, Kind::Dir), (at, Kind::File)]) {
-        let machine = Machine::with(MetadataOrder::Unknown);
+    let moments = (0..60).step_by(2).flat_map(|at| [(at, Kind::Dir), (at, Kind::File)]);
+    let orders = [MetadataOrder::Unknown, MetadataOrder::Journaled];
+    for ((at, kind), order) in moments.flat_map(|moment| orders.map(|order| (moment, order))) {
+        let machine = Machine::with(order);
         let engine = machine.open("boot");
         save(&engine);
+        // What comes behind those that it takes in.
+        let dir = engine.lookup(&Cx::internal(), ROOT, &name("step-100")).unwrap().ino;
+        engine.release(&Cx::internal(), create(&engine, dir, "large", &[5; (1 << 20) + 1]).1);
         let (calls, slow) = (AtomicU64::new(0), machine.slow.root());
         machine.slow.before_calls(move || {
             if calls.fetch_add(1, Ordering::Relaxed) != at || slow.stat(b"step-100").is_ok() {
@@ -212,8 +218,9 @@ fn a_directory_that_somebody_else_makes_first_takes_in_ours() {
         publish(&engine);
         all_down(&engine);
         let slow = machine.slow.image();
-        let is_file = |path: &&Vec<u8>| path.ends_with(b"/model") || path.ends_with(b"/shard-4");
-        assert_eq!(slow.paths().filter(is_file).count(), 2, "call {at}, {kind:?}: {slow:?}");
+        let is_file =
+            |path: &&Vec<u8>| path.ends_with(b"/model") || path.ends_with(b"/shard-4") || path.ends_with(b"/large");
+        assert_eq!(slow.paths().filter(is_file).count(), 3, "call {at}, {kind:?}: {slow:?}");
         let conflicts = slow.paths().filter(|path| path.windows(13).any(|part| part == b"dlio-conflict"));
         let beside = conflicts.filter(|path| !path.contains(&b'/')).count();
         assert!(beside <= usize::from(kind == Kind::File), "call {at}, {kind:?}: {slow:?}");

@@ -51,19 +51,20 @@ pub(crate) fn remove_leftover(tmp: &dyn Dir, name: &[u8]) -> Result<()> {
     }
 }
 
-/// The same with all that is in it.
+/// The same with all that is in it. Others may remove some of it meanwhile.
 pub(crate) fn remove_tree(tmp: &dyn Dir, name: &[u8]) -> Result<()> {
-    let first = match remove_leftover(tmp, name) {
-        Err(error) if matches!(error.errno(), Errno::ENOTEMPTY | Errno::EEXIST) => error,
+    match remove_leftover(tmp, name) {
+        Err(error) if matches!(error.errno(), Errno::ENOTEMPTY | Errno::EEXIST) => {}
+        Err(error) if error.errno() == Errno::ENOENT => return Ok(()),
         removed => return removed,
-    };
-    let dir = tmp.dir(name).at("open", "leftover in tmp")?;
-    let entries = dir.list().at("list", "leftover in tmp")?;
-    if entries.is_empty() {
-        return Err(first);
     }
+    let Some(dir) = absent_is_none(tmp.dir(name)).at("open", "leftover in tmp")? else { return Ok(()) };
+    let entries = absent_is_none(dir.list()).at("list", "leftover in tmp")?.unwrap_or_default();
     entries.iter().try_for_each(|entry| remove_tree(&*dir, &entry.name))?;
-    remove_leftover(tmp, name)
+    match remove_leftover(tmp, name) {
+        Err(error) if error.errno() == Errno::ENOENT => Ok(()),
+        removed => removed,
+    }
 }
 
 pub(crate) fn read_text(dir: &dyn Dir, name: &[u8]) -> Result<Option<String>> {

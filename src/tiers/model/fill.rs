@@ -15,6 +15,8 @@ use crate::tiers::{Ino, Lsn};
 
 /// How many events one directory takes in. What comes later goes to the directory in its place, in its turn.
 const EVENTS_MAX: usize = 4096;
+/// How many directories are filled at once: each is kept open.
+const DIRS_MAX: usize = 256;
 /// A larger file is not held up by others: there its bytes take the time, not its requests.
 const FILE_MAX: u64 = 1 << 20;
 /// The same for all of them together.
@@ -72,6 +74,7 @@ impl FillPlan {
             return false;
         }
         let is_taken = match (&events[..], &events[0].change) {
+            ([_], Change::Make { spec, .. }) if spec.kind == Kind::Dir && self.dirs.len() >= DIRS_MAX => false,
             ([_], Change::Make { ino, at, spec }) => {
                 self.take_node(st, *ino, at) && {
                     if takes_in(spec) {

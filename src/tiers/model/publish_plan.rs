@@ -619,8 +619,10 @@ pub(crate) fn steps_below(
 
 /// How many batches take more than one step: those can be seen half done.
 pub(crate) fn stepped(batches: &[Batch], planned: &[Planned]) -> u64 {
-    let steps = |batch: &Batch| planned.iter().filter(|planned| planned.upto == batch.upto).count();
-    batches.iter().filter(|batch| !batch.ahead.is_empty() || steps(batch) > 1).count() as u64
+    // The steps of a batch are one behind the other.
+    let in_steps = planned.windows(2).filter(|two| two[0].upto == two[1].upto).map(|two| two[0].upto);
+    let in_steps: HashSet<Lsn> = in_steps.collect();
+    batches.iter().filter(|batch| !batch.ahead.is_empty() || in_steps.contains(&batch.upto)).count() as u64
 }
 
 struct Planner<'a> {

@@ -25,6 +25,7 @@ use std::time::Duration;
 
 use crate::error::{Context, Errno, Error, Result};
 use crate::path::escape;
+use crate::tiers::disk::errors::is_silence;
 use crate::tiers::disk::layout::remove_tree;
 use crate::tiers::disk::{Dir, MetadataOrder, RenameMode, Stat};
 use crate::tiers::log::record::{Step, TmpStat};
@@ -33,6 +34,7 @@ use crate::tiers::model::node::DirEntryKey;
 use crate::tiers::model::publish_plan::{self, Batch, Effect, NextToPublish, Planned, PublishPace};
 use crate::tiers::side_by_side::ask_each;
 use crate::tiers::writeback::group::{FilledDir, Unfinished};
+use crate::tiers::writeback::open_tree::OpenTree;
 use crate::tiers::writeback::step::{Met, step_path};
 use crate::tiers::{Ino, Progress, Tiers};
 
@@ -59,6 +61,10 @@ pub(crate) struct Filling {
 impl Tiers {
     /// Goes on with a directory that is being filled. `None`: there is none.
     pub(crate) fn fill_on(&self, pace: PublishPace, unfinished: &mut Option<Unfinished>) -> Result<Option<Progress>> {
+        if self.writeback.filling.lock().is_some() {
+            // What a closed log may name in `tmp` is left alone.
+            self.log.usable()?;
+        }
         let Some(mut fill) = self.writeback.filling.lock().take() else { return Ok(None) };
         match self.fill_once(&mut fill, pace) {
             Ok(Some(progress)) => {
@@ -77,6 +83,7 @@ impl Tiers {
         if is_ordered || self.drain_control.has_deadline() || self.pressure() {
             return Ok(false);
         }
+        self.log.usable()?;
         let found = {
             let st = self.state.lock();
             let refused = self.writeback.not_filled.load(Ordering::Relaxed);
@@ -163,6 +170,8 @@ impl Tiers {
         let made = self.make_in_tmp(&batches)?;
         let planned = publish_plan::steps_below(&self.state.lock(), &batches, &made, &mut fill.places);
         let planned = planned.ok_or_else(not_its_own)?;
+        // Whatever becomes of it: some of these copies may be there by then.
+        fill.batches.extend(batches);
         let mut files = Vec::new();
         for Planned { step, effects, .. } in &planned {
             let (Step::Place { tmp, ino, node, over: None, known, .. }, Some(Effect::Name((dir, name), _))) =
@@ -188,7 +197,6 @@ impl Tiers {
             |file| file.go().at("move in tmp on the slow tier", String::from_utf8_lossy(file.name_in_tmp)),
         )?;
         fill.filled.files.extend(files.iter().map(|file| file.node).zip(stats));
-        fill.batches.extend(batches);
         fill.planned.extend(planned);
         Ok(())
     }
@@ -199,10 +207,19 @@ impl Tiers {
             return self.give_up_filling(fill, error);
         }
         let Filling { batches, planned, filled, .. } = fill;
-        self.publish_planned(Unfinished::filled(batches, planned, filled), unfinished).map(|()| Progress::Did)
+        let contents = batches.iter().flat_map(|batch| batch.contents.values());
+        let contents: Vec<_> = contents.map(|(_, content)| content.clone()).collect();
+        let first = planned.first().map_or(0, |planned| planned.upto);
+        let placed = self.publish_planned(Unfinished::filled(batches, planned, filled), unfinished);
+        if placed.is_err() && unfinished.is_none() {
+            // Not logged for sure, and perhaps all the same: it stays in `tmp`.
+            self.writeback.not_filled.store(first, Ordering::Relaxed);
+            contents.iter().for_each(|content| self.copy_again(content));
+        }
+        placed.map(|()| Progress::Did)
     }
 
-    /// Step 3. Somebody may have removed some of it meanwhile, and each name in it changed how the directory looks.
+    /// Step 3. Somebody may have removed some of it meanwhile.
     fn sync_filled(&self, fill: &mut Filling) -> Result<()> {
         let dirs: Vec<_> = fill.filled.dirs.values().cloned().collect();
         if !left_out!(FillDurable) {
@@ -213,21 +230,24 @@ impl Tiers {
             return Err(Error::io("publish", path, Errno::ENOENT.into()));
         }
         for planned in &mut fill.planned {
-            if let Step::Place { tmp, node, known, .. } = &mut planned.step
-                && let Some(dir) = fill.filled.dirs.get(node)
+            // A directory may show another size or time a moment later.
+            if let Step::Place { node, known, .. } = &mut planned.step
+                && fill.filled.dirs.contains_key(node)
             {
-                let stat = dir.stat(b".").at("stat", String::from_utf8_lossy(tmp))?;
-                *known = Some(TmpStat::of(&stat));
+                *known = None;
             }
         }
-        Ok(())
+        self.sync_in_tmp(fill.planned.first().map(|planned| &planned.step).into_iter())
     }
 
     /// Nothing of it is on the slow tree: its files are copied again, and go their own way.
     fn give_up_filling(&self, fill: Filling, error: Error) -> Result<Progress> {
         self.empty_filled(&fill.batches, &fill.planned);
-        if !matches!(error.errno(), Errno::ENOENT | Errno::ESTALE) {
-            return Err(error);
+        match error.errno() {
+            // A copy that was made for another part of the tree: the ordinary way brings it over.
+            Errno::EXDEV => return Ok(Progress::Did),
+            Errno::ENOENT | Errno::ESTALE => {}
+            _ => return Err(error),
         }
         let path = fill.planned.first().map(|planned| escape(step_path(&planned.step))).unwrap_or_default();
         tracing::warn!(
@@ -277,6 +297,16 @@ impl Tiers {
             None => self.cut(group),
         }
         Ok(())
+    }
+
+    /// Whether a filled directory is still in `tmp` after a try to place it, because it is refused, perhaps for what is in
+    /// it. A tier that does not answer may be placing it.
+    pub(crate) fn stays_in_tmp(&self, tree: &OpenTree<'_>, group: &Unfinished, met: &Result<Met>) -> bool {
+        match (met, group.steps().next()) {
+            (Ok(met), _) => matches!(met, Met::Lacking | Met::Apart),
+            (Err(error), Some(step)) => !is_silence(error) && matches!(tree.has_applied(step), Ok(Some(false))),
+            (Err(_), None) => false,
+        }
     }
 
     /// Somebody changes the order of what is pending: a directory that is being filled begins anew.

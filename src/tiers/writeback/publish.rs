@@ -48,7 +48,7 @@ use crate::tiers::side_by_side::ask_each;
 use crate::tiers::writeback::group::Unfinished;
 use crate::tiers::writeback::mend::{Mended, base_of, vanishes};
 use crate::tiers::writeback::open_tree::OpenTree;
-use crate::tiers::writeback::step::{Met, SyncSet, stays_in_tmp, step_path, step_target};
+use crate::tiers::writeback::step::{Met, SyncSet, step_path, step_target};
 use crate::tiers::{Cx, Ino, Lsn, Progress, ROOT, Tiers};
 
 /// How many fingerprints are made durable together.
@@ -180,15 +180,21 @@ impl Tiers {
         if !self.link_in_tmp(&planned)? {
             return self.forget_vanished(&[]);
         }
-        self.publish_planned(Unfinished::new(batches, planned), unfinished)
+        let group = Unfinished::new(batches, planned);
+        self.sync_in_tmp(group.steps())?;
+        self.publish_planned(group, unfinished)
     }
 
-    /// Steps 2 and 3, then the rest.
-    pub(crate) fn publish_planned(&self, group: Unfinished, unfinished: &mut Option<Unfinished>) -> Result<()> {
-        self.slow.sync_tmps(group.own_steps().filter_map(|step| match step {
+    /// Step 2.
+    pub(crate) fn sync_in_tmp<'a>(&self, steps: impl Iterator<Item = &'a Step>) -> Result<()> {
+        self.slow.sync_tmps(steps.filter_map(|step| match step {
             Step::Place { tmp, .. } => Some(&tmp[..]),
             _ => None,
-        }))?; // 2
+        }))
+    }
+
+    /// Step 3, then the rest.
+    pub(crate) fn publish_planned(&self, group: Unfinished, unfinished: &mut Option<Unfinished>) -> Result<()> {
         let planned = &group.planned;
         let count = planned.len() as u64;
         let intent = |(index, planned): (u64, &Planned)| Record::Intent {
@@ -245,7 +251,7 @@ impl Tiers {
             let made = match self.take_new_copy(group)? {
                 Some(mended) => mended,
                 None => match self.apply(&tree, group) {
-                    met if group.places_filled() && stays_in_tmp(&met) => {
+                    met if group.places_filled() && self.stays_in_tmp(&tree, group, &met) => {
                         self.cut(group);
                         Mended::Cut
                     }
@@ -271,6 +277,7 @@ impl Tiers {
                 Mended::Never(met) => group.met.push(met),
             }
             self.take_filled(group)?;
+            self.cut_below_conflict(group);
             touched.add(&group.planned[at].step);
             if !in_order && !left_out!(EachStepDurable) {
                 touched.sync(&tree)?; // 5
@@ -280,6 +287,16 @@ impl Tiers {
             touched.sync(&tree)?; // 5
         }
         Ok(true)
+    }
+
+    /// What goes into a directory that was just placed beside somebody else's file is planned anew: by its new path.
+    fn cut_below_conflict(&self, group: &mut Unfinished) {
+        let last = group.planned.iter().zip(&group.met).next_back().map(|(planned, met)| (&planned.step, met));
+        let Some((Step::Place { node, .. }, Met::Conflict(_))) = last else { return };
+        let is_dir = self.state.lock().view.get(*node).is_some_and(|node| node.kind == Kind::Dir);
+        if is_dir && group.met.len() < group.planned.len() && !group.is_inside_batch() {
+            self.cut(group);
+        }
     }
 
     /// The places where the slow tree may differ from the view until the group is finished, in the order of the steps.
@@ -852,10 +869,9 @@ fn inodes_upto(st: &EngineState, upto: Lsn) -> HashSet<Ino> {
 
 /// Whether no event pending after `upto` gives the file another name or version.
 fn stays_where_it_is(st: &EngineState, ino: Ino, upto: Lsn) -> bool {
-    let is_file = st.view.get(ino).is_some_and(|node| node.kind != Kind::Dir);
     let stays =
         |change: &Change| matches!(change, Change::SetAttr { .. } | Change::SetXattr { .. } | Change::Link { .. });
-    is_file && changes_after(st, ino, upto).all(stays)
+    changes_after(st, ino, upto).all(stays)
 }
 
 /// Whether a newer version of the file is on its way to this name.

@@ -44,6 +44,7 @@ use crate::tiers::objects::version::Content;
 use crate::tiers::ops::names::add_subdir;
 use crate::tiers::writeback::deadline::{SaveTask, Saving};
 use crate::tiers::writeback::group::Unfinished;
+use crate::tiers::writeback::open_tree::OpenTree;
 use crate::tiers::{Cx, Ino, Lsn, ROOT, Tiers};
 
 /// How often to try again because more was written meanwhile.
@@ -248,6 +249,13 @@ impl Tiers {
                 let upto = group.upto;
                 let of_it = closure(&self.state.lock(), start.clone()).events.iter().any(|lsn| *lsn <= upto);
                 return if of_it { Err(half_done()) } else { Ok(()) };
+            }
+            if group.places_filled() {
+                let step = group.steps().next().map(|step| OpenTree::new(&self.slow).has_applied(step)).transpose();
+                if step.at("stat", "tmp on the slow tier")?.flatten() != Some(false) {
+                    // All of it may be on the slow tree by now.
+                    return Err(half_done());
+                }
             }
             if !group.followed {
                 self.cut(group);

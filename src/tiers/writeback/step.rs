@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 
 use crate::error::{Context, Errno, Result};
-use crate::tiers::disk::errors::{absent_is_none, is_silence};
+use crate::tiers::disk::errors::absent_is_none;
 use crate::tiers::disk::fingerprint::Fingerprint;
 use crate::tiers::disk::layout::split;
 use crate::tiers::disk::{Access, Dir, Inode, Kind, NewAttr, RenameMode, Stat};
@@ -40,15 +40,6 @@ impl Met {
             Met::Conflict(beside) => Some([path.strip_suffix(split(path).1)?, beside].concat()),
             _ => None,
         }
-    }
-}
-
-/// Whether a filled directory stays in `tmp`: it is not there, or it is refused, which may be because of what is in it.
-/// A tier that does not answer may have placed it.
-pub(super) fn stays_in_tmp(met: &Result<Met>) -> bool {
-    match met {
-        Ok(met) => matches!(met, Met::Lacking | Met::Apart),
-        Err(error) => !is_silence(error),
     }
 }
 
