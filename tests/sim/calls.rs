@@ -14,7 +14,7 @@ use dlio_fs::tiers::disk::{
 
 use super::bytes::BLOCK;
 use super::tree::{Change, Ino, Inode, Meta, ROOT};
-use super::{Effect, INODE_BYTES, Op, PRIVATE, Shared, SimDisk, State};
+use super::{Behind, Effect, INODE_BYTES, Op, PRIVATE, Shared, SimDisk, State};
 
 const NAME_MAX: usize = 255;
 /// The longest file, as on ext4 with blocks of 4 KiB.
@@ -162,7 +162,7 @@ impl State {
         self.nfs = Some(count + 1);
         let kept = format!(".nfs{ino:016x}{count:08x}").into_bytes();
         let changes = vec![Change::Entry { dir, name, ino: None }, Change::Entry { dir, name: kept, ino: Some(ino) }];
-        self.commit(changes, false);
+        self.commit(changes, Behind::Nothing);
         self.touch(dir, now);
         Ok(true)
     }
@@ -172,7 +172,7 @@ impl State {
         let names = self.live.inodes.get(&ino).map(|inode| inode.names.clone()).unwrap_or_default();
         let kept = names.into_iter().find(|(_, name)| self.nfs.is_some() && name.starts_with(b".nfs"));
         if let Some((dir, name)) = kept {
-            self.commit(vec![Change::Entry { dir, name, ino: None }], false);
+            self.commit(vec![Change::Entry { dir, name, ino: None }], Behind::Nothing);
             self.touch(dir, now);
         }
     }
@@ -222,7 +222,7 @@ impl State {
         inode.meta = Meta { atime: now, mtime: now, ctime: now, ..inode.meta };
         let ino = self.free_ino();
         let named = Change::Entry { dir, name: name.to_vec(), ino: Some(ino) };
-        self.commit(vec![Change::New(ino, Box::new(inode)), named], false);
+        self.commit(vec![Change::New(ino, Box::new(inode)), named], Behind::Nothing);
         self.touch(dir, now);
         Ok(ino)
     }
@@ -234,7 +234,10 @@ impl State {
             return Ok(());
         }
         let is_dir = self.inode(ino)?.kind == Kind::Dir;
-        self.commit(vec![Change::Entry { dir, name: name.to_vec(), ino: None }], is_dir);
+        self.commit(
+            vec![Change::Entry { dir, name: name.to_vec(), ino: None }],
+            if is_dir { Behind::All } else { Behind::Nothing },
+        );
         self.touch(ino, now);
         self.touch(dir, now);
         Ok(())
@@ -301,13 +304,17 @@ impl State {
                 self.may(moved, W)?;
             }
         }
-        let after_all = over.is_some_and(|o| self.live.inodes[&o].kind == Kind::Dir);
+        let behind = match over.is_some_and(|over| self.live.inodes[&over].kind == Kind::Dir) {
+            true => Behind::All,
+            false if is_dir => Behind::Moves,
+            false => Behind::Nothing,
+        };
         let left = if exchange { over } else { None };
         let changes = vec![
             Change::Entry { dir, name: name.to_vec(), ino: left },
             Change::Entry { dir: to, name: to_name.to_vec(), ino: Some(from) },
         ];
-        self.commit(changes, after_all);
+        self.commit(changes, behind);
         [Some(from), over, Some(dir), Some(to)].into_iter().flatten().for_each(|ino| self.touch(ino, now));
         Ok(())
     }
@@ -333,7 +340,7 @@ impl State {
         meta.mtime = new.mtime.unwrap_or(meta.mtime);
         if *new != NewAttr::default() {
             meta.ctime = now;
-            self.commit(vec![Change::Meta(ino, meta)], false);
+            self.commit(vec![Change::Meta(ino, meta)], Behind::Nothing);
         }
         Ok(())
     }
@@ -370,7 +377,7 @@ impl State {
             return Ok(());
         }
         let change = Change::Xattr { ino, key: key.to_vec(), value: value.map(<[u8]>::to_vec) };
-        self.commit(vec![change], false);
+        self.commit(vec![change], Behind::Nothing);
         self.touch_file(ino, now);
         Ok(())
     }
@@ -644,7 +651,7 @@ impl disk::Inode for SimInode {
             if s.part_of(self.dir) != s.part_of(to) {
                 return Err(Errno::EXDEV.into());
             }
-            s.commit(vec![Change::Entry { dir: to, name: to_name.to_vec(), ino: Some(ino) }], false);
+            s.commit(vec![Change::Entry { dir: to, name: to_name.to_vec(), ino: Some(ino) }], Behind::Nothing);
             s.touch(ino, now);
             s.touch(to, now);
             Ok(())

@@ -172,8 +172,17 @@ type Inject = Box<dyn Fn(&Op) -> Option<Errno> + Send + Sync>;
 #[derive(Clone, Debug)]
 struct Transaction {
     changes: Vec<Change>,
+    behind: Behind,
+}
+
+/// What a transaction does not reach the disk before, besides what it builds on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Behind {
+    Nothing,
+    /// A directory moved: no disk lets that overtake another such move, or one directory might be lost in the other.
+    Moves,
     /// A directory went away: no disk lets that overtake anything.
-    after_all: bool,
+    All,
 }
 
 #[derive(Debug, Default)]
@@ -404,7 +413,7 @@ impl State {
     }
 
     /// Applies metadata changes that belong together.
-    fn commit(&mut self, changes: Vec<Change>, after_all: bool) {
+    fn commit(&mut self, changes: Vec<Change>, behind: Behind) {
         let mut seen = false;
         let mut dropped = Vec::new();
         for change in &changes {
@@ -416,7 +425,7 @@ impl State {
             // A rename that moves a name out of the private directory shows only now.
             seen |= self.is_public(change);
         }
-        self.pending.push(Transaction { changes, after_all });
+        self.pending.push(Transaction { changes, behind });
         dropped.into_iter().for_each(|ino| self.drop_unused(ino));
         if seen {
             self.observe();
@@ -432,7 +441,7 @@ impl State {
         }
         let change = Change::Meta(ino, meta);
         self.live.apply(&change);
-        self.pending.push(Transaction { changes: vec![change], after_all: false });
+        self.pending.push(Transaction { changes: vec![change], behind: Behind::Nothing });
     }
 
     /// Changes the bytes of a file and its times.
@@ -440,7 +449,7 @@ impl State {
         let inode = self.live.inodes.get_mut(&ino).ok_or(Errno::EIO)?;
         let done = change(&mut inode.bytes);
         let meta = Meta { mtime: now, ctime: now, ..inode.meta };
-        self.commit(vec![Change::Meta(ino, meta)], false);
+        self.commit(vec![Change::Meta(ino, meta)], Behind::Nothing);
         Ok(done)
     }
 
@@ -661,11 +670,12 @@ struct Needs {
     entries: BTreeSet<(Ino, Vec<u8>)>,
     meta: BTreeSet<Ino>,
     all: bool,
+    moves: bool,
 }
 
 impl Needs {
     fn concern(&self, t: &Transaction) -> bool {
-        t.changes.iter().any(|change| self.needs(change))
+        (self.moves && t.behind == Behind::Moves) || t.changes.iter().any(|change| self.needs(change))
     }
 
     fn needs(&self, change: &Change) -> bool {
@@ -678,7 +688,8 @@ impl Needs {
     }
 
     fn add(&mut self, t: &Transaction) {
-        self.all |= t.after_all;
+        self.all |= t.behind == Behind::All;
+        self.moves |= t.behind == Behind::Moves;
         for change in &t.changes {
             match change {
                 Change::New(..) => {}
