@@ -52,42 +52,37 @@ struct Waiting {
     /// Not answered earlier.
     from: Instant,
     answer: Answering,
-    _waiter: Option<WaitingCall>,
+    _waiter: Option<WaiterGuard>,
 }
 
 type Answering = Box<dyn FnOnce(Result<()>) + Send>;
 
 /// While one of these lives, publishing does not wait for files to settle.
 #[derive(Debug)]
-pub(super) struct WaiterGuard(Arc<Tiers>);
+pub(super) struct WaiterGuard {
+    tiers: Arc<Tiers>,
+    count: fn(&Tiers, bool),
+}
 
 impl WaiterGuard {
     pub(super) fn new(tiers: &Arc<Tiers>) -> Self {
-        tiers.count_waiter(true);
-        WaiterGuard(Arc::clone(tiers))
+        WaiterGuard::counted_by(tiers, Tiers::count_waiter)
+    }
+
+    /// For a call of a program.
+    fn of_call(tiers: &Arc<Tiers>) -> Self {
+        WaiterGuard::counted_by(tiers, Tiers::count_waiting_call)
+    }
+
+    fn counted_by(tiers: &Arc<Tiers>, count: fn(&Tiers, bool)) -> Self {
+        count(tiers, true);
+        WaiterGuard { tiers: Arc::clone(tiers), count }
     }
 }
 
 impl Drop for WaiterGuard {
     fn drop(&mut self) {
-        self.0.count_waiter(false);
-    }
-}
-
-/// The same for a call of a program.
-#[derive(Debug)]
-struct WaitingCall(Arc<Tiers>);
-
-impl WaitingCall {
-    fn new(tiers: &Arc<Tiers>) -> Self {
-        tiers.count_waiting_call(true);
-        WaitingCall(Arc::clone(tiers))
-    }
-}
-
-impl Drop for WaitingCall {
-    fn drop(&mut self) {
-        self.0.count_waiting_call(false);
+        (self.count)(&self.tiers, false);
     }
 }
 
@@ -125,7 +120,7 @@ impl Published {
     /// `answer` is called once, when `wait` is over: when everything up to `lsn`, if there is one, is on the slow tier,
     /// or with an error if that will not happen soon.
     pub(super) fn wait_for(&self, lsn: Option<Lsn>, wait: Duration, answer: impl FnOnce(Result<()>) + Send + 'static) {
-        let _waiter = lsn.map(|_| WaitingCall::new(&self.shared.tiers));
+        let _waiter = lsn.map(|_| WaiterGuard::of_call(&self.shared.tiers));
         let since = Instant::now();
         let lsn = lsn.unwrap_or(0);
         let waiting = Waiting { lsn, since, from: since + wait, answer: Box::new(answer), _waiter };
