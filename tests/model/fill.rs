@@ -172,6 +172,38 @@ fn what_somebody_removes_from_a_directory_in_tmp_is_copied_again() {
     }
 }
 
+/// The same, of copies only, and puts files of its own in their places.
+#[test]
+fn what_somebody_puts_in_the_place_of_a_copy_is_not_published() {
+    for at in 0..60 {
+        let machine = Machine::with(MetadataOrder::Unknown);
+        let engine = machine.open("boot");
+        save(&engine);
+        let (calls, slow) = (AtomicU64::new(0), machine.slow.root());
+        machine.slow.before_calls(move || {
+            if calls.fetch_add(1, Ordering::Relaxed) == at {
+                replace_a_copy(&*slow);
+            }
+        });
+        publish(&engine);
+        all_down(&engine);
+        let view = walk::view(&engine, &mut Vec::new()).unwrap();
+        let slow = machine.slow.image();
+        assert!(slow == view, "call {at}: {}", slow.diff(&view, "slow", "view"));
+    }
+}
+
+/// One in the middle, in the lane of the second stream: it goes into the directory.
+fn replace_a_copy(slow: &dyn Dir) {
+    let tmps = slow.dir(b".dlio-fs").unwrap().dir(b"tmp").unwrap();
+    let lane = tmps.dir(&tmps.list().unwrap()[0].name).unwrap().dir(b"1").unwrap();
+    let copies = lane.list().unwrap();
+    if let Some(copy) = copies.get(copies.len() / 2) {
+        lane.unlink(&copy.name).unwrap();
+        lane.create(&copy.name, 0o644).unwrap().write_at(&[9; 700], 0).unwrap();
+    }
+}
+
 /// The last one, below `tmp`.
 fn remove_a_file(slow: &dyn Dir) {
     let Ok(tmps) = slow.dir(b".dlio-fs").and_then(|ours| ours.dir(b"tmp")) else { return };

@@ -8,14 +8,14 @@
 //! 1. Make the directory in `tmp`, as any other.
 //! 2. In rounds, as their copies get ready: move what is next in the order into it ([`FillPlan`] says what belongs
 //!    there).
-//! 3. Once the next event does not belong there, or has kept it waiting for too long: sync the directory, and those
-//!    below it.
-//! 4. The rest are steps 2 to 8 of any group (`writeback/publish.rs`), with the intents of all that is in it. Only the
-//!    directory is renamed; then all other steps are done.
+//! 3. Once the next event does not belong there, or has kept it waiting for too long: sync the directory, those below
+//!    it, and `tmp`.
+//! 4. Go on with step 3 of any group (`writeback/publish.rs`). The intents name all that is in the directory, but only
+//!    the directory is renamed.
 //!
 //! A crash before the intents are durable leaves a directory in `tmp`, which the next start sweeps; its files are
-//! copied again. Later the directory is found in `tmp` or in its place, and what is in it with it. If it cannot be
-//! placed, because somebody has made one of that name, its files are copied again, and each goes its own way.
+//! copied again. After that, a start finds the directory in `tmp` or in its place, with everything in it. If it cannot
+//! be placed, because somebody has made one of that name, its files are copied again and published one by one.
 
 use std::collections::{HashMap, HashSet};
 use std::io;
@@ -78,9 +78,9 @@ impl Tiers {
 
     /// Begins to fill the new directory of the first batch, if there is one that something goes into. Other batches in
     /// front of such a directory are left to be published before it. `true`: it has begun.
-    pub(crate) fn begin_filling(&self, batches: &mut Vec<Batch>) -> Result<bool> {
+    pub(crate) fn begin_filling(&self, batches: &mut Vec<Batch>, pressure: bool) -> Result<bool> {
         let is_ordered = self.slow.root.order() != MetadataOrder::Unknown;
-        if is_ordered || self.drain_control.has_deadline() || self.pressure() {
+        if is_ordered || pressure || self.drain_control.has_deadline() {
             return Ok(false);
         }
         self.log.usable()?;
@@ -191,6 +191,7 @@ impl Tiers {
                 files.push(moved);
             }
         }
+        // 2
         let stats = ask_each(
             || self.uptime(),
             &files,
@@ -210,7 +211,7 @@ impl Tiers {
         let contents = batches.iter().flat_map(|batch| batch.contents.values());
         let contents: Vec<_> = contents.map(|(_, content)| content.clone()).collect();
         let first = planned.first().map_or(0, |planned| planned.upto);
-        let placed = self.publish_planned(Unfinished::filled(batches, planned, filled), unfinished);
+        let placed = self.publish_planned(Unfinished::filled(batches, planned, filled), unfinished); // 4
         if placed.is_err() && unfinished.is_none() {
             // Not logged for sure, and perhaps all the same: it stays in `tmp`.
             self.writeback.not_filled.store(first, Ordering::Relaxed);
@@ -240,7 +241,7 @@ impl Tiers {
         self.sync_in_tmp(fill.planned.first().map(|planned| &planned.step).into_iter())
     }
 
-    /// Nothing of it is on the slow tree: its files are copied again, and go their own way.
+    /// Nothing of it is on the slow tree: its files are copied again and published one by one.
     fn give_up_filling(&self, fill: Filling, error: Error) -> Result<Progress> {
         self.empty_filled(&fill.batches, &fill.planned);
         match error.errno() {

@@ -108,7 +108,7 @@ impl Tiers {
             // The fleet's own work wakes this one.
             NextToPublish::Gated => Ok(Progress::Idle),
             NextToPublish::Batches(mut batches) => {
-                if self.begin_filling(&mut batches)? {
+                if self.begin_filling(&mut batches, pressure)? {
                     return Ok(Progress::Did);
                 }
                 self.publish(batches, &mut unfinished)?;
