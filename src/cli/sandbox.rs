@@ -263,10 +263,13 @@ fn end(daemon: &Daemon) {
 
 fn ends_within(daemon: &Daemon, wait: Duration) -> bool {
     let begun = Instant::now();
-    while daemon.runs() && begun.elapsed() < wait {
+    while daemon.runs() {
+        if begun.elapsed() >= wait {
+            return false;
+        }
         std::thread::sleep(POLL);
     }
-    !daemon.runs()
+    true
 }
 
 /// Whether it has exited. It first finishes a sync in progress, which may take long on a busy disk.

@@ -1,7 +1,6 @@
 //! Processes as `/proc` shows them: which files they hold open, and what blocks them. Little can be seen of other
 //! users' processes.
 
-use std::fs::DirEntry;
 use std::path::PathBuf;
 
 use procfs::process::{Process, StatFlags};
@@ -12,17 +11,23 @@ pub fn processes() -> impl Iterator<Item = u32> {
     entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok())
 }
 
-/// The files that a process's descriptors refer to. Empty if the process is another user's, or gone.
+/// The files that a process's descriptors refer to, some of them maybe twice. Empty if the process is another user's, or gone.
 ///
-/// The first thread of a killed process may have given up its descriptors while another, which waits in the kernel,
-/// still holds them all: each thread is checked until one has some.
+/// All threads of a process share its descriptors, but a killed process loses its threads one by one: the first may have
+/// given up its descriptors, or give them up while they are read, and another, which waits in the kernel, still holds
+/// them all. Each thread is checked until one was read as a whole.
 pub fn open_files(pid: u32) -> Vec<PathBuf> {
-    let threads = std::fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
-    let held = |thread: DirEntry| -> Vec<PathBuf> {
-        let entries = std::fs::read_dir(thread.path().join("fd")).into_iter().flatten().flatten();
-        entries.filter_map(|entry| std::fs::read_link(entry.path()).ok()).collect()
-    };
-    threads.map(held).find(|held| !held.is_empty()).unwrap_or_default()
+    let mut files = Vec::new();
+    for thread in std::fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten() {
+        let descriptors = std::fs::read_dir(thread.path().join("fd")).into_iter().flatten().flatten();
+        let links: Vec<_> = descriptors.map(|descriptor| std::fs::read_link(descriptor.path()).ok()).collect();
+        let whole = !links.is_empty() && links.iter().all(Option::is_some);
+        files.extend(links.into_iter().flatten());
+        if whole {
+            break;
+        }
+    }
+    files
 }
 
 /// What blocks a process, and the remedy; `None` if nothing can be seen.
