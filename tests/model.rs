@@ -51,6 +51,8 @@ mod others;
 mod parts;
 #[path = "model/reference.rs"]
 mod reference;
+#[path = "model/same_names.rs"]
+mod same_names;
 #[path = "model/sparse.rs"]
 mod sparse;
 #[path = "model/steps.rs"]

@@ -126,6 +126,11 @@ impl Status {
                 "Files removed from a full slow tier ahead of what was written before.",
                 exceptions.removed_first,
             ),
+            (
+                "dliofs_replaced_total",
+                "Files and directories of other members of the fleet that made way for ours and were saved.",
+                exceptions.replaced,
+            ),
             ("dliofs_skipped_versions_total", "Versions superseded before their copy began.", exceptions.skipped),
             ("dliofs_skipped_bytes_total", "Bytes of them.", exceptions.skipped_bytes),
             ("dliofs_spilled_files_total", "Files that did not fit on the fast tier.", exceptions.spilled),

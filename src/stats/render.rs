@@ -74,10 +74,13 @@ impl Status {
             "exceptions   {} batches, {} late snapshots, {} in-place writes",
             exceptions.batches, exceptions.late_snapshots, exceptions.in_place_writes
         )?;
-        let Exceptions { spilled, conflicts, left_out, removed_first, .. } = exceptions;
+        let Exceptions { spilled, conflicts, left_out, removed_first, replaced, .. } = exceptions;
         write!(out, "             {spilled} spilled, {conflicts} conflicts, {left_out} attributes left out")?;
         if *removed_first > 0 {
             write!(out, ", {removed_first} removed first")?;
+        }
+        if *replaced > 0 {
+            write!(out, ", {replaced} replaced")?;
         }
         writeln!(out)?;
         if exceptions.skipped > 0 {

@@ -162,6 +162,8 @@ pub struct Exceptions {
     pub left_out: u64,
     /// Files removed from a full slow tier ahead of earlier changes.
     pub removed_first: u64,
+    /// Files and directories of other members of the fleet that made way for ours; they are in `saved`.
+    pub replaced: u64,
     /// Versions that were superseded before they were copied and so never are, and their bytes.
     pub skipped: u64,
     pub skipped_bytes: u64,

@@ -120,6 +120,7 @@ impl Tiers {
                 conflicts: count(&c.conflicts),
                 left_out: count(&c.left_out),
                 removed_first: count(&c.removed_first),
+                replaced: count(&c.replaced),
                 skipped,
                 skipped_bytes,
                 aside: aside.nodes,

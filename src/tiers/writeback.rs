@@ -11,6 +11,7 @@ pub(crate) mod open_tree;
 pub(crate) mod parts;
 pub(crate) mod priority;
 pub(crate) mod publish;
+mod same_names;
 pub(crate) mod set_aside;
 pub(crate) mod step;
 pub(crate) mod stream_store;

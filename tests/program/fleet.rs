@@ -152,6 +152,39 @@ fn a_member_that_is_not_there_is_named_and_one_that_has_left_is_not_waited_for()
     assert!(dir.path().join("third").exists(), "it takes a second to copy");
 }
 
+/// As some programs do it: every rank writes the marker, and the first one removes the checkpoint before.
+#[test]
+fn one_name_for_all_is_one_file_and_a_rotation_takes_what_others_had_pending_with_it() {
+    needs!(MOUNTS);
+    let dir = tempfile::tempdir().unwrap();
+    let slow = dir.path();
+    let members = fleet(slow);
+    fs::create_dir(members[0].at("step-0")).unwrap();
+    members[0].sync();
+    until("all see it", || members.iter().all(|member| member.at("step-0").exists()));
+    // The first one must not see what the others write.
+    members[1..].iter().for_each(|member| assert!(member.control("pause").starts_with("ok")));
+    for (rank, member) in members.iter().enumerate() {
+        member.put(&format!("step-0/rank-{rank}"), vec![0; SHARD]);
+    }
+    fs::remove_dir_all(members[0].at("step-0")).unwrap();
+    members[1..].iter().for_each(|member| assert!(member.control("resume").starts_with("ok")));
+    for (rank, member) in members.iter().enumerate() {
+        member.put("latest.tmp", format!("step-1 by {rank}"));
+        fs::rename(member.at("latest.tmp"), member.at("latest")).unwrap();
+    }
+    members.iter().for_each(Mount::sync);
+    let names = fs::read_dir(slow).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
+    let names: BTreeSet<String> = names.filter(|name| name != ".dlio-fs").collect();
+    assert_eq!(names, BTreeSet::from(["latest".to_owned()]));
+    let text = fs::read_to_string(slow.join("latest")).unwrap();
+    assert!(text.starts_with("step-1 by "), "{text}");
+    let replaced: u64 =
+        members.iter().map(|member| member.stats_json()["exceptions"]["replaced"].as_u64().unwrap()).sum();
+    assert!(replaced >= 1, "the last shard is there only when its directory is removed");
+    assert!(slow.join(".dlio-fs/saved").is_dir());
+}
+
 /// Alone in its fleet, a mount waits for nobody but the clock.
 #[test]
 fn what_logs_a_change_is_answered_once_no_clock_is_behind_it() {

@@ -39,6 +39,8 @@ pub(crate) struct SlowTier {
     left_open: LeftOpen,
     /// Set while the movers find the slow tier not answering: cached answers are then trusted however old.
     down: AtomicBool,
+    /// Other members of a fleet publish here, too.
+    pub(crate) in_fleet: bool,
     pub(crate) abilities: Abilities,
     /// The longest target of a symbolic link, and the largest file, that the tier is known to take.
     pub(crate) target_known: AtomicU64,
@@ -108,7 +110,7 @@ impl SlowTier {
         tmp_path: Path,
         parts: Parts,
         abilities: Abilities,
-        dirs_kept: usize,
+        (dirs_kept, in_fleet): (usize, bool),
     ) -> Self {
         SlowTier {
             dirs_kept,
@@ -121,6 +123,7 @@ impl SlowTier {
             moving: Mutex::default(),
             left_open: LeftOpen::default(),
             down: AtomicBool::new(false),
+            in_fleet,
             abilities,
             target_known: AtomicU64::new(abilities.target_known),
             size_known: AtomicU64::new(abilities.size_known),

@@ -117,7 +117,7 @@ pub fn open(
     // A mount that changes nothing has no part in an order.
     let fleet = if writable { join_fleet(&ours, &*slow, &identity, &options, &opened)? } else { None };
     let tmp_path = [OURS, b"/tmp/", identity.uuid.as_bytes()].concat();
-    let slow = SlowTier::new(slow, tmp, tmp_path, parts, abilities, kept);
+    let slow = SlowTier::new(slow, tmp, tmp_path, parts, abilities, (kept, fleet.is_some()));
     let tiers = Tiers {
         core: EngineCore::new(CoreParts { log: opened.log, damaged, pool, slow, fast, view }, options, clock),
         drain_control: DrainControl::default(),

@@ -19,7 +19,8 @@ use crate::tiers::objects::version::Content;
 use crate::tiers::writeback::step::conflict_suffix;
 use crate::tiers::{Cx, Ino, Tiers};
 
-const SAVED: &[u8] = b"saved";
+/// In [`OURS`].
+pub(super) const SAVED: &[u8] = b"saved";
 
 /// A checkpoint that is not wholly on the slow tier.
 #[derive(Clone, Debug)]
@@ -193,7 +194,8 @@ fn new_name(above: &dyn Dir) -> Result<(Vec<u8>, Vec<u8>)> {
     ))
 }
 
-fn make_dir(dir: &dyn Dir, name: &[u8]) -> std::io::Result<Arc<dyn Dir>> {
+/// One that exists already will do.
+pub(super) fn make_dir(dir: &dyn Dir, name: &[u8]) -> std::io::Result<Arc<dyn Dir>> {
     match dir.mkdir(name, 0o700) {
         Err(e) if e.kind() != std::io::ErrorKind::AlreadyExists => Err(e),
         _ => dir.dir(name),

@@ -31,11 +31,13 @@ pub(crate) struct OpenTree<'a> {
     kept: RefCell<HashMap<Path, Arc<dyn Dir>>>,
     /// What was looked at ahead, by its path in `tmp`.
     waiting: RefCell<HashMap<Path, Stat>>,
+    /// See [`OpenTree::take_saved`].
+    pub(super) saved: RefCell<Vec<(Path, Path)>>,
 }
 
 impl<'a> OpenTree<'a> {
     pub(crate) fn new(slow: &'a SlowTier) -> Self {
-        OpenTree { slow, kept: RefCell::default(), waiting: RefCell::default() }
+        OpenTree { slow, kept: RefCell::default(), waiting: RefCell::default(), saved: RefCell::default() }
     }
 
     /// The directory at `path`.

@@ -23,6 +23,7 @@
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use crate::error::{Context, Errno, Error, Result};
 use crate::path::{Name, escape};
@@ -468,7 +469,15 @@ impl Tiers {
             tree.forget();
             met = tree.apply(instead.unwrap_or(&group.planned[at].step), known);
         }
+        tree.take_saved().iter().for_each(|(path, place)| self.tell_saved(path, place));
         met.at("publish", String::from_utf8_lossy(&path))
+    }
+
+    /// Another member of the fleet had the name.
+    fn tell_saved(&self, path: &[u8], place: &[u8]) {
+        let (path, place) = (escape(path), escape(place));
+        tracing::info!(path, place, "another member has changed the same name; what it had there is saved");
+        self.counters.replaced.fetch_add(1, Ordering::Relaxed);
     }
 
     /// The step that replaces a change of times which a write in place has overtaken since it was planned.
@@ -732,7 +741,11 @@ impl Tiers {
             // Nothing of it exists: the slow tier still has what it had under the name.
             return;
         }
-        if *met == Met::Gone {
+        if *met == Met::Gone && self.fleet.is_some() {
+            // What another member removed or replaced, as it may.
+            let path = String::from_utf8_lossy(step_path(&planned.step));
+            tracing::info!(%path, "another member has changed the same name; this change of ours has nothing left to change");
+        } else if *met == Met::Gone {
             let path = escape(step_path(&planned.step));
             self.counters.conflict(format!("/{path}: changed or gone on the slow tier, left as it is"));
             tracing::warn!(

@@ -234,23 +234,83 @@ impl OpenTree<'_> {
         }
         let (dir, name) = self.parent(path)?;
         if place.over.is_none() {
-            return place_new(from, tmp, &*dir, name);
+            return self.place_new(place, &*dir, name);
         }
         match from.rename(tmp, &*dir, name, RenameMode::Exchange) {
             Ok(()) => {}
-            Err(e) if e.kind() == std::io::ErrorKind::NotFound => return place_new(from, tmp, &*dir, name),
+            Err(e) if e.kind() == std::io::ErrorKind::NotFound => return self.place_new(place, &*dir, name),
             Err(e) if e.raw_os_error() == Some(Errno::EINVAL as i32) => {
                 place.over.into_iter().for_each(|over| self.slow.note_removed(over));
-                return place_over(place, &*dir, name);
+                return self.place_over(place, &*dir, name);
             }
             Err(e) => return Err(e),
         }
         if place.is_replaced(&from.stat(tmp)?) {
             return Ok(Met::Expected);
         }
+        if self.save_exchanged(from, tmp, path)? {
+            return Ok(Met::Expected);
+        }
         // Not the version we knew: it goes back, and ours beside it.
         from.rename(tmp, &*dir, name, RenameMode::Exchange)?;
         place_beside(from, tmp, &*dir, name)
+    }
+
+    fn place_new(&self, place: &Placing<'_>, dir: &dyn Dir, name: &[u8]) -> std::io::Result<Met> {
+        let Placing { from, tmp, .. } = *place;
+        match from.rename(tmp, dir, name, RenameMode::NoReplace) {
+            Ok(()) => Ok(Met::Expected),
+            Err(e) if e.kind() == std::io::ErrorKind::AlreadyExists => self.meet_existing(place, dir, name),
+            Err(e) if e.raw_os_error() == Some(Errno::EINVAL as i32) => {
+                if absent_is_none(dir.stat_now(name))?.is_some() {
+                    return self.meet_existing(place, dir, name);
+                }
+                from.rename(tmp, dir, name, RenameMode::Replace).map(|()| Met::Expected)
+            }
+            Err(e) => Err(e),
+        }
+    }
+
+    /// Someone else made the name first. Two directories merge.
+    fn meet_existing(&self, place: &Placing<'_>, dir: &dyn Dir, name: &[u8]) -> std::io::Result<Met> {
+        let Placing { from, tmp, path, .. } = *place;
+        let (ours, theirs) = (from.stat(tmp)?, dir.stat(name)?);
+        if (ours.dev, ours.ino) == (theirs.dev, theirs.ino) {
+            // A further link of the file that is there already.
+            return from.unlink(tmp).map(|()| Met::Expected);
+        }
+        if ours.kind == Kind::Dir && theirs.kind == Kind::Dir {
+            match from.rmdir(tmp) {
+                // It was filled: who asked removes it, with the copies in it.
+                Err(e) if e.raw_os_error() == Some(Errno::ENOTEMPTY as i32) => {}
+                removed => removed?,
+            }
+            return Ok(Met::Merged((theirs.dev, theirs.ino)));
+        }
+        self.meet_other((from, tmp), (dir, name), path)
+    }
+
+    /// For file systems without exchange: checks first. Only a change by someone else between the check and the rename
+    /// is lost.
+    fn place_over(&self, place: &Placing<'_>, dir: &dyn Dir, name: &[u8]) -> std::io::Result<Met> {
+        let Placing { from, tmp, path, .. } = *place;
+        match absent_is_none(dir.stat_now(name))? {
+            Some(there) if !place.is_replaced(&there) => self.meet_other((from, tmp), (dir, name), path),
+            _ => from.rename(tmp, dir, name, RenameMode::Replace).map(|()| Met::Expected),
+        }
+    }
+
+    /// Something of somebody else has the name, which is `path` from the root.
+    fn meet_other(
+        &self,
+        (from, ours): (&dyn Dir, &[u8]),
+        (dir, name): (&dyn Dir, &[u8]),
+        path: &[u8],
+    ) -> std::io::Result<Met> {
+        match self.take_name((from, ours), (dir, name), path)? {
+            true => Ok(Met::Expected),
+            false => place_beside(from, ours, dir, name),
+        }
     }
 
     /// Ours is not in `tmp`; `left` is the file that has its name there.
@@ -285,7 +345,7 @@ impl OpenTree<'_> {
             return move_onto_itself(&*from, name, &*dir, to_name);
         }
         if there != over && there.is_some() {
-            return place_beside(&*from, name, &*dir, to_name);
+            return self.meet_other((&*from, name), (&*dir, to_name), to);
         }
         there.into_iter().for_each(|over| self.slow.note_removed(over));
         from.rename(name, &*dir, to_name, RenameMode::Replace).map(|()| Met::Expected)
@@ -309,10 +369,11 @@ impl OpenTree<'_> {
             Some(stat) if (stat.kind == Kind::Dir) != is_dir => Ok(Met::Gone),
             Some(_) if is_dir => match dir.rmdir(name) {
                 Err(e) if e.raw_os_error() == Some(Errno::ENOTEMPTY as i32) => {
-                    // The root of a part has our `tmp`. Otherwise someone else put something into it: it stays, with
-                    // that.
+                    // The root of a part has our `tmp`. Otherwise someone else put something into it: without a
+                    // fleet it stays, with that.
                     if !self.slow.remove_tmp(path, &*dir, name)? {
-                        return Ok(if self.slow.move_left_open(&*dir, name)? { Met::Expected } else { Met::Gone });
+                        let is_gone = self.slow.move_left_open(&*dir, name)? || self.save_dir(&*dir, name, path)?;
+                        return Ok(if is_gone { Met::Expected } else { Met::Gone });
                     }
                     match dir.rmdir(name) {
                         Err(e) if e.raw_os_error() == Some(Errno::ENOTEMPTY as i32) => Ok(Met::Gone),
@@ -361,20 +422,6 @@ impl OpenTree<'_> {
     }
 }
 
-fn place_new(from: &dyn Dir, tmp: &[u8], dir: &dyn Dir, name: &[u8]) -> std::io::Result<Met> {
-    match from.rename(tmp, dir, name, RenameMode::NoReplace) {
-        Ok(()) => Ok(Met::Expected),
-        Err(e) if e.kind() == std::io::ErrorKind::AlreadyExists => meet_existing(from, tmp, dir, name),
-        Err(e) if e.raw_os_error() == Some(Errno::EINVAL as i32) => {
-            if absent_is_none(dir.stat_now(name))?.is_some() {
-                return meet_existing(from, tmp, dir, name);
-            }
-            from.rename(tmp, dir, name, RenameMode::Replace).map(|()| Met::Expected)
-        }
-        Err(e) => Err(e),
-    }
-}
-
 /// Both names lead to the node that is to be moved. A rename between two names of one file does nothing, so the first
 /// one is unlinked. But on a case-insensitive file system they may be one name, which the directory listing shows:
 /// removing it would lose the file.
@@ -386,33 +433,6 @@ fn move_onto_itself(from: &dyn Dir, name: &[u8], dir: &dyn Dir, to_name: &[u8]) 
         (false, _) => {}
     }
     Ok(Met::Expected)
-}
-
-/// Someone else made the name first. Two directories merge; anything else is kept beside it.
-fn meet_existing(from: &dyn Dir, tmp: &[u8], dir: &dyn Dir, name: &[u8]) -> std::io::Result<Met> {
-    let (ours, theirs) = (from.stat(tmp)?, dir.stat(name)?);
-    if (ours.dev, ours.ino) == (theirs.dev, theirs.ino) {
-        // A further link of the file that is there already.
-        return from.unlink(tmp).map(|()| Met::Expected);
-    }
-    if ours.kind == Kind::Dir && theirs.kind == Kind::Dir {
-        match from.rmdir(tmp) {
-            // It was filled: who asked removes it, with the copies in it.
-            Err(e) if e.raw_os_error() == Some(Errno::ENOTEMPTY as i32) => {}
-            removed => removed?,
-        }
-        return Ok(Met::Merged((theirs.dev, theirs.ino)));
-    }
-    place_beside(from, tmp, dir, name)
-}
-
-/// For file systems without exchange: checks first. Only a change by someone else between the check and the rename is
-/// lost.
-fn place_over(place: &Placing<'_>, dir: &dyn Dir, name: &[u8]) -> std::io::Result<Met> {
-    match absent_is_none(dir.stat_now(name))? {
-        Some(there) if !place.is_replaced(&there) => place_beside(place.from, place.tmp, dir, name),
-        _ => place.from.rename(place.tmp, dir, name, RenameMode::Replace).map(|()| Met::Expected),
-    }
 }
 
 /// Moves ours to `NAME.dlio-conflict-HOST-TIME`, with a number if that is taken; theirs keeps the name.

@@ -1,0 +1,358 @@
+//! Members of a fleet that change the same name: nothing holds the order, nothing is dropped, and one file has the name in the end.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use dlio_fs::error::Errno;
+use dlio_fs::tiers::disk::{Access, Dir, Kind, MetadataOrder, RenameMode};
+use dlio_fs::tiers::{self, Cx, Ino, OpenMode, Options, ROOT, SlowTree, Tiers};
+use rand::SeedableRng;
+use rand::rngs::Xoshiro256PlusPlus;
+
+use crate::sim::{Lose, SimClock, SimDisk, SimPower};
+use crate::stories::{WRITE, create, name, read};
+
+/// Two members, whose clocks agree.
+struct Pair {
+    clock: Arc<SimClock>,
+    power: Arc<SimPower>,
+    slow: SimDisk,
+    fast: Vec<SimDisk>,
+    members: Vec<Tiers>,
+    dice: Xoshiro256PlusPlus,
+}
+
+fn options() -> Options {
+    Options::for_tests().with(|options| {
+        options.fleet = Some("job".to_owned());
+        options.fleet_size = Some(2);
+        options.clock_error = Some(Duration::from_millis(1));
+        options.revalidate = Duration::ZERO;
+        options.settle = Duration::ZERO;
+    })
+}
+
+impl Pair {
+    fn new(order: MetadataOrder) -> Pair {
+        let (clock, power) = (SimClock::new(), SimPower::new());
+        let slow = SimDisk::new("slow", order, 1 << 30, &power, &clock);
+        let fast = (0..2).map(|_| SimDisk::new("fast", MetadataOrder::Journaled, 1 << 30, &SimPower::new(), &clock));
+        let fast = fast.collect();
+        let mut pair =
+            Pair { clock, power, slow, fast, members: Vec::new(), dice: Xoshiro256PlusPlus::seed_from_u64(1) };
+        pair.start();
+        pair
+    }
+
+    fn start(&mut self) {
+        let open = |fast: &SimDisk| {
+            tiers::open(fast.root(), self.slow.root(), SlowTree::Writable, options(), self.clock.clone(), "boot")
+                .unwrap()
+        };
+        self.members = self.fast.iter().map(open).collect();
+    }
+
+    /// A power cut of the slow tier's server, or none of it; both members end.
+    fn crash(&mut self, lose: Lose) {
+        self.power.restore();
+        self.members.clear();
+        self.slow = self.slow.crash(lose, &mut self.dice);
+        self.fast = self.fast.iter().map(|fast| fast.crash(Lose::Nothing, &mut self.dice)).collect();
+    }
+
+    fn put(&self, member: usize, dir: Ino, file: &str, text: &str) {
+        let engine = &self.members[member];
+        engine.release(&Cx::internal(), create(engine, dir, file, text.as_bytes()).1);
+        self.clock.advance(Duration::from_millis(5));
+    }
+
+    fn rename(&self, member: usize, dir: Ino, file: &str, to: &str) {
+        let cx = Cx::internal();
+        self.members[member].rename(&cx, dir, &name(file), dir, &name(to), RenameMode::Replace).unwrap();
+        self.clock.advance(Duration::from_millis(5));
+    }
+
+    fn dir(&self, member: usize, dir: &str) -> Ino {
+        self.members[member].lookup(&Cx::internal(), ROOT, &name(dir)).unwrap().ino
+    }
+
+    /// One piece of a member's work in the background, whatever becomes of it.
+    fn work(&self, member: usize) {
+        let engine = &self.members[member];
+        drop((engine.fleet_step(), engine.seal_step(), engine.drain_step(), engine.publish_step()));
+        self.clock.advance(Duration::from_millis(120));
+    }
+
+    /// Until nothing is pending.
+    fn all_down(&self, order: [usize; 2]) {
+        for _ in 0..300 {
+            order.iter().for_each(|member| self.work(*member));
+            if self.members.iter().all(|engine| engine.status().safety.events == 0) {
+                return;
+            }
+        }
+        panic!("{:?}", self.members.iter().map(|engine| engine.status().safety).collect::<Vec<_>>());
+    }
+
+    /// The paths and contents of the files of the slow tree; a directory has a path that ends with a slash.
+    fn tree(&self) -> BTreeSet<(String, String)> {
+        let mut found = BTreeSet::new();
+        walk(&*self.slow.root(), "", &mut found);
+        found
+    }
+
+    /// The same of what was saved, without the directory of each time.
+    fn saved(&self) -> BTreeSet<(String, String)> {
+        let mut found = BTreeSet::new();
+        if let Ok(saved) = self.slow.root().dir(b".dlio-fs").unwrap().dir(b"saved") {
+            saved.list().unwrap().iter().for_each(|time| walk(&*saved.dir(&time.name).unwrap(), "", &mut found));
+        }
+        found.retain(|(path, _)| !path.ends_with('/'));
+        found
+    }
+}
+
+fn walk(dir: &dyn Dir, above: &str, found: &mut BTreeSet<(String, String)>) {
+    for entry in dir.list().unwrap().iter().filter(|entry| entry.name != b".dlio-fs") {
+        let path = format!("{above}{}", str::from_utf8(&entry.name).unwrap());
+        if entry.kind == Kind::Dir {
+            found.insert((format!("{path}/"), String::new()));
+            walk(&*dir.dir(&entry.name).unwrap(), &format!("{path}/"), found);
+            continue;
+        }
+        let file = dir.open(&entry.name, Access::Read).unwrap();
+        let mut bytes = vec![0; file.stat().unwrap().size as usize];
+        file.read_at(&mut bytes, 0).unwrap();
+        found.insert((path, String::from_utf8(bytes).unwrap()));
+    }
+}
+
+fn set<const N: usize>(all: [(&str, &str); N]) -> BTreeSet<(String, String)> {
+    all.into_iter().map(|(path, text)| (path.to_owned(), text.to_owned())).collect()
+}
+
+const ORDERS: [MetadataOrder; 2] = [MetadataOrder::Journaled, MetadataOrder::Unknown];
+
+/// As all ranks do it that each write a marker: to a name of their own, or to one for all; over an earlier one, or none;
+/// renamed before or after it is published.
+#[test]
+fn a_name_that_both_replace_is_one_file_in_the_end() {
+    for order in ORDERS {
+        for temporary in [["latest.tmp"; 2], ["latest.0", "latest.1"]] {
+            for (is_over, is_early) in [(false, false), (true, false), (false, true), (true, true)] {
+                for turn in [[0, 1], [1, 0]] {
+                    let case = format!("{order:?} {temporary:?} over {is_over} early {is_early} {turn:?}");
+                    both_replace_it(order, temporary, (is_over, is_early), turn, &case);
+                }
+            }
+        }
+    }
+}
+
+fn both_replace_it(
+    order: MetadataOrder,
+    temporary: [&str; 2],
+    (is_over, is_early): (bool, bool),
+    turn: [usize; 2],
+    case: &str,
+) {
+    let pair = Pair::new(order);
+    if is_over {
+        pair.put(0, ROOT, "latest", "before");
+        pair.all_down(turn);
+        assert_eq!([0, 1].map(|member| read(&pair.members[member], "latest").len()), [6, 6]);
+    }
+    for (member, text) in [(0, "zero"), (1, "one")] {
+        pair.put(member, ROOT, temporary[member], text);
+    }
+    if is_early {
+        pair.all_down(turn);
+    }
+    for (member, temporary) in (0..).zip(temporary) {
+        // The same file for both: one of them has it.
+        if pair.members[member].lookup(&Cx::internal(), ROOT, &name(temporary)).is_ok() {
+            pair.rename(member, ROOT, temporary, "latest");
+        }
+    }
+    pair.all_down(turn);
+    let (tree, saved) = (pair.tree(), pair.saved());
+    let texts: BTreeSet<_> =
+        tree.iter().chain(&saved).map(|(_, text)| &text[..]).filter(|text| *text != "before").collect();
+    assert_eq!(tree.len(), 1, "{case}: {tree:?}, saved {saved:?}");
+    assert_eq!(texts, BTreeSet::from(["one", "zero"]), "{case}: {tree:?}, saved {saved:?}");
+    let conflicts = pair.members.iter().map(|engine| engine.status().exceptions.conflicts);
+    assert_eq!(conflicts.sum::<u64>(), 0, "{case}");
+    let (_, text) = tree.first().unwrap();
+    let seen = [0, 1].map(|member| String::from_utf8(read(&pair.members[member], "latest")).unwrap());
+    assert_eq!(seen, [text.as_str(); 2], "both see it");
+}
+
+/// Without a temporary name: each truncates it and writes it again.
+#[test]
+fn a_file_that_both_write_again_is_one_file_in_the_end() {
+    for order in ORDERS {
+        for turn in [[0, 1], [1, 0]] {
+            let pair = Pair::new(order);
+            pair.put(0, ROOT, "latest", "before");
+            pair.all_down(turn);
+            for (member, text) in [(0, "zero"), (1, "one")] {
+                let (engine, cx) = (&pair.members[member], Cx::internal());
+                let ino = engine.lookup(&cx, ROOT, &name("latest")).unwrap().ino;
+                let file = engine.open(&cx, ino, OpenMode { truncate: true, ..WRITE }).unwrap();
+                engine.write(&cx, &file, text.as_bytes(), 0, false).unwrap();
+                engine.flush(&cx, &file).unwrap();
+                engine.release(&cx, file);
+                pair.clock.advance(Duration::from_millis(5));
+            }
+            pair.all_down(turn);
+            let (tree, saved) = (pair.tree(), pair.saved());
+            let case = format!("{order:?} {turn:?}: {tree:?}, saved {saved:?}");
+            assert_eq!(tree.len(), 1, "{case}");
+            let texts: BTreeSet<_> = tree.iter().chain(&saved).map(|(_, text)| &text[..]).collect();
+            assert!(texts.is_superset(&BTreeSet::from(["one", "zero"])), "{case}");
+        }
+    }
+}
+
+/// A rotation: the member that removes a directory does not see what others have pending in it.
+#[test]
+fn a_directory_that_one_removes_goes_with_what_others_had_pending_in_it() {
+    for order in ORDERS {
+        for turn in [[0, 1], [1, 0]] {
+            let pair = Pair::new(order);
+            let cx = Cx::internal();
+            let made = pair.members[0].mkdir(&cx, ROOT, &name("step-1"), 0o755, 0).unwrap().ino;
+            pair.put(0, made, "shard-0", "zero");
+            pair.all_down(turn);
+            let seen = pair.dir(1, "step-1");
+            pair.put(1, seen, "shard-1", "one");
+            pair.members[0].unlink(&cx, made, &name("shard-0")).unwrap();
+            pair.members[0].rmdir(&cx, ROOT, &name("step-1")).unwrap();
+            pair.clock.advance(Duration::from_millis(5));
+            pair.put(0, ROOT, "latest", "step-2");
+            pair.all_down(turn);
+            assert_eq!(pair.tree(), set([("latest", "step-2")]), "{order:?} {turn:?}");
+            assert_eq!(pair.saved(), set([("step-1/shard-1", "one")]), "{order:?} {turn:?}");
+            for member in &pair.members {
+                let found = member.lookup(&cx, ROOT, &name("step-1")).map(|_| ());
+                assert_eq!(found.unwrap_err().errno(), Errno::ENOENT, "both see that it is gone");
+            }
+        }
+    }
+}
+
+/// It is new to the others: the directory is made anew.
+#[test]
+fn what_is_made_in_a_directory_after_another_member_removed_it_is_there() {
+    for order in ORDERS {
+        for turn in [[0, 1], [1, 0]] {
+            let pair = Pair::new(order);
+            let cx = Cx::internal();
+            pair.members[0].mkdir(&cx, ROOT, &name("run"), 0o755, 0).unwrap();
+            pair.all_down(turn);
+            let seen = pair.dir(1, "run");
+            pair.members[0].rmdir(&cx, ROOT, &name("run")).unwrap();
+            pair.clock.advance(Duration::from_millis(5));
+            pair.put(1, seen, "file", "one");
+            pair.put(1, ROOT, "behind", "it");
+            pair.all_down(turn);
+            let expected = set([("run/", ""), ("run/file", "one"), ("behind", "it")]);
+            assert_eq!(pair.tree(), expected, "{order:?} {turn:?}");
+            assert_eq!(pair.saved(), set([]), "{order:?} {turn:?}");
+        }
+    }
+}
+
+/// By a kill or by a power cut, at each call.
+#[test]
+fn a_stop_while_one_replaces_the_others_file_or_removes_its_directory_drops_neither() {
+    for order in ORDERS {
+        for lose in [Lose::Nothing, Lose::Unsynced] {
+            for stop in 1.. {
+                let mut pair = Pair::new(order);
+                pair.dice = Xoshiro256PlusPlus::seed_from_u64(stop);
+                both_change_it(&pair);
+                pair.power.fail_after(stop, &mut pair.dice);
+                (0..5).for_each(|_| pair.work(0));
+                let stopped = pair.power.is_gone();
+                pair.crash(lose);
+                pair.start();
+                pair.all_down([0, 1]);
+                let (tree, saved) = (pair.tree(), pair.saved());
+                assert_eq!(tree, set([("latest", "zero")]), "{order:?} {lose:?} stop {stop}: saved {saved:?}");
+                let all = set([("latest", "one"), ("step-1/shard-1", "shard")]);
+                assert_eq!(saved, all, "{order:?} {lose:?} stop {stop}");
+                if !stopped {
+                    break;
+                }
+            }
+        }
+    }
+}
+
+/// Each call of the slow tier fails once.
+#[test]
+fn a_call_that_fails_while_one_replaces_the_others_file_is_made_up_for() {
+    for order in ORDERS {
+        for errno in [Errno::EIO, Errno::EPERM, Errno::EXDEV] {
+            for failing in 0.. {
+                let pair = Pair::new(order);
+                both_change_it(&pair);
+                let calls = Arc::new(AtomicU64::new(0));
+                pair.slow.inject({
+                    let calls = calls.clone();
+                    move |_| (calls.fetch_add(1, Ordering::Relaxed) == failing).then_some(errno)
+                });
+                (0..5).for_each(|_| pair.work(0));
+                pair.all_down([0, 1]);
+                let (tree, saved) = (pair.tree(), pair.saved());
+                let all = tree.iter().chain(&saved).map(|(_, text)| &text[..]);
+                let all: BTreeSet<&str> = all.filter(|text| !text.is_empty()).collect();
+                assert_eq!(all, BTreeSet::from(["one", "shard", "zero"]), "{order:?} {errno:?} call {failing}");
+                if calls.load(Ordering::Relaxed) <= failing {
+                    break;
+                }
+            }
+        }
+    }
+}
+
+/// As in another file system: theirs stays, and ours goes beside it.
+#[test]
+fn what_cannot_be_saved_keeps_its_name() {
+    for order in ORDERS {
+        let pair = Pair::new(order);
+        both_change_it(&pair);
+        // Nothing else is done with them.
+        pair.slow.inject(|op| {
+            let is_saved = ["rename", "link"].contains(&op.call) && [&b"latest"[..], b"step-1"].contains(&&op.path[..]);
+            is_saved.then_some(Errno::EXDEV)
+        });
+        pair.all_down([0, 1]);
+        let tree = pair.tree();
+        let has = |path: &str, text: &str| tree.iter().any(|(found, of)| found.starts_with(path) && of == text);
+        assert!(has("latest", "one") && has("latest.dlio-conflict-", "zero"), "{tree:?}");
+        assert!(has("step-1/shard-1", "shard") && pair.saved().is_empty(), "{tree:?}");
+    }
+}
+
+/// The second member's file and directory are on the slow tree; the first one is about to publish its own.
+fn both_change_it(pair: &Pair) {
+    let cx = Cx::internal();
+    pair.members[0].mkdir(&cx, ROOT, &name("step-1"), 0o755, 0).unwrap();
+    pair.all_down([0, 1]);
+    let seen = pair.dir(1, "step-1");
+    pair.put(1, seen, "shard-1", "shard");
+    pair.put(1, ROOT, "latest.1", "one");
+    pair.rename(1, ROOT, "latest.1", "latest");
+    pair.members[0].rmdir(&cx, ROOT, &name("step-1")).unwrap();
+    pair.put(0, ROOT, "latest.0", "zero");
+    pair.rename(0, ROOT, "latest.0", "latest");
+    (0..2).for_each(|member| pair.members[member].sync_fast().unwrap());
+    for _ in 0..20 {
+        pair.work(1);
+        drop((pair.members[0].fleet_step(), pair.members[0].seal_step(), pair.members[0].drain_step()));
+    }
+}
