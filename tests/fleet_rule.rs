@@ -12,7 +12,10 @@
 //! 4. An event may be published once the lease of every other member is larger than the event's `start`; equal ones are
 //!    told apart by the members' numbers. That is asked for each event by itself: a batch is cut at the first one that
 //!    has to wait.
-//! 5. Of many members one may collect the leases, and write the two smallest; a reader takes the one that is not its own.
+//! 5. A member with nothing left to publish may leave. From then on its lease counts as the reader's clock when it began to
+//!    read, less twice the largest error: whoever takes its place, the same member or another one, writes a lease before it
+//!    logs anything, so its stamps are larger.
+//! 6. Of many members one may collect the leases, and write the two smallest; a reader takes the one that is not its own.
 //!
 //! `LAPSES` leaves one sentence out each, and a schedule is found that goes wrong.
 
@@ -43,10 +46,12 @@ enum Lapse {
     EqualStampsWait,
     MembersByListing,
     OneSmallest,
+    LeftIsNoMember,
+    LeaseAfterReturn,
 }
 
 /// Each of them, and what goes wrong.
-const LAPSES: [(Lapse, Wrong); 11] = [
+const LAPSES: [(Lapse, Wrong); 13] = [
     (Lapse::NoCommitWait, Wrong::Early),
     (Lapse::OwnErrorOnly, Wrong::Early),
     (Lapse::EndStampedLater, Wrong::Early),
@@ -58,6 +63,8 @@ const LAPSES: [(Lapse, Wrong); 11] = [
     (Lapse::EqualStampsWait, Wrong::Stuck),
     (Lapse::MembersByListing, Wrong::Early),
     (Lapse::OneSmallest, Wrong::Stuck),
+    (Lapse::LeftIsNoMember, Wrong::Early),
+    (Lapse::LeaseAfterReturn, Wrong::Early),
 ];
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -92,11 +99,30 @@ struct Node {
     /// How many of the log are on the slow tree, and durable there.
     applied: usize,
     durable: usize,
-    lease: Time,
-    /// The others' leases when it last read them.
-    seen: Vec<Time>,
+    lease: Lease,
+    /// It was unmounted.
+    is_away: bool,
+    /// The others' leases as it last read them, and its clock then.
+    seen: Vec<(Lease, Time)>,
     /// The members that it knows of.
     knows: Vec<bool>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Lease {
+    least: Time,
+    has_left: bool,
+}
+
+impl Lease {
+    /// For one who began to read it at this moment of its clock.
+    fn least(self, read: Time, lapse: Lapse) -> Time {
+        match (self.has_left, lapse) {
+            (false, _) => self.least,
+            (true, Lapse::LeftIsNoMember) => Time::MAX,
+            (true, _) => self.least.max(read - 2 * ERROR),
+        }
+    }
 }
 
 struct Fleet {
@@ -121,8 +147,9 @@ impl Fleet {
                 log: Vec::new(),
                 applied: 0,
                 durable: 0,
-                lease: 0,
-                seen: vec![0; members],
+                lease: Lease { least: 0, has_left: false },
+                is_away: false,
+                seen: vec![(Lease { least: 0, has_left: false }, 0); members],
                 knows: vec![lapse != Lapse::MembersByListing; members],
             }
         });
@@ -204,7 +231,7 @@ impl Fleet {
         let Node { seen, knows, .. } = &self.nodes[node];
         (0..seen.len())
             .filter(|member| *member != node && knows[*member])
-            .all(|member| is_larger((seen[member], member)))
+            .all(|member| is_larger((seen[member].0.least(seen[member].1, self.lapse), member)))
     }
 
     /// The next batch, as far as it may go.
@@ -241,16 +268,42 @@ impl Fleet {
         let Node { log, durable, applied, .. } = &self.nodes[node];
         let published = if self.lapse == Lapse::LeaseBeforeSync { *applied } else { *durable };
         let oldest = log.get(published).and_then(|operation| operation.end);
-        self.nodes[node].lease = oldest.unwrap_or(clock);
+        self.nodes[node].lease = Lease { least: oldest.unwrap_or(clock), has_left: false };
+    }
+
+    fn leave(&mut self, node: usize) {
+        let Node { begun, log, durable, .. } = &self.nodes[node];
+        if begun.is_empty() && *durable == log.len() {
+            let least = self.stamp(node);
+            self.nodes[node].lease = Lease { least, has_left: true };
+            self.nodes[node].is_away = true;
+        }
+    }
+
+    /// The same member, or one in its place that has another clock and no stamps yet.
+    fn come_back(&mut self, node: usize) {
+        self.nodes[node].is_away = false;
+        if self.dice.random_bool(0.5) {
+            let error = if self.dice.random_bool(0.5) { ERROR } else { 1 };
+            let offset = self.dice.random_range(-error..=error);
+            let new = &mut self.nodes[node];
+            (new.error, new.offset, new.floor) = (error, offset, 0);
+            new.seen.fill((Lease { least: 0, has_left: false }, 0));
+        }
+        if self.lapse != Lapse::LeaseAfterReturn {
+            self.write_lease(node);
+        }
     }
 
     fn read_lease(&mut self, node: usize, of: usize) {
-        self.nodes[node].seen[of] = self.nodes[of].lease;
+        self.nodes[node].seen[of] = (self.nodes[of].lease, self.clock(node));
         self.nodes[node].knows[of] = true;
     }
 
     fn collect(&mut self) {
-        let mut leases: Vec<_> = self.nodes.iter().enumerate().map(|(member, node)| (node.lease, member)).collect();
+        let read = self.clock(0);
+        let leases = self.nodes.iter().enumerate();
+        let mut leases: Vec<_> = leases.map(|(member, node)| (node.lease.least(read, self.lapse), member)).collect();
         leases.sort();
         self.smallest = self.smallest.map(|_| [leases[0], leases[1]]);
     }
@@ -258,7 +311,13 @@ impl Fleet {
     fn do_something(&mut self) -> Result<(), Wrong> {
         let members: Vec<usize> = (0..self.nodes.len()).collect();
         let (node, other) = (*members.choose(&mut self.dice).unwrap(), *members.choose(&mut self.dice).unwrap());
-        match self.dice.random_range(0..13) {
+        if self.nodes[node].is_away {
+            if self.dice.random_bool(0.2) {
+                self.come_back(node);
+            }
+            return Ok(());
+        }
+        match self.dice.random_range(0..14) {
             0 | 1 => self.now += self.dice.random_range(0..=ERROR),
             2 if self.nodes[node].begun.len() < 2 => self.begin(node),
             3 | 4 => self.commit(node),
@@ -268,6 +327,7 @@ impl Fleet {
             8 => self.write_lease(node),
             9 => self.read_lease(node, other),
             10 => self.collect(),
+            11 => self.leave(node),
             // Somebody sets its clock, as far as it may be off.
             _ => {
                 let error = self.nodes[node].error;
@@ -283,6 +343,9 @@ impl Fleet {
         for _ in 0..400 {
             self.now += 1;
             for node in 0..self.nodes.len() {
+                if self.nodes[node].is_away {
+                    continue;
+                }
                 self.commit(node);
                 self.answer(node);
                 self.publish(node);
