@@ -53,6 +53,8 @@ mod parts;
 mod reference;
 #[path = "model/same_names.rs"]
 mod same_names;
+#[path = "model/slots.rs"]
+mod slots;
 #[path = "model/sparse.rs"]
 mod sparse;
 #[path = "model/steps.rs"]

@@ -91,6 +91,8 @@ struct Member {
     there: usize,
     /// Until when it is not mounted.
     away: Option<Duration>,
+    /// It left with nothing pending: another one may have its slot.
+    gave_up: bool,
     /// What the slow tree had of it when it was forgotten.
     lost: Option<Shown>,
 }
@@ -109,20 +111,24 @@ fn bytes(number: u32) -> Vec<u8> {
     number.to_le_bytes().repeat(1 + number as usize % 900)
 }
 
+fn fast_size(is_small: bool) -> u64 {
+    if is_small { SMALL } else { 1 << 30 }
+}
+
+fn disk(label: &'static str, capacity: u64, clock: &Arc<SimClock>, dice: &mut Xoshiro256PlusPlus) -> SimDisk {
+    let order = if dice.random_bool(0.6) { MetadataOrder::Journaled } else { MetadataOrder::Unknown };
+    SimDisk::new(label, order, capacity, &SimPower::new(), clock)
+}
+
 impl Fleet {
     fn new(seed: u64) -> Fleet {
         let mut dice = Xoshiro256PlusPlus::seed_from_u64(seed);
         let clock = SimClock::new();
         // Sometimes too small for all that is pending: files go to the slow tree at once, and wait there.
         let is_small = dice.random_bool(0.3);
-        let mut disk = |label| {
-            let order = if dice.random_bool(0.6) { MetadataOrder::Journaled } else { MetadataOrder::Unknown };
-            let capacity = if is_small && label == "fast" { SMALL } else { 1 << 30 };
-            SimDisk::new(label, order, capacity, &SimPower::new(), &clock)
-        };
         let size = 2 + (seed % 7 / 3) as usize;
-        let slow = disk("slow");
-        let fast: Vec<SimDisk> = (0..size).map(|_| disk("fast")).collect();
+        let slow = disk("slow", 1 << 30, &clock, &mut dice);
+        let fast: Vec<SimDisk> = (0..size).map(|_| disk("fast", fast_size(is_small), &clock, &mut dice)).collect();
         (0..size).for_each(|member| slow.root().mkdir(format!("n{member}").as_bytes(), 0o755).unwrap());
         slow.settle();
         slow.observe();
@@ -146,6 +152,7 @@ impl Fleet {
             states: vec![Shown::new()],
             there: 0,
             away: None,
+            gave_up: false,
             lost: None,
         };
         let members = fast.into_iter().map(member).collect();
@@ -156,6 +163,9 @@ impl Fleet {
 
     fn start(&mut self, at: usize) {
         let member = &mut self.members[at];
+        if std::mem::take(&mut member.gave_up) && self.dice.random_bool(0.5) {
+            member.fast = disk("fast", fast_size(self.is_small), &self.clock, &mut self.dice);
+        }
         let (fast, slow) = (member.fast.root(), self.slow.root());
         let engine =
             tiers::open(fast, slow, SlowTree::Writable, self.options.clone(), member.clock.clone(), "boot").unwrap();
@@ -176,6 +186,7 @@ impl Fleet {
         let member = &mut self.members[at];
         let engine = member.engine.take().unwrap();
         engine.leave_fleet().unwrap();
+        member.gave_up = engine.status().safety.events == 0;
         member.away = Some(self.clock.uptime() + Duration::from_millis(self.dice.random_range(0..200)));
     }
 

@@ -2,8 +2,17 @@
 //! ... are the members' slots, each with one lease.
 //!
 //! Readers open all slots by name and never list the directory: a listing may be a minute old on a network file system.
-//! A slot is taken for good; its lease is overwritten in place, so that a reader who has it open elsewhere sees the new
-//! one.
+//! A lease is overwritten in place, so that a reader who has it open elsewhere sees the new one.
+//!
+//! The slot of a member that has left goes to that member when it comes back, or to another one, whoever is first; that of
+//! a forgotten one to another one only:
+//!
+//! 1. Make the *claim*, a file that has the slot, the member and the beat of the lease that is to be replaced in its name:
+//!    one can be made for each lease. Whoever finds somebody else's has no right to the slot.
+//! 2. Another member puts a new file in the slot's place, by one rename: what the old one may still write goes nowhere.
+//! 3. Write the lease, before anything is logged.
+//!
+//! After a crash the claim is there, and its maker goes on.
 
 use std::sync::Arc;
 use std::thread;
@@ -13,9 +22,11 @@ use crate::config::FleetSettings;
 use crate::error::{Context, Error, Result};
 use crate::tiers::disk::errors::absent_is_none;
 use crate::tiers::disk::layout::{ensure_dir, is_taken, read_text, remove_leftover};
-use crate::tiers::disk::{Access, Dir, File, RenameMode};
+use crate::tiers::disk::{Access, Dir, File, RenameMode, Stat};
 use crate::tiers::fleet::rule::{LEASE_LEN, MemberLease, Standing};
 
+/// For how many seconds a claim is kept.
+const CLAIM_KEPT_S: i64 = 24 * 60 * 60;
 /// How often, and after what pause, a lease that cannot be read is read again at a start.
 const TRIES: u32 = 10;
 const PAUSE: Duration = Duration::from_millis(20);
@@ -27,8 +38,8 @@ pub(super) struct Members {
 }
 
 impl Members {
-    /// Finds the member's slot, or takes the first free one with its first lease. Returns the slot's number, and the
-    /// lease that is in it.
+    /// Finds the member's slot, or takes the first free one with its first lease, or one that a member has given up.
+    /// Returns the slot's number, and the lease that is in it.
     pub(super) fn join(
         ours: &dyn Dir,
         settings: &FleetSettings,
@@ -44,25 +55,34 @@ impl Members {
                 None => read_settled(&*dir, slot)?,
                 lease => lease,
             };
-            if let Some(lease) = lease.filter(|lease| lease.member == first.member) {
-                if lease.standing == Standing::Forgotten {
-                    return Err(Error::refused(
-                        format!(
-                            "this fast tier was forgotten by fleet {}, which has gone on without it",
-                            settings.name
-                        ),
-                        "save what it has pending with `dlio-fs rescue`, then use an empty fast tier",
-                    ));
-                }
-                let own =
-                    dir.open(slot_name(slot).as_bytes(), Access::ReadWrite).at("open", label(&settings.name, slot))?;
-                return Ok((Members { dir, own }, slot, lease));
+            let Some(lease) = lease.filter(|lease| lease.member == first.member) else { continue };
+            if lease.standing == Standing::Forgotten {
+                return Err(Error::refused(
+                    format!("this fast tier was forgotten by fleet {}, which has gone on without it", settings.name),
+                    "save what it has pending with `dlio-fs rescue`, then use an empty fast tier",
+                ));
+            }
+            if lease.standing == Standing::Here || claim(&*dir, slot, &lease, first)? {
+                return Members::of(dir, &settings.name, slot, lease);
+            }
+        }
+        for slot in 0..settings.size {
+            let given_up = read_settled(&*dir, slot)?.filter(|lease| lease.standing != Standing::Here);
+            let Some(lease) = given_up.filter(|lease| lease.member != first.member) else { continue };
+            if claim(&*dir, slot, &lease, first)? {
+                replace(&*dir, slot, first)?;
+                return Members::of(dir, &settings.name, slot, first.clone());
             }
         }
         Err(Error::refused(
             format!("all {} slots of fleet {} are taken by other fast tiers", settings.size, settings.name),
-            "mount with the fast tiers that began this fleet, or choose another name for it",
+            "unmount one of them with nothing pending, forget one that is lost, or choose another name for the fleet",
         ))
+    }
+
+    fn of(dir: Arc<dyn Dir>, fleet: &str, slot: u32, lease: MemberLease) -> Result<(Members, u32, MemberLease)> {
+        let own = dir.open(slot_name(slot).as_bytes(), Access::ReadWrite).at("open", label(fleet, slot))?;
+        Ok((Members { dir, own }, slot, lease))
     }
 
     /// Reads one member's lease. `None`: nobody has taken the slot. An unreadable lease, which is being written, is an
@@ -107,6 +127,41 @@ fn read_settled(dir: &dyn Dir, slot: u32) -> Result<Option<MemberLease>> {
         thread::sleep(PAUSE);
     }
     read(dir, slot)
+}
+
+/// Step 1. `false`: another member has made the claim.
+fn claim(dir: &dyn Dir, slot: u32, lease: &MemberLease, by: &MemberLease) -> Result<bool> {
+    let name = format!("{slot}.after-{}-{}", lease.member, lease.beat).into_bytes();
+    let wanted = format!("{}\n", by.member);
+    let is_new = make(dir, &name, by, wanted.as_bytes())?;
+    if is_new {
+        remove_old_claims(dir, slot, &name);
+        return Ok(true);
+    }
+    Ok(read_text(dir, &name)?.is_some_and(|text| text == wanted))
+}
+
+/// A claim is needed for as long as somebody may have read the lease that it is about. Others are left for a later one.
+fn remove_old_claims(dir: &dyn Dir, slot: u32, new: &[u8]) {
+    let prefix = format!("{slot}.after-").into_bytes();
+    let Ok(Stat { mtime: now, .. }) = dir.stat(new) else { return };
+    for entry in dir.list().unwrap_or_default().iter().filter(|entry| entry.name.starts_with(&prefix)) {
+        if dir.stat(&entry.name).is_ok_and(|claim| claim.mtime.sec + CLAIM_KEPT_S < now.sec) {
+            dir.unlink(&entry.name).ok();
+        }
+    }
+}
+
+/// Step 2.
+fn replace(dir: &dyn Dir, slot: u32, first: &MemberLease) -> Result<()> {
+    let beside = format!("{slot}.{}", first.member).into_bytes();
+    let what = || format!("slot {slot} of the fleet");
+    remove_leftover(dir, &beside)?;
+    let file = dir.create(&beside, 0o644).at("create", what())?;
+    file.write_at(&first.encode(), 0).at("write", what())?;
+    file.sync().at("fsync", what())?;
+    dir.rename(&beside, dir, slot_name(slot).as_bytes(), RenameMode::Replace).at("rename", what())?;
+    dir.sync().at("fsync", what())
 }
 
 /// The first member writes down what all have to agree on; the others compare it.

@@ -28,9 +28,11 @@ pub(crate) struct MemberLease {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Standing {
     Here,
-    /// The member was unmounted with nothing pending. It writes a lease before it logs the next event.
+    /// The member was unmounted with nothing pending. Whoever has its slot next, it or another member, writes a lease
+    /// before it logs anything.
     Left,
-    /// Its node is lost, somebody has said, and the member comes back no more (`forget.rs`).
+    /// Its node is lost, somebody has said, and the member comes back no more (`forget.rs`). Another one may have its
+    /// slot.
     Forgotten,
 }
 
@@ -83,13 +85,13 @@ pub(crate) struct SeenLease {
 }
 
 impl SeenLease {
-    /// The member's lease. Of one that has left: what it logs from now on has a stamp of now, by a clock that is off by
-    /// as much as ours at most. `None`: nobody waits for it.
-    fn least(&self, errors: u64) -> Option<u64> {
+    /// The member's lease. Nobody waits for one that has left or is forgotten, but whoever takes its slot next logs
+    /// with stamps of now, by a clock that is off by as much as ours at most.
+    fn least(&self, errors: u64) -> u64 {
         match self.lease.standing {
-            Standing::Here => Some(self.lease.least),
-            Standing::Left => Some(self.read.saturating_sub(errors).max(self.lease.least)),
-            Standing::Forgotten => None,
+            Standing::Here => self.lease.least,
+            Standing::Left => self.read.saturating_sub(errors).max(self.lease.least),
+            Standing::Forgotten => self.read.saturating_sub(errors),
         }
     }
 }
@@ -122,8 +124,7 @@ pub(crate) fn gate(own: Uuid, slot: u32, seen: &[Option<SeenLease>], errors: Dur
     let mut least = None;
     for (_, seen) in (0..).zip(seen).filter(|(other, _)| *other != slot) {
         let Some(seen) = seen else { return FleetGate::Shut };
-        let Some(this) = seen.least(errors) else { continue };
-        let this = (this, seen.lease.member);
+        let this = (seen.least(errors), seen.lease.member);
         least = Some(least.map_or(this, |least: (u64, Uuid)| least.min(this)));
     }
     least.map_or(FleetGate::Open, |least| FleetGate::Before(least, own))
@@ -151,7 +152,7 @@ pub(crate) fn missing(slot: u32, seen: &[Option<SeenLease>], now: Duration) -> O
 pub(crate) fn last(slot: u32, seen: &[Option<SeenLease>], errors: Duration) -> Option<String> {
     let errors = errors.as_nanos() as u64;
     let others = (0..).zip(seen).filter(|(other, _): &(u32, _)| *other != slot);
-    let leases = others.filter_map(|(other, seen)| Some((seen.as_ref()?.least(errors)?, other, seen.as_ref()?)));
+    let leases = others.filter_map(|(other, seen)| seen.as_ref().map(|seen| (seen.least(errors), other, seen)));
     let (_, other, seen) = leases.min_by_key(|(least, ..)| *least)?;
     let host = &seen.lease.host;
     Some(format!("waits for member {other} on {host}, which has older changes; see .dlio/stats there"))
@@ -207,7 +208,7 @@ mod tests {
         let left = gate(&[seen(MemberLease { standing: Standing::Left, ..lease(5, 9) }), None, of(2000, 8)]);
         assert!(left.lets_go(960) && !left.lets_go(961));
         let forgotten = gate(&[seen(MemberLease { standing: Standing::Forgotten, ..lease(5, 9) }), None, of(2000, 8)]);
-        assert!(forgotten.lets_go(1999));
+        assert!(forgotten.lets_go(960) && !forgotten.lets_go(961), "another one may have its slot");
     }
 
     #[test]
