@@ -30,6 +30,8 @@ mod fill;
 #[cfg(debug_assertions)]
 #[path = "model/fleet.rs"]
 mod fleet;
+#[path = "model/forgotten.rs"]
+mod forgotten;
 #[path = "model/full.rs"]
 mod full;
 #[path = "model/helping.rs"]
@@ -47,6 +49,8 @@ mod ops;
 mod order;
 #[path = "model/others.rs"]
 mod others;
+#[path = "model/pair.rs"]
+mod pair;
 #[path = "model/parts.rs"]
 mod parts;
 #[path = "model/reference.rs"]

@@ -1,6 +1,7 @@
 //! `dlio-fs forget`: go on without a member of a fleet whose node is lost.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -8,7 +9,9 @@ use clap::Args;
 
 use super::outcome::{Exit, Failure, Outcome, complain, say};
 use crate::error::{Context, Error};
+use crate::stats::render::count;
 use crate::tiers::Watched;
+use crate::tiers::disk::Dir;
 use crate::tiers::disk::os::OsDir;
 
 /// How long the member must be silent meanwhile: it publishes nothing once its own lease is 20 s old.
@@ -21,8 +24,9 @@ const LINE_EVERY: u32 = 10;
 /// The other members of a fleet wait for a node that died: what they have pending stays on their fast tiers. If the node
 /// comes back, mount it again instead, and nothing is lost. This command watches the member for a minute and, if it is
 /// silent all the while, tells the others not to wait for it. What only that node had is then missing on the slow tier,
-/// and newer files of the others will be there without it. If the member comes back, it publishes nothing more and cannot
-/// be mounted; `dlio-fs rescue` saves what it has.
+/// and newer files of the others will be there without it. What it had copied and not published is moved to .dlio-fs/saved
+/// there, each file under its path. If the member comes back, it publishes nothing more and cannot be mounted;
+/// `dlio-fs rescue` saves what it has.
 #[derive(Debug, Args)]
 #[command(
     after_long_help = "Example:\n  dlio-fs forget job17 2 --slow /lustre/run     # .dlio/stats of the others names the member"
@@ -38,8 +42,8 @@ pub(super) struct ForgetArgs {
 }
 
 pub(super) fn run(args: &ForgetArgs) -> Outcome {
-    let slow = OsDir::open(&args.slow).at("open", args.slow.display()).map_err(Failure::usage)?;
-    let watched = Watched::begin(&slow, &args.fleet, args.member).map_err(Failure::usage)?;
+    let slow: Arc<dyn Dir> = Arc::new(OsDir::open(&args.slow).at("open", args.slow.display()).map_err(Failure::usage)?);
+    let watched = Watched::begin(&*slow, &args.fleet, args.member).map_err(Failure::usage)?;
     complain(format!("watching member {} on {} for {} s", args.member, watched.host(), SILENCE.as_secs()));
     let (began, mut looks) = (Instant::now(), 0);
     while began.elapsed() < SILENCE {
@@ -54,7 +58,17 @@ pub(super) fn run(args: &ForgetArgs) -> Outcome {
         }
     }
     watched.forget()?;
-    let copies = args.slow.join(".dlio-fs/tmp").join(watched.id());
-    say(format!("forgotten; what it had copied and not published stays in {}", copies.display()))?;
+    let (moved, place) = watched.save_copies(&slow).inspect_err(|_| {
+        let copies = args.slow.join(".dlio-fs/tmp").join(watched.id());
+        complain(format!("forgotten; what it had copied and not published is in {}", copies.display()));
+    })?;
+    match moved {
+        0 => say("forgotten; it had copied nothing that was not published".to_owned())?,
+        _ => say(format!(
+            "forgotten; {} that it had copied and not published: {}",
+            count(moved, "file"),
+            args.slow.join(place).display()
+        ))?,
+    }
     Ok(Exit::Done)
 }

@@ -13,6 +13,7 @@ pub(crate) mod fingerprint;
 pub(crate) mod layout;
 pub(crate) mod modes;
 pub mod os;
+pub(crate) mod saved;
 pub(crate) mod shards;
 pub mod sync;
 pub(crate) mod throttle;

@@ -16,6 +16,7 @@
 //! the background.
 
 pub(crate) mod forget;
+pub(crate) mod journal;
 mod members;
 pub(crate) mod rule;
 mod step;
@@ -31,6 +32,7 @@ use crate::error::{Error, Result};
 use crate::tiers::Lsn;
 use crate::tiers::disk::sync::{Mutex, Rank};
 use crate::tiers::disk::{Clock, Dir, Time};
+use crate::tiers::fleet::journal::CopyJournal;
 use crate::tiers::fleet::members::Members;
 use crate::tiers::fleet::rule::{FleetGate, MemberLease, SeenLease, Standing};
 use crate::tiers::log::record::Stamps;
@@ -64,6 +66,7 @@ pub(crate) struct Fleet {
     /// The bound was written down by an operator: the machine's own opinion of its clock is not asked.
     believed: bool,
     members: Members,
+    pub(crate) journal: CopyJournal,
     /// No stamp is smaller.
     floor: AtomicU64,
     /// The last event's stamp.
@@ -122,6 +125,7 @@ impl Fleet {
             error,
             believed: settings.error.is_some(),
             members,
+            journal: CopyJournal::new(),
             floor: AtomicU64::new(lease.least),
             last_end: AtomicU64::new(0),
             state: Mutex::new(Rank::Leaf, state),

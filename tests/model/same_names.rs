@@ -6,134 +6,14 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use dlio_fs::error::Errno;
-use dlio_fs::tiers::disk::{Access, Dir, Kind, MetadataOrder, RenameMode};
-use dlio_fs::tiers::{self, Cx, Ino, OpenMode, Options, ROOT, SlowTree, Tiers};
+use dlio_fs::tiers::disk::MetadataOrder;
+use dlio_fs::tiers::{Cx, OpenMode, ROOT};
 use rand::SeedableRng;
 use rand::rngs::Xoshiro256PlusPlus;
 
-use crate::sim::{Lose, SimClock, SimDisk, SimPower};
-use crate::stories::{WRITE, create, name, read};
-
-/// Two members, whose clocks agree.
-struct Pair {
-    clock: Arc<SimClock>,
-    power: Arc<SimPower>,
-    slow: SimDisk,
-    fast: Vec<SimDisk>,
-    members: Vec<Tiers>,
-    dice: Xoshiro256PlusPlus,
-}
-
-fn options() -> Options {
-    Options::for_tests().with(|options| {
-        options.fleet = Some("job".to_owned());
-        options.fleet_size = Some(2);
-        options.clock_error = Some(Duration::from_millis(1));
-        options.revalidate = Duration::ZERO;
-        options.settle = Duration::ZERO;
-    })
-}
-
-impl Pair {
-    fn new(order: MetadataOrder) -> Pair {
-        let (clock, power) = (SimClock::new(), SimPower::new());
-        let slow = SimDisk::new("slow", order, 1 << 30, &power, &clock);
-        let fast = (0..2).map(|_| SimDisk::new("fast", MetadataOrder::Journaled, 1 << 30, &SimPower::new(), &clock));
-        let fast = fast.collect();
-        let mut pair =
-            Pair { clock, power, slow, fast, members: Vec::new(), dice: Xoshiro256PlusPlus::seed_from_u64(1) };
-        pair.start();
-        pair
-    }
-
-    fn start(&mut self) {
-        let open = |fast: &SimDisk| {
-            tiers::open(fast.root(), self.slow.root(), SlowTree::Writable, options(), self.clock.clone(), "boot")
-                .unwrap()
-        };
-        self.members = self.fast.iter().map(open).collect();
-    }
-
-    /// A power cut of the slow tier's server, or none of it; both members end.
-    fn crash(&mut self, lose: Lose) {
-        self.power.restore();
-        self.members.clear();
-        self.slow = self.slow.crash(lose, &mut self.dice);
-        self.fast = self.fast.iter().map(|fast| fast.crash(Lose::Nothing, &mut self.dice)).collect();
-    }
-
-    fn put(&self, member: usize, dir: Ino, file: &str, text: &str) {
-        let engine = &self.members[member];
-        engine.release(&Cx::internal(), create(engine, dir, file, text.as_bytes()).1);
-        self.clock.advance(Duration::from_millis(5));
-    }
-
-    fn rename(&self, member: usize, dir: Ino, file: &str, to: &str) {
-        let cx = Cx::internal();
-        self.members[member].rename(&cx, dir, &name(file), dir, &name(to), RenameMode::Replace).unwrap();
-        self.clock.advance(Duration::from_millis(5));
-    }
-
-    fn dir(&self, member: usize, dir: &str) -> Ino {
-        self.members[member].lookup(&Cx::internal(), ROOT, &name(dir)).unwrap().ino
-    }
-
-    /// One piece of a member's work in the background, whatever becomes of it.
-    fn work(&self, member: usize) {
-        let engine = &self.members[member];
-        drop((engine.fleet_step(), engine.seal_step(), engine.drain_step(), engine.publish_step()));
-        self.clock.advance(Duration::from_millis(120));
-    }
-
-    /// Until nothing is pending.
-    fn all_down(&self, order: [usize; 2]) {
-        for _ in 0..300 {
-            order.iter().for_each(|member| self.work(*member));
-            if self.members.iter().all(|engine| engine.status().safety.events == 0) {
-                return;
-            }
-        }
-        panic!("{:?}", self.members.iter().map(|engine| engine.status().safety).collect::<Vec<_>>());
-    }
-
-    /// The paths and contents of the files of the slow tree; a directory has a path that ends with a slash.
-    fn tree(&self) -> BTreeSet<(String, String)> {
-        let mut found = BTreeSet::new();
-        walk(&*self.slow.root(), "", &mut found);
-        found
-    }
-
-    /// The same of what was saved, without the directory of each time.
-    fn saved(&self) -> BTreeSet<(String, String)> {
-        let mut found = BTreeSet::new();
-        if let Ok(saved) = self.slow.root().dir(b".dlio-fs").unwrap().dir(b"saved") {
-            saved.list().unwrap().iter().for_each(|time| walk(&*saved.dir(&time.name).unwrap(), "", &mut found));
-        }
-        found.retain(|(path, _)| !path.ends_with('/'));
-        found
-    }
-}
-
-fn walk(dir: &dyn Dir, above: &str, found: &mut BTreeSet<(String, String)>) {
-    for entry in dir.list().unwrap().iter().filter(|entry| entry.name != b".dlio-fs") {
-        let path = format!("{above}{}", str::from_utf8(&entry.name).unwrap());
-        if entry.kind == Kind::Dir {
-            found.insert((format!("{path}/"), String::new()));
-            walk(&*dir.dir(&entry.name).unwrap(), &format!("{path}/"), found);
-            continue;
-        }
-        let file = dir.open(&entry.name, Access::Read).unwrap();
-        let mut bytes = vec![0; file.stat().unwrap().size as usize];
-        file.read_at(&mut bytes, 0).unwrap();
-        found.insert((path, String::from_utf8(bytes).unwrap()));
-    }
-}
-
-fn set<const N: usize>(all: [(&str, &str); N]) -> BTreeSet<(String, String)> {
-    all.into_iter().map(|(path, text)| (path.to_owned(), text.to_owned())).collect()
-}
-
-const ORDERS: [MetadataOrder; 2] = [MetadataOrder::Journaled, MetadataOrder::Unknown];
+use crate::pair::{ORDERS, Pair, set};
+use crate::sim::Lose;
+use crate::stories::{WRITE, name, read};
 
 /// As all ranks do it that each write a marker: to a name of their own, or to one for all; over an earlier one, or none;
 /// renamed before or after it is published.

@@ -6,17 +6,24 @@
 //!    writes to the old file, which has no name any more; it reads its slot, finds itself forgotten, and publishes
 //!    nothing.
 //!
-//! A crash before the rename leaves a file that no one reads. Nothing of the member is deleted: its finished copies stay
-//! in its directory in `tmp`. A step that the member had sent to the slow tier before it fell silent may still be
+//! 3. Its finished copies are moved from its directory in `tmp` to `saved`, under the paths that its journal says
+//!    (`fleet/journal.rs`). What had its turn before is in the tree; nothing of this is.
+//!
+//! A crash before the rename leaves a file that no one reads; one after it leaves copies in `tmp`. Nothing of the member
+//! is deleted. A step that the member had sent to the slow tier before it fell silent may still be
 //! carried out there.
 
 use std::sync::Arc;
 
 use crate::error::{Context, Error, Result};
-use crate::tiers::disk::layout::{OURS, is_taken, remove_leftover};
+use crate::path::escape;
+use crate::tiers::disk::layout::{OURS, is_taken, remove_leftover, split};
+use crate::tiers::disk::saved::{host_and_time, move_to, save};
 use crate::tiers::disk::{Dir, RenameMode};
+use crate::tiers::fleet::journal::{self, WaitingCopy};
 use crate::tiers::fleet::members::{read, slot_name};
 use crate::tiers::fleet::rule::{MemberLease, Standing};
+use crate::tiers::objects::parts::lane_of;
 
 /// A member whose lease is watched.
 #[derive(Debug)]
@@ -56,6 +63,31 @@ impl Watched {
     /// Whether it has written no lease since this began.
     pub fn is_silent(&self) -> Result<bool> {
         Ok(read(&*self.dir, self.slot)?.is_some_and(|lease| lease.beat == self.first.beat))
+    }
+
+    /// Step 3. Returns how many copies were moved, and to which directory of the slow tree.
+    pub fn save_copies(&self, slow: &Arc<dyn Dir>) -> Result<(u64, String)> {
+        let tmp_of = |part: &[u8]| {
+            let part = part.split(|byte| *byte == b'/').filter(|name| !name.is_empty());
+            let id = self.id();
+            let names = part.chain([OURS, b"tmp", id.as_bytes()]);
+            names.into_iter().try_fold(slow.clone(), |dir, name| dir.dir(name))
+        };
+        let copies = tmp_of(b"").and_then(|tmp| journal::read(&*tmp)).at("read", "the journal of its copies")?;
+        let (time, mut moved) = (host_and_time(), 0);
+        for WaitingCopy { tmp, ino, size, path } in copies {
+            let (part, name) = split(&tmp);
+            let dir = tmp_of(part).and_then(|dir| lane_of(name).map_or(Ok(dir.clone()), |lane| dir.dir(lane)));
+            // Published, or copied again.
+            let Ok(dir) = dir else { continue };
+            if !dir.stat(name).is_ok_and(|stat| (stat.ino, stat.size) == (ino, size)) {
+                continue;
+            }
+            let saved = save(slow, &time, &path, |saved, as_name| move_to(&*dir, name, saved, as_name));
+            saved.at("save", escape(&path))?;
+            moved += 1;
+        }
+        Ok((moved, format!(".dlio-fs/saved/{time}")))
     }
 
     /// Step 2. The caller has watched for long enough.

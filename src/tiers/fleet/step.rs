@@ -35,6 +35,9 @@ impl Tiers {
                 self.wake();
             }
         }
+        if !pending {
+            fleet.journal.clear(&*self.slow.tmp);
+        }
         Ok(Progress::Wait(ROUND))
     }
 

@@ -13,14 +13,11 @@ use crate::error::{Context, Error, Result};
 use crate::path::escape;
 use crate::tiers::checkpoints::index::CheckpointStatus;
 use crate::tiers::disk::layout::{OURS, ensure_dir};
+use crate::tiers::disk::saved::{SAVED, host_and_time, make_dir};
 use crate::tiers::disk::{Dir, RenameMode, WHOLE};
 use crate::tiers::objects::copy::copy_data;
 use crate::tiers::objects::version::Content;
-use crate::tiers::writeback::step::conflict_suffix;
 use crate::tiers::{Cx, Ino, Tiers};
-
-/// In [`OURS`].
-pub(super) const SAVED: &[u8] = b"saved";
 
 /// A checkpoint that is not wholly on the slow tier.
 #[derive(Clone, Debug)]
@@ -174,7 +171,7 @@ impl Tiers {
 
 /// A free name, and the name it has while it is being made.
 fn new_name(above: &dyn Dir) -> Result<(Vec<u8>, Vec<u8>)> {
-    let suffix = conflict_suffix();
+    let suffix = host_and_time();
     for attempt in 0..1000 {
         let name = if attempt == 0 { suffix.clone() } else { format!("{suffix}-{attempt}") };
         let part = format!("{name}.part").into_bytes();
@@ -192,14 +189,6 @@ fn new_name(above: &dyn Dir) -> Result<(Vec<u8>, Vec<u8>)> {
         ".dlio-fs/saved on the slow tier has a thousand directories of this second",
         "remove those that are not needed",
     ))
-}
-
-/// One that exists already will do.
-pub(super) fn make_dir(dir: &dyn Dir, name: &[u8]) -> std::io::Result<Arc<dyn Dir>> {
-    match dir.mkdir(name, 0o700) {
-        Err(e) if e.kind() != std::io::ErrorKind::AlreadyExists => Err(e),
-        _ => dir.dir(name),
-    }
 }
 
 fn walk(mut dir: Arc<dyn Dir>, path: &[u8]) -> std::io::Result<Arc<dyn Dir>> {

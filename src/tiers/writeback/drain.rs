@@ -25,6 +25,7 @@ use crate::error::{Context, Errno, Error, Result};
 use crate::tiers::disk::errors::{absent_is_none, is_elsewhere};
 use crate::tiers::disk::layout::remove_leftover;
 use crate::tiers::disk::{Access, Dir, File, Stat, WHOLE};
+use crate::tiers::fleet::journal::WaitingCopy;
 use crate::tiers::log::record::{Attrs, TmpStat};
 use crate::tiers::model::copy_plan::{self, StillNeeded};
 use crate::tiers::model::event::Change;
@@ -220,7 +221,7 @@ impl Tiers {
                 .filter_map(|(wanted, written)| Some((wanted.content.size, &written.as_ref().ok()?.as_ref()?.file)));
             files.for_each(|(size, file)| file.write_behind(0..size));
         }
-        let mut failed = Ok(());
+        let (mut failed, mut finished) = (Ok(()), Vec::new());
         for (wanted, written) in wanted.iter().zip(written) {
             let done = written.and_then(|written| match written {
                 Some(written) => self.finish_version(wanted, written),
@@ -231,12 +232,32 @@ impl Tiers {
                 Ok(true) => {
                     self.counters.arrived(unsynced, self.uptime());
                     self.counters.drained(wanted.content.size);
+                    finished.push(wanted);
                 }
                 Ok(false) => {}
                 Err(error) => failed = failed.and(Err(error)),
             }
         }
+        self.note_copies(&finished);
         failed
+    }
+
+    /// For the case that this member of a fleet is lost with its fast tier: a line says where each copy belongs.
+    fn note_copies(&self, finished: &[&CopyTask]) {
+        let Some(fleet) = &self.fleet else { return };
+        let copies: Vec<WaitingCopy> = {
+            let st = self.state.lock();
+            let note = |CopyTask { state, content, .. }: &&CopyTask| {
+                let copied = content.copy.lock();
+                let Copied { tmp, id, .. } = copied.as_deref()?;
+                let path = st.view.path(state.ino)?;
+                Some(WaitingCopy { tmp: tmp.clone(), ino: id.1, size: content.size, path })
+            };
+            finished.iter().filter_map(note).collect()
+        };
+        if let Err(error) = fleet.journal.add(&*self.slow.tmp, &copies) {
+            tracing::warn!(%error, "the journal of copies on the slow tier is not written: if this node is lost, nobody knows where its copies belong");
+        }
     }
 
     /// Steps 1 to 3. `None`: the bytes are on the slow tier already.

@@ -18,12 +18,11 @@ use std::io;
 
 use crate::error::Errno;
 use crate::tiers::disk::errors::absent_is_none;
-use crate::tiers::disk::layout::{OURS, split};
+use crate::tiers::disk::layout::OURS;
+use crate::tiers::disk::saved::{host_and_time, move_to, save};
 use crate::tiers::disk::{Dir, Kind, RenameMode};
 use crate::tiers::log::record::Path;
-use crate::tiers::writeback::deadline::{SAVED, make_dir};
 use crate::tiers::writeback::open_tree::OpenTree;
-use crate::tiers::writeback::step::conflict_suffix;
 
 /// Why something cannot be given a name in `saved`: it is on another file system, a mount point, or the file system
 /// has no such call.
@@ -70,46 +69,19 @@ impl OpenTree<'_> {
 
     /// Steps 1 to 3: `take` gives it a name in a directory. `false`: it cannot have one there.
     fn save(&self, path: &[u8], take: impl Fn(&dyn Dir, &[u8]) -> io::Result<()>) -> io::Result<bool> {
-        let (above, name) = split(path);
-        let time = conflict_suffix();
-        for attempt in 0..1000 {
-            let time = if attempt == 0 { time.clone() } else { format!("{time}-{attempt}") };
-            let names = [OURS, SAVED, time.as_bytes()].into_iter().chain(above.split(|byte| *byte == b'/'));
-            let mut dir = self.slow.root.clone();
-            for name in names.filter(|name| !name.is_empty()) {
-                let next = make_dir(&*dir, name)?;
-                dir.sync()?; // 1
-                dir = next;
+        match save(&self.slow.root, &host_and_time(), path, take) {
+            Ok(time) => {
+                let place = format!(".dlio-fs/saved/{time}").into_bytes();
+                self.saved.borrow_mut().push((path.to_vec(), place));
+                Ok(true)
             }
-            match take(&*dir, name) {
-                // 2
-                Ok(()) => {}
-                Err(e) if e.kind() == io::ErrorKind::AlreadyExists => continue,
-                Err(e) if NOT_THERE.iter().any(|errno| e.raw_os_error() == Some(*errno as i32)) => return Ok(false),
-                Err(e) => return Err(e),
-            }
-            dir.sync()?; // 3
-            let place = format!(".dlio-fs/saved/{time}").into_bytes();
-            self.saved.borrow_mut().push((path.to_vec(), place));
-            return Ok(true);
+            Err(e) if NOT_THERE.iter().any(|errno| e.raw_os_error() == Some(*errno as i32)) => Ok(false),
+            Err(e) => Err(e),
         }
-        Err(Errno::EEXIST.into())
     }
 
     /// What was saved since this was asked: its path, and the directory in which it has that path now.
     pub(super) fn take_saved(&self) -> Vec<(Path, Path)> {
         self.saved.take()
-    }
-}
-
-/// Never over something that is there.
-fn move_to(from: &dyn Dir, name: &[u8], to: &dyn Dir, to_name: &[u8]) -> io::Result<()> {
-    match from.rename(name, to, to_name, RenameMode::NoReplace) {
-        // Not on every file system. Only we use the directory.
-        Err(e) if e.raw_os_error() == Some(Errno::EINVAL as i32) => match absent_is_none(to.stat(to_name))? {
-            Some(_) => Err(Errno::EEXIST.into()),
-            None => from.rename(name, to, to_name, RenameMode::Replace),
-        },
-        moved => moved,
     }
 }

@@ -7,6 +7,7 @@ use crate::error::{Context, Errno, Result};
 use crate::tiers::disk::errors::absent_is_none;
 use crate::tiers::disk::fingerprint::Fingerprint;
 use crate::tiers::disk::layout::split;
+use crate::tiers::disk::saved::host_and_time;
 use crate::tiers::disk::{Access, Dir, Inode, Kind, NewAttr, RenameMode, Stat};
 use crate::tiers::log::record::{Path, Step, TmpStat};
 use crate::tiers::model::publish_plan::Planned;
@@ -437,7 +438,7 @@ fn move_onto_itself(from: &dyn Dir, name: &[u8], dir: &dyn Dir, to_name: &[u8]) 
 
 /// Moves ours to `NAME.dlio-conflict-HOST-TIME`, with a number if that is taken; theirs keeps the name.
 fn place_beside(from: &dyn Dir, ours: &[u8], dir: &dyn Dir, name: &[u8]) -> std::io::Result<Met> {
-    let suffix = conflict_suffix();
+    let suffix = host_and_time();
     for attempt in 0..1000 {
         let number = if attempt == 0 { String::new() } else { format!("-{attempt}") };
         let tail = format!(".dlio-conflict-{suffix}{number}");
@@ -469,11 +470,4 @@ fn find_beside(dir: &dyn Dir, name: &[u8], is_ours: impl Fn(&Stat) -> bool) -> s
 /// Names an unexplained file in `tmp` with a prefix that no start sweeps.
 pub(crate) fn put_aside(tmp: &[u8]) -> Vec<u8> {
     [b"q", tmp].concat()
-}
-
-pub(crate) fn conflict_suffix() -> String {
-    let host =
-        nix::unistd::gethostname().ok().and_then(|host| host.into_string().ok()).unwrap_or_else(|| "host".into());
-    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).map_or(0, |t| t.as_secs());
-    format!("{}-{now}", host.replace('/', "-"))
 }

@@ -1,0 +1,198 @@
+//! Which finished copies a member has in `tmp` on the slow tree, and where they belong: written by the member, read when
+//! its node is lost (`fleet/forget.rs`), as its log is lost with it.
+//!
+//! One line for each copy, in `journal` beside the copies: a CRC-32 of the rest, the copy's name in `tmp`, its inode number
+//! and size, and the path that its file had in the view. Streams write side by side, each at a place that it has taken for
+//! itself, so a line may be missing between others; lines that are not whole are skipped. A copy that was published has no
+//! name in `tmp` any more, and a start removes all copies and the journal. When the journal is full, a second one is begun
+//! in the place of the one before.
+
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::path::{escape, unescape};
+use crate::tiers::disk::layout::is_taken;
+use crate::tiers::disk::sync::{Mutex, Rank};
+use crate::tiers::disk::{Access, Dir, File};
+use crate::tiers::log::record::Path;
+
+/// The journals' names, which no copy has: theirs begin with other letters.
+const NAMES: [&[u8]; 2] = [b"journal.0", b"journal.1"];
+/// Some 80,000 lines.
+const FULL: u64 = 8 << 20;
+
+/// A finished copy that waits in `tmp`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct WaitingCopy {
+    /// Its name in `tmp`, behind the part that this is in.
+    pub(crate) tmp: Path,
+    pub(crate) ino: u64,
+    pub(crate) size: u64,
+    /// Where its file is in the view.
+    pub(crate) path: Path,
+}
+
+impl WaitingCopy {
+    fn encode(&self) -> String {
+        let WaitingCopy { tmp, ino, size, path } = self;
+        let words = format!("copy tmp={} ino={ino} size={size} path={}", escape(tmp), escape(path));
+        format!("{:08x} {words}\n", crc32fast::hash(words.as_bytes()))
+    }
+
+    /// `None` if anything is wrong with it.
+    fn decode(line: &str) -> Option<WaitingCopy> {
+        let (crc, words) = line.split_once(' ')?;
+        if u32::from_str_radix(crc, 16).ok()? != crc32fast::hash(words.as_bytes()) {
+            return None;
+        }
+        let mut words = words.strip_prefix("copy ")?.split(' ');
+        let mut value = |key: &str| words.next()?.strip_prefix(key)?.strip_prefix('=');
+        Some(WaitingCopy {
+            tmp: unescape(value("tmp")?)?,
+            ino: value("ino")?.parse().ok()?,
+            size: value("size")?.parse().ok()?,
+            path: unescape(value("path")?)?,
+        })
+    }
+}
+
+/// The journal that is being written.
+#[derive(Debug)]
+struct OpenJournal {
+    file: Arc<dyn File>,
+    /// Where the next lines go.
+    end: AtomicU64,
+    which: usize,
+}
+
+#[derive(Debug)]
+pub(crate) struct CopyJournal {
+    open: Mutex<Option<Arc<OpenJournal>>>,
+}
+
+impl CopyJournal {
+    pub(crate) fn new() -> Self {
+        CopyJournal { open: Mutex::new(Rank::Leaf, None) }
+    }
+
+    /// Adds copies, durably. `tmp` is the root's.
+    pub(crate) fn add(&self, tmp: &dyn Dir, copies: &[WaitingCopy]) -> io::Result<()> {
+        if copies.is_empty() {
+            return Ok(());
+        }
+        let lines: String = copies.iter().map(WaitingCopy::encode).collect();
+        let journal = self.journal(tmp)?;
+        let at = journal.end.fetch_add(lines.len() as u64, Ordering::Relaxed);
+        journal.file.write_at(lines.as_bytes(), at)?;
+        journal.file.sync()
+    }
+
+    fn journal(&self, tmp: &dyn Dir) -> io::Result<Arc<OpenJournal>> {
+        let open = self.open.lock().clone();
+        let which = match open {
+            Some(open) if open.end.load(Ordering::Relaxed) < FULL => return Ok(open),
+            Some(open) => 1 - open.which,
+            None => 0,
+        };
+        // Of two streams that come here at once the second one finds a file, and begins anew in it: a line of the first
+        // one may be lost.
+        let file = match tmp.create(NAMES[which], 0o600) {
+            Err(e) if is_taken(&e) => tmp.open(NAMES[which], Access::ReadWrite)?,
+            created => created?,
+        };
+        file.set_len(0)?;
+        tmp.sync()?;
+        let begun = Arc::new(OpenJournal { file, end: AtomicU64::new(0), which });
+        *self.open.lock() = Some(begun.clone());
+        Ok(begun)
+    }
+
+    /// Nothing waits in `tmp` any more.
+    pub(crate) fn clear(&self, tmp: &dyn Dir) {
+        if self.open.lock().take().is_some() {
+            // What stays is swept by the next start.
+            NAMES.iter().for_each(|name| drop(tmp.unlink(name)));
+        }
+    }
+}
+
+/// The copies that the journals in this `tmp` name, each once.
+pub(super) fn read(tmp: &dyn Dir) -> io::Result<Vec<WaitingCopy>> {
+    let mut found: Vec<WaitingCopy> = Vec::new();
+    for name in NAMES {
+        let file = match tmp.open(name, Access::Read) {
+            Err(e) if e.kind() == io::ErrorKind::NotFound => continue,
+            file => file?,
+        };
+        let mut bytes = vec![0; file.stat()?.size.min(2 * FULL) as usize];
+        let mut got = 0;
+        while got < bytes.len() {
+            match file.read_at(&mut bytes[got..], got as u64)? {
+                0 => break,
+                more => got += more,
+            }
+        }
+        // What was not written reads as zeros.
+        let lines = bytes[..got].split(|byte| matches!(byte, b'\n' | 0));
+        found.extend(lines.filter_map(|line| WaitingCopy::decode(str::from_utf8(line).ok()?)));
+    }
+    // Of two with one name the number tells which of them is there.
+    found.sort_by(|one, other| (&one.tmp, one.ino).cmp(&(&other.tmp, other.ino)));
+    found.dedup();
+    Ok(found)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use super::*;
+    use crate::tiers::disk::os::OsDir;
+
+    fn copy(number: u64) -> WaitingCopy {
+        WaitingCopy {
+            tmp: format!("c{number:016x}-3").into_bytes(),
+            ino: number,
+            size: 7,
+            path: b"run/a b\n\xff".to_vec(),
+        }
+    }
+
+    #[test]
+    fn what_was_added_is_read_whatever_is_missing_between() {
+        let place = tempfile::tempdir().unwrap();
+        let dir = OsDir::open(place.path()).unwrap();
+        assert_eq!(read(&dir).unwrap(), []);
+        let journal = CopyJournal::new();
+        journal.add(&dir, &[copy(1), copy(2)]).unwrap();
+        let hole = journal.open.lock().clone().unwrap();
+        let before = hole.end.fetch_add(1000, Ordering::Relaxed);
+        journal.add(&dir, &[copy(3)]).unwrap();
+        hole.file.write_at(&copy(4).encode().as_bytes()[..20], before).unwrap();
+        assert_eq!(read(&dir).unwrap(), [1, 2, 3].map(copy));
+        journal.clear(&dir);
+        assert_eq!(read(&dir).unwrap(), []);
+        journal.add(&dir, &[copy(5)]).unwrap();
+        assert_eq!(read(&dir).unwrap(), [copy(5)]);
+    }
+
+    #[test]
+    fn a_full_one_is_followed_by_another_and_that_by_the_first() {
+        let place = tempfile::tempdir().unwrap();
+        let dir = OsDir::open(place.path()).unwrap();
+        let journal = CopyJournal::new();
+        for number in 1..=3 {
+            journal.add(&dir, &[copy(number)]).unwrap();
+            journal.open.lock().as_ref().unwrap().end.store(FULL, Ordering::Relaxed);
+        }
+        assert_eq!(read(&dir).unwrap(), [2, 3].map(copy));
+    }
+
+    #[test]
+    fn a_line_that_is_not_whole_is_none() {
+        let line = copy(9).encode();
+        assert_eq!(WaitingCopy::decode(line.trim_end()), Some(copy(9)));
+        assert!((0..line.len() - 1).all(|cut| WaitingCopy::decode(&line[..cut]).is_none()));
+    }
+}
