@@ -122,13 +122,17 @@ fn walk(dir: &dyn Dir, above: &str, found: &mut BTreeSet<(String, String)>) {
             walk(&*dir.dir(&entry.name).unwrap(), &format!("{path}/"), found);
             continue;
         }
-        let file = dir.open(&entry.name, Access::Read).unwrap();
-        let mut bytes = vec![0; file.stat().unwrap().size as usize];
-        file.read_at(&mut bytes, 0).unwrap();
-        found.insert((path, String::from_utf8(bytes).unwrap()));
+        found.insert((path, text_of(dir, str::from_utf8(&entry.name).unwrap())));
     }
 }
 
 pub fn set<const N: usize>(all: [(&str, &str); N]) -> BTreeSet<(String, String)> {
     all.into_iter().map(|(path, text)| (path.to_owned(), text.to_owned())).collect()
+}
+
+pub fn text_of(dir: &dyn Dir, name: &str) -> String {
+    let file = dir.open(name.as_bytes(), Access::Read).unwrap();
+    let mut bytes = vec![0; file.stat().unwrap().size as usize];
+    file.read_at(&mut bytes, 0).unwrap();
+    String::from_utf8(bytes).unwrap()
 }

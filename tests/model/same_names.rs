@@ -1,17 +1,17 @@
 //! Members of a fleet that change the same name: nothing holds the order, nothing is dropped, and one file has the name in the end.
 
 use std::collections::BTreeSet;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use dlio_fs::error::Errno;
-use dlio_fs::tiers::disk::MetadataOrder;
+use dlio_fs::tiers::disk::{Dir, MetadataOrder, RenameMode};
 use dlio_fs::tiers::{Cx, OpenMode, ROOT};
 use rand::SeedableRng;
 use rand::rngs::Xoshiro256PlusPlus;
 
-use crate::pair::{ORDERS, Pair, set};
+use crate::pair::{ORDERS, Pair, set, text_of};
 use crate::sim::Lose;
 use crate::stories::{WRITE, name, read};
 
@@ -78,13 +78,7 @@ fn a_file_that_both_write_again_is_one_file_in_the_end() {
             pair.put(0, ROOT, "latest", "before");
             pair.all_down(turn);
             for (member, text) in [(0, "zero"), (1, "one")] {
-                let (engine, cx) = (&pair.members[member], Cx::internal());
-                let ino = engine.lookup(&cx, ROOT, &name("latest")).unwrap().ino;
-                let file = engine.open(&cx, ino, OpenMode { truncate: true, ..WRITE }).unwrap();
-                engine.write(&cx, &file, text.as_bytes(), 0, false).unwrap();
-                engine.flush(&cx, &file).unwrap();
-                engine.release(&cx, file);
-                pair.clock.advance(Duration::from_millis(5));
+                write_again(&pair, member, text);
             }
             pair.all_down(turn);
             let (tree, saved) = (pair.tree(), pair.saved());
@@ -148,12 +142,12 @@ fn what_is_made_in_a_directory_after_another_member_removed_it_is_there() {
 /// By a kill or by a power cut, at each call.
 #[test]
 fn a_stop_while_one_replaces_the_others_file_or_removes_its_directory_drops_neither() {
-    for order in ORDERS {
+    for (order, is_over) in ORDERS.into_iter().flat_map(|order| [(order, false), (order, true)]) {
         for lose in [Lose::Nothing, Lose::Unsynced] {
             for stop in 1.. {
                 let mut pair = Pair::new(order);
                 pair.dice = Xoshiro256PlusPlus::seed_from_u64(stop);
-                both_change_it(&pair);
+                both_change_it(&pair, is_over);
                 pair.power.fail_after(stop, &mut pair.dice);
                 (0..5).for_each(|_| pair.work(0));
                 let stopped = pair.power.is_gone();
@@ -175,11 +169,11 @@ fn a_stop_while_one_replaces_the_others_file_or_removes_its_directory_drops_neit
 /// Each call of the slow tier fails once.
 #[test]
 fn a_call_that_fails_while_one_replaces_the_others_file_is_made_up_for() {
-    for order in ORDERS {
-        for errno in [Errno::EIO, Errno::EPERM, Errno::EXDEV] {
+    for (order, is_over) in ORDERS.into_iter().flat_map(|order| [(order, false), (order, true)]) {
+        for errno in [Errno::EIO, Errno::EPERM, Errno::EXDEV, Errno::ENOSPC] {
             for failing in 0.. {
                 let pair = Pair::new(order);
-                both_change_it(&pair);
+                both_change_it(&pair, is_over);
                 let calls = Arc::new(AtomicU64::new(0));
                 pair.slow.inject({
                     let calls = calls.clone();
@@ -204,10 +198,11 @@ fn a_call_that_fails_while_one_replaces_the_others_file_is_made_up_for() {
 fn what_cannot_be_saved_keeps_its_name() {
     for order in ORDERS {
         let pair = Pair::new(order);
-        both_change_it(&pair);
+        both_change_it(&pair, false);
         // Nothing else is done with them.
         pair.slow.inject(|op| {
-            let is_saved = ["rename", "link"].contains(&op.call) && [&b"latest"[..], b"step-1"].contains(&&op.path[..]);
+            let is_saved =
+                ["rename", "link"].contains(&op.call) && [&b"latest"[..], b"step-1/shard-1"].contains(&&op.path[..]);
             is_saved.then_some(Errno::EXDEV)
         });
         pair.all_down([0, 1]);
@@ -219,20 +214,107 @@ fn what_cannot_be_saved_keeps_its_name() {
 }
 
 /// The second member's file and directory are on the slow tree; the first one is about to publish its own.
-fn both_change_it(pair: &Pair) {
+fn both_change_it(pair: &Pair, is_over: bool) {
     let cx = Cx::internal();
+    if is_over {
+        pair.put(1, ROOT, "latest", "before");
+        pair.all_down([0, 1]);
+        // A version of the same file each, in place of the one that both know.
+        pair.members.iter().for_each(|engine| assert_eq!(read(engine, "latest"), b"before"));
+    }
     pair.members[0].mkdir(&cx, ROOT, &name("step-1"), 0o755, 0).unwrap();
     pair.all_down([0, 1]);
     let seen = pair.dir(1, "step-1");
     pair.put(1, seen, "shard-1", "shard");
-    pair.put(1, ROOT, "latest.1", "one");
-    pair.rename(1, ROOT, "latest.1", "latest");
+    if is_over {
+        write_again(pair, 1, "one");
+    } else {
+        pair.put(1, ROOT, "latest.1", "one");
+        pair.rename(1, ROOT, "latest.1", "latest");
+    }
     pair.members[0].rmdir(&cx, ROOT, &name("step-1")).unwrap();
-    pair.put(0, ROOT, "latest.0", "zero");
-    pair.rename(0, ROOT, "latest.0", "latest");
+    if is_over {
+        write_again(pair, 0, "zero");
+    } else {
+        pair.put(0, ROOT, "latest.0", "zero");
+        pair.rename(0, ROOT, "latest.0", "latest");
+    }
     (0..2).for_each(|member| pair.members[member].sync_fast().unwrap());
     for _ in 0..20 {
         pair.work(1);
         drop((pair.members[0].fleet_step(), pair.members[0].seal_step(), pair.members[0].drain_step()));
+    }
+}
+
+fn write_again(pair: &Pair, member: usize, text: &str) {
+    let (engine, cx) = (&pair.members[member], Cx::internal());
+    let ino = engine.lookup(&cx, ROOT, &name("latest")).unwrap().ino;
+    let file = engine.open(&cx, ino, OpenMode { truncate: true, ..WRITE }).unwrap();
+    engine.write(&cx, &file, text.as_bytes(), 0, false).unwrap();
+    engine.flush(&cx, &file).unwrap();
+    engine.release(&cx, file);
+    pair.clock.advance(Duration::from_millis(5));
+}
+
+/// At each call of the first one a third one puts its own file there; and something into the directory.
+#[test]
+fn what_a_third_one_does_meanwhile_is_not_lost() {
+    for (order, is_over) in ORDERS.into_iter().flat_map(|order| [(order, false), (order, true)]) {
+        for at in 0.. {
+            let pair = Pair::new(order);
+            both_change_it(&pair, is_over);
+            let (calls, slow) = (Arc::new(AtomicU64::new(0)), pair.slow.root());
+            let lacks = Arc::new(Mutex::new(BTreeSet::from(["two".to_owned(), "shard two".to_owned()])));
+            let (done, lacking) = (calls.clone(), lacks.clone());
+            pair.slow.before_calls(move || {
+                if calls.fetch_add(1, Ordering::Relaxed) == at {
+                    let mut lacking = lacking.lock().unwrap();
+                    lacking.remove("two");
+                    lacking.insert(text_of(&*slow, "latest"));
+                    put_there(&*slow, b"third", "two");
+                    slow.rename(b"third", &*slow, b"latest", RenameMode::Replace).unwrap();
+                    if let Ok(dir) = slow.dir(b"step-1") {
+                        put_there(&*dir, b"shard-2", "shard two");
+                        lacking.remove("shard two");
+                    }
+                }
+            });
+            (0..4).for_each(|_| pair.work(0));
+            let calls = done.load(Ordering::Relaxed);
+            pair.all_down([0, 1]);
+            let (tree, saved) = (pair.tree(), pair.saved());
+            let all: BTreeSet<&str> = tree.iter().chain(&saved).map(|(_, text)| &text[..]).collect();
+            // The third one replaced what had the name.
+            let texts = ["one", "two", "zero", "shard", "shard two"].into_iter();
+            for text in texts.filter(|text| !lacks.lock().unwrap().contains(&text.to_string())) {
+                assert!(all.contains(text), "{order:?} over {is_over} call {at}: no {text}: {tree:?}, saved {saved:?}");
+            }
+            if calls <= at {
+                assert!(at > 10, "{at} calls");
+                break;
+            }
+        }
+    }
+}
+
+fn put_there(dir: &dyn Dir, name: &[u8], text: &str) {
+    dir.create(name, 0o644).unwrap().write_at(text.as_bytes(), 0).unwrap();
+}
+
+/// A directory that the first one made and knows by heart: it asks the slow tier before it takes it for empty.
+#[test]
+fn a_directory_that_has_published_files_of_others_is_not_empty() {
+    for order in ORDERS {
+        let pair = Pair::new(order);
+        let cx = Cx::internal();
+        let made = pair.members[0].mkdir(&cx, ROOT, &name("step-1"), 0o755, 0).unwrap().ino;
+        pair.put(0, made, "shard-0", "zero");
+        pair.all_down([0, 1]);
+        let seen = pair.dir(1, "step-1");
+        pair.put(1, seen, "shard-1", "one");
+        pair.all_down([0, 1]);
+        pair.members[0].unlink(&cx, made, &name("shard-0")).unwrap();
+        let refused = pair.members[0].rmdir(&cx, ROOT, &name("step-1")).unwrap_err();
+        assert_eq!(refused.errno(), Errno::ENOTEMPTY);
     }
 }

@@ -1,12 +1,13 @@
 //! Leaving a member of a fleet out for good, after its node was lost: the others do not wait for it any more.
 //!
 //! 1. Somebody watches the member's lease for a while ([`Watched::is_silent`]): a member whose own lease has been older
-//!    than 20 s publishes nothing, so one that is silent for longer does not publish after step 2 either.
-//! 2. A lease that says "forgotten" takes the place of the member's, by one rename. The member, should it come back,
+//!    than 20 s publishes nothing, so one that is silent for longer does not publish after step 3 either.
+//! 2. A file that has the member's id in its name keeps it from ever joining this fleet again.
+//! 3. A lease that says "forgotten" takes the place of the member's, by one rename. The member, should it come back,
 //!    writes to the old file, which has no name any more; it reads its slot, finds itself forgotten, and publishes
 //!    nothing.
 //!
-//! 3. Its finished copies are moved from its directory in `tmp` to `saved`, under the paths that its journal says
+//! 4. Its finished copies are moved from its directory in `tmp` to `saved`, under the paths that its journal says
 //!    (`fleet/journal.rs`). What had its turn before is in the tree; nothing of this is.
 //!
 //! A crash before the rename leaves a file that no one reads; one after it leaves copies in `tmp`. Nothing of the member
@@ -21,7 +22,7 @@ use crate::tiers::disk::layout::{OURS, is_taken, remove_leftover, split};
 use crate::tiers::disk::saved::{host_and_time, move_to, save};
 use crate::tiers::disk::{Dir, RenameMode};
 use crate::tiers::fleet::journal::{self, WaitingCopy};
-use crate::tiers::fleet::members::{read, slot_name};
+use crate::tiers::fleet::members::{note_forgotten, read, slot_name};
 use crate::tiers::fleet::rule::{MemberLease, Standing};
 use crate::tiers::objects::parts::lane_of;
 
@@ -62,10 +63,10 @@ impl Watched {
 
     /// Whether it has written no lease since this began.
     pub fn is_silent(&self) -> Result<bool> {
-        Ok(read(&*self.dir, self.slot)?.is_some_and(|lease| lease.beat == self.first.beat))
+        Ok(read(&*self.dir, self.slot)?.is_some_and(|lease| lease == self.first))
     }
 
-    /// Step 3. Returns how many copies were moved, and to which directory of the slow tree.
+    /// Step 4. Returns how many copies were moved, and to which directory of the slow tree.
     pub fn save_copies(&self, slow: &Arc<dyn Dir>) -> Result<(u64, String)> {
         let tmp_of = |part: &[u8]| {
             let part = part.split(|byte| *byte == b'/').filter(|name| !name.is_empty());
@@ -90,7 +91,7 @@ impl Watched {
         Ok((moved, format!(".dlio-fs/saved/{time}")))
     }
 
-    /// Step 2. The caller has watched for long enough.
+    /// Steps 2 and 3. The caller has watched for long enough.
     pub fn forget(&self) -> Result<()> {
         let forgotten = MemberLease { standing: Standing::Forgotten, ..self.first.clone() };
         let beside = format!("{}.forgotten", self.slot).into_bytes();
@@ -103,11 +104,18 @@ impl Watched {
             }
             made => made.at("create", what())?,
         };
+        if !self.is_silent()? {
+            // Somebody else was quicker, and another member may have the slot.
+            remove_leftover(&*self.dir, &beside)?;
+            let what = format!("member {} of the fleet has changed while it was watched", self.slot);
+            return Err(Error::refused(what, "see whether anybody still waits for it"));
+        }
+        note_forgotten(&*self.dir, &forgotten)?; // 2
         file.write_at(&forgotten.encode(), 0).at("write", what())?;
         file.sync().at("fsync", what())?;
         self.dir
             .rename(&beside, &*self.dir, slot_name(self.slot).as_bytes(), RenameMode::Replace)
-            .at("rename", what())?;
+            .at("rename", what())?; // 3
         self.dir.sync().at("fsync", what())
     }
 }

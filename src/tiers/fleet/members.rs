@@ -48,6 +48,15 @@ impl Members {
     ) -> Result<(Members, u32, MemberLease)> {
         let dir = ensure_dir(&*ensure_dir(ours, b"fleet")?, settings.name.as_bytes())?;
         agree(&*dir, settings, error, first)?;
+        let was_forgotten = || {
+            Error::refused(
+                format!("this fast tier was forgotten by fleet {}, which has gone on without it", settings.name),
+                "save what it has pending with `dlio-fs rescue`, then use an empty fast tier",
+            )
+        };
+        if read_text(&*dir, &forgotten_name(first))?.is_some() {
+            return Err(was_forgotten());
+        }
         for slot in 0..settings.size {
             let lease = match read_settled(&*dir, slot)? {
                 None if make(&*dir, slot_name(slot).as_bytes(), first, &first.encode())? => Some(first.clone()),
@@ -57,10 +66,7 @@ impl Members {
             };
             let Some(lease) = lease.filter(|lease| lease.member == first.member) else { continue };
             if lease.standing == Standing::Forgotten {
-                return Err(Error::refused(
-                    format!("this fast tier was forgotten by fleet {}, which has gone on without it", settings.name),
-                    "save what it has pending with `dlio-fs rescue`, then use an empty fast tier",
-                ));
+                return Err(was_forgotten());
             }
             if lease.standing == Standing::Here || claim(&*dir, slot, &lease, first)? {
                 return Members::of(dir, &settings.name, slot, lease);
@@ -70,8 +76,10 @@ impl Members {
             let given_up = read_settled(&*dir, slot)?.filter(|lease| lease.standing != Standing::Here);
             let Some(lease) = given_up.filter(|lease| lease.member != first.member) else { continue };
             if claim(&*dir, slot, &lease, first)? {
-                replace(&*dir, slot, first)?;
-                return Members::of(dir, &settings.name, slot, first.clone());
+                // The beats of a slot only grow, so that no two claims have one name.
+                let first = MemberLease { beat: lease.beat + 1, ..first.clone() };
+                replace(&*dir, slot, &first)?;
+                return Members::of(dir, &settings.name, slot, first);
             }
         }
         Err(Error::refused(
@@ -150,6 +158,15 @@ fn remove_old_claims(dir: &dyn Dir, slot: u32, new: &[u8]) {
             dir.unlink(&entry.name).ok();
         }
     }
+}
+
+fn forgotten_name(member: &MemberLease) -> Vec<u8> {
+    format!("forgotten-{}", member.member).into_bytes()
+}
+
+/// The member may not join again, whoever has its slot then.
+pub(super) fn note_forgotten(dir: &dyn Dir, member: &MemberLease) -> Result<()> {
+    make(dir, &forgotten_name(member), member, format!("{}\n", member.host).as_bytes()).map(drop)
 }
 
 /// Step 2.

@@ -159,7 +159,8 @@ impl Fleet {
             let mut state = self.state.lock();
             let Some(seen) = state.seen.get_mut(slot as usize) else { continue };
             let since = match seen {
-                Some(seen) if seen.lease.member == lease.member && seen.lease.beat > lease.beat => continue,
+                // The beats of a slot only grow, whoever has it.
+                Some(seen) if seen.lease.beat > lease.beat => continue,
                 Some(seen) if seen.lease.beat == lease.beat && looked => seen.since,
                 _ => uptime,
             };

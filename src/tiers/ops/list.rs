@@ -50,7 +50,7 @@ impl Tiers {
         if let Some(listing) = self.listed(ino, asked) {
             return Ok(listing);
         }
-        let (listing, generation) = self.list_since(cx, ino)?;
+        let (listing, generation) = self.list_since(cx, ino, false)?;
         let listing = Arc::new(listing);
         // Needed by creates in it while the slow tier does not answer. If it cannot be read now, it is read then.
         self.default_acl(cx, ino).ok();
@@ -85,8 +85,9 @@ impl Tiers {
     }
 
     /// The listing as it is now, and the directory's generation it is true for. No lock is held while the slow tier is
-    /// read; names that changed meanwhile are taken from the view.
-    pub(crate) fn list_since(&self, cx: &Cx, ino: Ino) -> Result<(Listing, u64)> {
+    /// read; names that changed meanwhile are taken from the view. `anew`: the slow tier is read though every name is
+    /// known.
+    pub(crate) fn list_since(&self, cx: &Cx, ino: Ino, anew: bool) -> Result<(Listing, u64)> {
         let (slow, start) = {
             let mut st = self.state.lock();
             let has_path = st.view.slow_path(ino).is_some();
@@ -94,7 +95,7 @@ impl Tiers {
             let id = node.slow_id().filter(|_| has_path);
             let dir = node.dir.as_mut().ok_or(Errno::ENOTDIR)?;
             dir.used.store(true, Ordering::Relaxed);
-            let slow = if dir.known { None } else { id };
+            let slow = if dir.known && !anew { None } else { id };
             if slow.is_some() {
                 cx.slow()?;
                 dir.listers += 1;

@@ -197,9 +197,10 @@ impl Tiers {
         st.clean.add(Clean { ino, bytes: stat.size, burst });
     }
 
-    /// The directory's generation if it is empty.
+    /// The directory's generation if it is empty. In a fleet the slow tier is asked: other members may have put
+    /// something into it, and it would be moved away with that.
     fn empty_since(&self, cx: &Cx, ino: Ino) -> Result<u64> {
-        let (listing, generation) = self.list_since(cx, ino)?;
+        let (listing, generation) = self.list_since(cx, ino, self.fleet.is_some())?;
         if listing.entries.len() > 2 { Err(Errno::ENOTEMPTY.into()) } else { Ok(generation) }
     }
 

@@ -435,7 +435,7 @@ impl Tiers {
 
     /// The directories in `dir`, the first of them last, and its files.
     fn entries_of(&self, dir: &[u8], wanted: Option<&Pattern>) -> Result<(Vec<Vec<u8>>, Vec<Item>)> {
-        let listed = self.at_path(&Cx::internal(), dir, |ino| self.list_since(&Cx::internal(), ino));
+        let listed = self.at_path(&Cx::internal(), dir, |ino| self.list_since(&Cx::internal(), ino, false));
         let mut entries = listed?.0.entries;
         self.sort_as_they_lie(dir, &mut entries)?;
         let shared: Arc<[u8]> = dir.into();

@@ -13,8 +13,8 @@ use crate::error::{Context, Error, Result};
 use crate::path::escape;
 use crate::tiers::checkpoints::index::CheckpointStatus;
 use crate::tiers::disk::layout::{OURS, ensure_dir};
-use crate::tiers::disk::saved::{SAVED, host_and_time, make_dir};
-use crate::tiers::disk::{Dir, RenameMode, WHOLE};
+use crate::tiers::disk::saved::{SAVED, host_and_time, make_dir, move_to};
+use crate::tiers::disk::{Dir, WHOLE};
 use crate::tiers::objects::copy::copy_data;
 use crate::tiers::objects::version::Content;
 use crate::tiers::{Cx, Ino, Tiers};
@@ -121,7 +121,7 @@ impl Tiers {
             walk(place.clone(), dir).and_then(|dir| dir.sync()).at("fsync", "saved on the slow tier")?;
         }
         saving.go_on(0).at("save", "on the slow tier")?;
-        above.rename(&part, &*above, &name, RenameMode::NoReplace).at("rename", "saved on the slow tier")?;
+        move_to(&*above, &part, &*above, &name).at("rename", "saved on the slow tier")?;
         above.sync().at("fsync", "saved on the slow tier")?;
         Ok(format!(".dlio-fs/saved/{}", String::from_utf8_lossy(&name)))
     }

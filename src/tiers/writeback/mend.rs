@@ -351,6 +351,10 @@ impl Tiers {
             self.slow.forget_dir(ino);
         }
         let path = escape(path);
+        if self.fleet.is_some() {
+            tracing::info!(path, "another member has removed a directory with pending changes; it is made again");
+            return Ok((dir, id));
+        }
         tracing::warn!(
             path,
             "a directory with pending changes was removed on the slow tier by somebody else; it is made again"

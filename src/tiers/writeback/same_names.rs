@@ -7,10 +7,12 @@
 //! host and time, and the event is applied as if it had met what it expects. Nobody deletes what is in `saved`.
 //!
 //! 1. Make the directories in `saved`, durably.
-//! 2. Give a file that is in the way a second name there, or move it if it cannot have two. A directory is moved with all
-//!    that is in it, and so is a file that an exchange has brought to `tmp` already.
+//! 2. Give a file that is in the way a second name there, or move it if it cannot have two. A file that an exchange has
+//!    brought to `tmp` already is moved. Of a directory, all files in it are moved, and it is removed: were it moved
+//!    itself, whoever has it open would go on in `saved`.
 //! 3. Sync its directory in `saved`.
-//! 4. Rename ours to its name, if it has not got that by now.
+//! 4. Give ours its name, if it has not got that by now: from `tmp` by an exchange, which shows whether a third one has
+//!    put something else there meanwhile; that is saved, too.
 //!
 //! A crash before step 4 leaves a second name in `saved`, and a start does all steps again.
 
@@ -23,27 +25,58 @@ use crate::tiers::disk::saved::{host_and_time, move_to, save};
 use crate::tiers::disk::{Dir, Kind, RenameMode};
 use crate::tiers::log::record::Path;
 use crate::tiers::writeback::open_tree::OpenTree;
+use crate::tiers::writeback::step::put_aside;
 
-/// Why something cannot be given a name in `saved`: it is on another file system, a mount point, or the file system
-/// has no such call.
-const NOT_THERE: [Errno; 6] =
-    [Errno::EXDEV, Errno::EBUSY, Errno::EPERM, Errno::EMLINK, Errno::EOPNOTSUPP, Errno::ENOSYS];
+/// Why something cannot be given a name in `saved`: it is on another file system, a mount point, the file system has no
+/// such call, or no room.
+const NOT_THERE: [Errno; 8] = [
+    Errno::EXDEV,
+    Errno::EBUSY,
+    Errno::EPERM,
+    Errno::EMLINK,
+    Errno::EOPNOTSUPP,
+    Errno::ENOSYS,
+    Errno::ENOSPC,
+    Errno::EDQUOT,
+];
+/// How often a directory is emptied, and how often a name is looked at: others go on meanwhile.
+const TRIES: u32 = 10;
 
 impl OpenTree<'_> {
-    /// Puts ours in the place of somebody else's file at `path`, which is `name` in `dir`. `false`: there is no fleet, or
-    /// one of them is a directory, or theirs cannot be saved. Nothing is done then.
+    /// Puts ours in the place of somebody else's file at `path`, which is `name` in `dir`. `in_tmp`: ours waits there.
+    /// `false`: there is no fleet, or one of them is a directory, or theirs cannot be saved. Nothing is done then.
     pub(super) fn take_name(
         &self,
         (from, ours): (&dyn Dir, &[u8]),
         (dir, name): (&dyn Dir, &[u8]),
         path: &[u8],
+        in_tmp: bool,
     ) -> io::Result<bool> {
-        if !self.slow.in_fleet || [from.stat(ours)?, dir.stat(name)?].iter().any(|stat| stat.kind == Kind::Dir) {
+        if !self.slow.in_fleet || from.stat(ours)?.kind == Kind::Dir {
             return Ok(false);
         }
-        let linked = self.save(path, |saved, as_name| dir.link(name, saved, as_name))?;
-        if !linked && !self.save(path, |saved, as_name| move_to(dir, name, saved, as_name))? {
-            return Ok(false);
+        for _ in 0..TRIES {
+            let Some(theirs) = absent_is_none(dir.stat_now(name))? else { break };
+            if theirs.kind == Kind::Dir {
+                return Ok(false);
+            }
+            let linked = self.save(path, |saved, as_name| dir.link(name, saved, as_name))?; // 1, 2, 3
+            if !linked && !self.save(path, |saved, as_name| move_to(dir, name, saved, as_name))? {
+                return Ok(false);
+            }
+            match if in_tmp { from.rename(ours, dir, name, RenameMode::Exchange) } else { Err(Errno::EINVAL.into()) } {
+                // 4
+                Ok(()) if from.stat(ours)?.ino == theirs.ino => return from.unlink(ours).map(|()| true),
+                Ok(()) if self.save_exchanged(from, ours, path)? => return Ok(true),
+                Ok(()) => return from.rename(ours, from, &put_aside(ours), RenameMode::Replace).map(|()| true),
+                // It was moved, or somebody has removed it.
+                Err(e) if e.kind() == io::ErrorKind::NotFound => break,
+                Err(e) if e.raw_os_error() == Some(Errno::EINVAL as i32) => {}
+                Err(e) => return Err(e),
+            }
+            if absent_is_none(dir.stat_now(name))?.is_none_or(|there| there.ino == theirs.ino) {
+                break;
+            }
         }
         from.rename(ours, dir, name, RenameMode::Replace).map(|()| true) // 4
     }
@@ -57,19 +90,39 @@ impl OpenTree<'_> {
         self.save(path, |saved, as_name| move_to(from, tmp, saved, as_name))
     }
 
-    /// Moves a directory that one of ours removes away with what others have put into it. `false`: there is no fleet, or it
-    /// cannot be moved.
+    /// Removes a directory that an event of ours removes, and saves what others have put into it. `false`: there is no
+    /// fleet, or something in it cannot be moved.
     pub(super) fn save_dir(&self, above: &dyn Dir, name: &[u8], path: &[u8]) -> io::Result<bool> {
-        // The root of a part has the copies of all members that wait for their turn there.
-        if !self.slow.in_fleet || absent_is_none(above.dir(name)?.stat(OURS))?.is_some() {
+        if !self.slow.in_fleet {
             return Ok(false);
         }
-        self.save(path, |saved, as_name| move_to(above, name, saved, as_name))
+        for _ in 0..TRIES {
+            let Some(dir) = absent_is_none(above.dir(name))? else { return Ok(true) };
+            for entry in self.slow.list(&*dir)? {
+                let below = [path, b"/", &entry.name].concat();
+                let is_saved = match entry.kind {
+                    // The root of a part has the copies of all members that wait for their turn there.
+                    Kind::Dir if entry.name == OURS => false,
+                    Kind::Dir => self.save_dir(&*dir, &entry.name, &below)?,
+                    _ => self.save(&below, |saved, as_name| move_to(&*dir, &entry.name, saved, as_name))?,
+                };
+                if !is_saved {
+                    return Ok(false);
+                }
+            }
+            match absent_is_none(above.rmdir(name)) {
+                // Somebody has put something into it just now.
+                Err(e) if e.raw_os_error() == Some(Errno::ENOTEMPTY as i32) => {}
+                Err(e) if e.raw_os_error() == Some(Errno::EBUSY as i32) => return Ok(false),
+                removed => return removed.map(|_| true),
+            }
+        }
+        Ok(false)
     }
 
     /// Steps 1 to 3: `take` gives it a name in a directory. `false`: it cannot have one there.
     fn save(&self, path: &[u8], take: impl Fn(&dyn Dir, &[u8]) -> io::Result<()>) -> io::Result<bool> {
-        match save(&self.slow.root, &host_and_time(), path, take) {
+        match save(&self.slow.root, &format!("{}-fleet", host_and_time()), path, take) {
             Ok(time) => {
                 let place = format!(".dlio-fs/saved/{time}").into_bytes();
                 self.saved.borrow_mut().push((path.to_vec(), place));

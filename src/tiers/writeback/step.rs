@@ -288,7 +288,7 @@ impl OpenTree<'_> {
             }
             return Ok(Met::Merged((theirs.dev, theirs.ino)));
         }
-        self.meet_other((from, tmp), (dir, name), path)
+        self.meet_other((from, tmp), (dir, name), path, true)
     }
 
     /// For file systems without exchange: checks first. Only a change by someone else between the check and the rename
@@ -296,19 +296,20 @@ impl OpenTree<'_> {
     fn place_over(&self, place: &Placing<'_>, dir: &dyn Dir, name: &[u8]) -> std::io::Result<Met> {
         let Placing { from, tmp, path, .. } = *place;
         match absent_is_none(dir.stat_now(name))? {
-            Some(there) if !place.is_replaced(&there) => self.meet_other((from, tmp), (dir, name), path),
+            Some(there) if !place.is_replaced(&there) => self.meet_other((from, tmp), (dir, name), path, true),
             _ => from.rename(tmp, dir, name, RenameMode::Replace).map(|()| Met::Expected),
         }
     }
 
-    /// Something of somebody else has the name, which is `path` from the root.
+    /// Something of somebody else has the name, which is `path` from the root. `in_tmp`: ours waits there.
     fn meet_other(
         &self,
         (from, ours): (&dyn Dir, &[u8]),
         (dir, name): (&dyn Dir, &[u8]),
         path: &[u8],
+        in_tmp: bool,
     ) -> std::io::Result<Met> {
-        match self.take_name((from, ours), (dir, name), path)? {
+        match self.take_name((from, ours), (dir, name), path, in_tmp)? {
             true => Ok(Met::Expected),
             false => place_beside(from, ours, dir, name),
         }
@@ -319,8 +320,12 @@ impl OpenTree<'_> {
         if left_out!(FindPlaced) {
             return Ok(Met::Expected);
         }
-        if place.over.is_some() && left.is_some_and(|left| !place.is_replaced(left)) {
-            // Someone else's file, exchanged for ours and not checked before a crash.
+        let may_be_exchanged = place.over.is_some() || self.slow.in_fleet;
+        if may_be_exchanged && left.is_some_and(|left| !place.is_replaced(left)) {
+            // Someone else's file, exchanged for ours and not checked before a crash or an error.
+            if self.save_exchanged(place.from, place.tmp, place.path)? {
+                return self.find_placed(place, None);
+            }
             let aside = put_aside(place.tmp);
             tracing::warn!(aside = %String::from_utf8_lossy(&aside), "a foreign version is moved aside in tmp on the slow tier");
             place.from.rename(place.tmp, place.from, &aside, RenameMode::Replace)?;
@@ -346,7 +351,7 @@ impl OpenTree<'_> {
             return move_onto_itself(&*from, name, &*dir, to_name);
         }
         if there != over && there.is_some() {
-            return self.meet_other((&*from, name), (&*dir, to_name), to);
+            return self.meet_other((&*from, name), (&*dir, to_name), to, false);
         }
         there.into_iter().for_each(|over| self.slow.note_removed(over));
         from.rename(name, &*dir, to_name, RenameMode::Replace).map(|()| Met::Expected)
