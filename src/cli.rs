@@ -13,6 +13,7 @@ mod doctor;
 mod drain;
 mod duration;
 mod evict;
+mod fleet;
 mod forget;
 mod fsck;
 mod helper;

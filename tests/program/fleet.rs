@@ -176,6 +176,64 @@ fn what_logs_a_change_is_answered_once_no_clock_is_behind_it() {
     mount.sync();
 }
 
+/// `dlio-fs` with these arguments: its exit code, and what it says.
+fn told(arguments: &[&str], path: &Path) -> (i32, String) {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_dlio-fs"));
+    let output = command.args(arguments).arg(path).output().unwrap();
+    let said = [output.stdout, output.stderr].concat();
+    (output.status.code().unwrap(), String::from_utf8_lossy(&said).into_owned())
+}
+
+/// Through a member, and where there is no mount.
+#[test]
+fn the_verdict_about_a_fleet_is_safe_only_if_every_member_is() {
+    needs!(MOUNTS);
+    let dir = tempfile::tempdir().unwrap();
+    let mut members = [member(dir.path(), &[]), member(dir.path(), &[]), member(dir.path(), &[])];
+    members[0].start();
+    members[1].start();
+    let outside = |word: &str, code: i32| {
+        let (was, said) = told(&["status", "--fleet", "job", "--slow"], dir.path());
+        assert!(was == code && said.contains(word), "{was}: {said}");
+        said
+    };
+    let inside = |member: &Mount, word: &str, code: i32| {
+        let (was, said) = told(&["status", "--fleet"], &member.root());
+        assert!(was == code && said.contains(word), "{was}: {said}");
+    };
+    outside("HELD: waits for member 2, which has not been mounted yet", 4);
+    inside(&members[0], "HELD: waits for member 2, which has not been mounted yet", 4);
+    members[2].start();
+    outside("SAFE as of", 0);
+    inside(&members[0], "SAFE as of", 0);
+    // One that has nothing pending itself says what another one has.
+    members[1].control("pause");
+    members[1].put("pending", "1");
+    outside("waits for member 1 on", 3);
+    inside(&members[0], "waits for member 1 on", 3);
+    let text = fs::read_to_string(members[2].at(".dlio/fleet")).unwrap();
+    assert!(text.contains("fleet job, 3 members, clocks within 2ms"), "{text}");
+    members[1].control("resume");
+    members[2].stop();
+    members[1].sync();
+    let text = outside("SAFE as of", 0);
+    assert!(text.contains(" left ") && !text.contains("NOT"), "{text}");
+    inside(&members[0], "SAFE as of", 0);
+}
+
+#[test]
+fn a_question_about_no_fleet_is_refused() {
+    needs!(MOUNTS);
+    let mount = Mount::new();
+    let (code, said) = told(&["status", "--fleet"], &mount.root());
+    assert!(code == 1 && said.contains("is in no fleet"), "{said}");
+    let (code, said) = told(&["status", "--fleet", "job", "--slow"], &mount.slow());
+    assert!(code == 2 && said.contains("fleet job"), "{said}");
+    let (code, said) = told(&["status", "--fleet"], Path::new("job"));
+    assert!(code == 2 && said.contains("add --slow DIR"), "{said}");
+    assert!(fs::metadata(mount.at(".dlio/fleet")).is_err());
+}
+
 /// What is done with one that is silent, and with one that wakes up again: `tests/model/fleet.rs`.
 #[test]
 fn only_a_silent_member_is_forgotten() {
