@@ -111,7 +111,10 @@ impl FleetQuestion {
     pub(super) fn wait(&mut self, limit: Option<Duration>, mut tell: impl FnMut(&str)) -> Result<(), Failure> {
         let begun = Instant::now();
         while !self.answer().is_final() && limit.is_none_or(|limit| begun.elapsed() < limit) {
-            tell(&self.answer().line());
+            // What was read before the question says little about it.
+            if self.status.read_ago.is_some_and(|ago| self.status.asked_at.saturating_sub(ago) >= self.as_of) {
+                tell(&self.answer().line());
+            }
             thread::sleep(LOOK);
             self.status = self.source.look()?;
         }

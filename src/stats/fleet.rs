@@ -135,6 +135,10 @@ impl FleetStatus {
 
     /// Whether the slow tier has everything that any member had logged when the reader's clock showed `as_of`.
     pub fn answer(&self, as_of: Duration) -> FleetAnswer<'_> {
+        if self.read_ago.is_none() {
+            let why = Some("the leases of the members have not been read yet".to_owned());
+            return FleetAnswer { verdict: FleetVerdict::NotSafe, as_of, why, status: self };
+        }
         let (late, lost): (Vec<_>, Vec<_>) =
             self.members.iter().filter(|member| !member.is_up_to(as_of)).partition(|member| !member.is_forgotten());
         let delays = late.iter().map(|member| (member.up_to, member.delay(self.asked_at)));
@@ -302,6 +306,14 @@ mod tests {
             assert!(answer.why.as_deref().unwrap_or_default().contains(why), "{answer:?}");
             assert_eq!(answer.why.is_none(), verdict == FleetVerdict::Safe);
         }
+    }
+
+    #[test]
+    fn what_was_not_read_says_nothing() {
+        let unread = FleetStatus { read_ago: None, ..fleet(vec![member(0, MemberStanding::NotMounted, None)]) };
+        let answer = unread.answer(Duration::from_secs(NOW));
+        assert_eq!(answer.verdict, FleetVerdict::NotSafe);
+        assert!(unread.text().contains("have not been read yet"), "{}", unread.text());
     }
 
     #[test]

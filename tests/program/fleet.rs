@@ -2,10 +2,10 @@
 
 use std::collections::BTreeSet;
 use std::fs::{self, OpenOptions};
-use std::io::Write;
+use std::io::{BufRead, BufReader, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -219,6 +219,32 @@ fn the_verdict_about_a_fleet_is_safe_only_if_every_member_is() {
     let text = outside("SAFE as of", 0);
     assert!(text.contains(" left ") && !text.contains("NOT"), "{text}");
     inside(&members[0], "SAFE as of", 0);
+}
+
+/// Asked on a member with nothing pending, and where there is no mount.
+#[test]
+fn a_sync_of_the_fleet_waits_for_what_other_members_have_pending() {
+    needs!(MOUNTS);
+    let dir = tempfile::tempdir().unwrap();
+    let slow = dir.path();
+    let members = fleet(slow);
+    let root = members[0].root();
+    let questions = [(vec!["sync", "--fleet"], &*root), (vec!["sync", "--fleet", "job", "--slow"], slow)];
+    for (number, (arguments, path)) in questions.into_iter().enumerate() {
+        members[1].control("pause");
+        members[1].put(&number.to_string(), "pending");
+        let mut command = Command::new(env!("CARGO_BIN_EXE_dlio-fs"));
+        let mut sync = command.args(arguments).arg(path).stderr(Stdio::piped()).spawn().unwrap();
+        let mut lines = BufReader::new(sync.stderr.take().unwrap()).lines().map(Result::unwrap);
+        assert!(lines.any(|line| line.contains("waits for member 1 on")));
+        assert!(sync.try_wait().unwrap().is_none() && !slow.join(number.to_string()).exists());
+        members[1].control("resume");
+        assert_eq!((sync.wait().unwrap().code(), slow.join(number.to_string()).exists()), (Some(0), true));
+    }
+    // What the asked one has itself.
+    members[2].put("ours", vec![2; 1 << 20]);
+    let (code, said) = told(&["sync", "--fleet"], &members[2].root());
+    assert_eq!((code, fs::metadata(slow.join("ours")).unwrap().len()), (0, 1 << 20), "{said}");
 }
 
 #[test]
