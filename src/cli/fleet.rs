@@ -40,11 +40,7 @@ impl FleetArgs {
         let Some(name) = &self.fleet else { return Ok(None) };
         let usage = |what: &str| Failure::new(Exit::Usage, what.to_owned());
         Ok(Some(match (name, &self.slow, path) {
-            (Some(name), Some(slow), None) => {
-                let dir = OsDir::open(slow).at("open", slow.display()).map_err(Failure::usage)?;
-                let reader = FleetReader::open(&dir, name, Arc::new(OsClock)).map_err(Failure::usage)?;
-                FleetSource::Slow(Box::new(reader))
-            }
+            (Some(name), Some(slow), None) => FleetSource::on_slow(name, slow)?,
             (_, Some(_), Some(_)) => return Err(usage("a mount and --slow: name one of them")),
             (None, Some(_), None) => {
                 return Err(usage("--slow without the fleet's name; write --fleet NAME --slow DIR"));
@@ -68,6 +64,12 @@ pub(super) enum FleetSource {
 }
 
 impl FleetSource {
+    pub(super) fn on_slow(fleet: &str, slow: &Path) -> Result<FleetSource, Failure> {
+        let dir = OsDir::open(slow).at("open", slow.display()).map_err(Failure::usage)?;
+        let reader = FleetReader::open(&dir, fleet, Arc::new(OsClock)).map_err(Failure::usage)?;
+        Ok(FleetSource::Slow(Box::new(reader)))
+    }
+
     fn look(&mut self) -> Result<FleetStatus, Error> {
         match self {
             FleetSource::Mount(mountpoint) => {
@@ -77,7 +79,7 @@ impl FleetSource {
                 let file = mountpoint.join(".dlio/fleet.json");
                 if !file.exists() {
                     let what = format!("the mount at {} is in no fleet", mountpoint.display());
-                    return Err(Error::refused(what, "ask without --fleet"));
+                    return Err(Error::refused(what, "ask it alone: dlio-fs status or dlio-fs sync, without --fleet"));
                 }
                 let text = client::read(mountpoint, "fleet.json")?;
                 serde_json::from_str(&text).map_err(|e| {
@@ -101,6 +103,13 @@ impl FleetQuestion {
     pub(super) fn ask(mut source: FleetSource) -> Result<FleetQuestion, Failure> {
         let status = source.look()?;
         Ok(FleetQuestion { source, as_of: status.asked_at, status })
+    }
+
+    /// The same about now.
+    pub(super) fn ask_again(&mut self) -> Result<(), Failure> {
+        self.status = self.source.look()?;
+        self.as_of = self.status.asked_at;
+        Ok(())
     }
 
     pub(super) fn answer(&self) -> FleetAnswer<'_> {

@@ -247,6 +247,40 @@ fn a_sync_of_the_fleet_waits_for_what_other_members_have_pending() {
     assert_eq!((code, fs::metadata(slow.join("ours")).unwrap().len()), (0, 1 << 20), "{said}");
 }
 
+/// The marker is what is named, on a member that wrote nothing of the checkpoint; and where there is no mount.
+#[test]
+fn a_checkpoint_is_waited_for_until_it_is_whole() {
+    needs!(MOUNTS);
+    let dir = tempfile::tempdir().unwrap();
+    let slow = dir.path();
+    let quick = &["revalidate=1s"];
+    let mut members = [member(slow, &[]), member(slow, &[]), member(slow, quick)];
+    members.iter_mut().for_each(Mount::start);
+    members[1].control("pause");
+    // One that sees the marker as soon as it is made, and one that sees it once it is on the slow tier.
+    let markers = [&members[0], &members[2]].map(|member| member.at("step/.metadata"));
+    let mut waiting = markers.each_ref().map(|marker| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_dlio-fs"));
+        let mut waiting = command.arg("wait").arg(marker).stderr(Stdio::piped()).spawn().unwrap();
+        let mut lines = BufReader::new(waiting.stderr.take().unwrap()).lines().map(Result::unwrap);
+        assert!(lines.any(|line| line.contains("which does not exist")));
+        (waiting, lines)
+    });
+    members[1].put("shard", "1");
+    fs::create_dir(members[0].at("step")).unwrap();
+    members[0].put("step/.metadata", "all");
+    let (code, said) = told(&["wait", "--timeout", "1s"], &markers[0]);
+    assert!(code == 3 && said.contains("waits for member"), "{said}");
+    assert!(waiting.iter_mut().all(|(waiting, _)| waiting.try_wait().unwrap().is_none()));
+    members[1].control("resume");
+    assert!(waiting.iter_mut().all(|(waiting, _)| waiting.wait().unwrap().success()));
+    assert!(slow.join("shard").exists() && slow.join("step/.metadata").exists() && markers[1].exists());
+    let outside = ["wait", "--fleet", "job", "--slow", slow.to_str().unwrap()];
+    assert_eq!(told(&outside, &slow.join("step")).0, 0);
+    let (code, said) = told(&["wait", "--timeout", "0"], &members[0].at("none"));
+    assert!(code == 1 && said.contains("none does not exist"), "{said}");
+}
+
 #[test]
 fn a_question_about_no_fleet_is_refused() {
     needs!(MOUNTS);
