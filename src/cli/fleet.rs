@@ -105,6 +105,14 @@ impl FleetQuestion {
         Ok(FleetQuestion { source, as_of: status.asked_at, status })
     }
 
+    /// Errors: the mount that was asked is gone.
+    pub(super) fn check_source(&self) -> Result<(), Failure> {
+        match &self.source {
+            FleetSource::Mount(mountpoint) => client::the_mountpoint(mountpoint).map(drop),
+            FleetSource::Slow(_) => Ok(()),
+        }
+    }
+
     /// The same about now.
     pub(super) fn ask_again(&mut self) -> Result<(), Failure> {
         self.status = self.source.look()?;

@@ -65,6 +65,8 @@ pub(super) fn run(args: &WaitArgs) -> Outcome {
         if left().is_some_and(|left| left.is_zero()) {
             return Err(Failure::new(Exit::Failure, format!("{} does not exist", args.path.display())));
         }
+        // Below a mount that is gone it would be waited for in vain.
+        question.check_source()?;
         news.tell(&format!("waits for {}, which does not exist", args.path.display()));
         thread::sleep(LOOK.min(left().unwrap_or(LOOK)));
     } // 1

@@ -279,6 +279,14 @@ fn a_checkpoint_is_waited_for_until_it_is_whole() {
     assert_eq!(told(&outside, &slow.join("step")).0, 0);
     let (code, said) = told(&["wait", "--timeout", "0"], &members[0].at("none"));
     assert!(code == 1 && said.contains("none does not exist"), "{said}");
+    // Not for ever where there is no mount any more.
+    let mut command = Command::new(env!("CARGO_BIN_EXE_dlio-fs"));
+    let mut waiting = command.arg("wait").arg(members[0].at("none")).stderr(Stdio::piped()).spawn().unwrap();
+    let mut lines = BufReader::new(waiting.stderr.take().unwrap()).lines().map(Result::unwrap);
+    assert!(lines.any(|line| line.contains("which does not exist")));
+    members[0].stop();
+    assert!(lines.any(|line| line.contains("is not on a dlio-fs mount")));
+    assert_eq!(waiting.wait().unwrap().code(), Some(1));
 }
 
 #[test]
