@@ -11,6 +11,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use super::render::{count, seconds};
+use super::status::FleetFigures;
 use crate::json;
 
 /// A fleet, as one reader of its leases knows it. The JSON keys are the field names.
@@ -131,6 +132,21 @@ impl FleetStatus {
     pub fn up_to(&self) -> Option<Duration> {
         let members = self.members.iter().filter(|member| !member.is_forgotten());
         members.map(|member| member.up_to).min().unwrap_or(Some(self.asked_at))
+    }
+
+    /// The figures; none before the leases were read.
+    pub fn figures(&self) -> Option<FleetFigures> {
+        let read_at = self.asked_at.saturating_sub(self.read_ago?);
+        let count = |standing| self.members.iter().filter(|member| member.standing == standing).count() as u64;
+        Some(FleetFigures {
+            here: count(MemberStanding::Here),
+            silent: count(MemberStanding::Silent),
+            left: count(MemberStanding::Left),
+            forgotten: count(MemberStanding::Forgotten),
+            not_mounted: count(MemberStanding::NotMounted),
+            clock_off: count(MemberStanding::ClockOff),
+            behind: self.up_to().map(|up_to| read_at.saturating_sub(up_to)),
+        })
     }
 
     /// Whether the slow tier has everything that any member had logged when the reader's clock showed `as_of`.
@@ -329,6 +345,25 @@ mod tests {
         // Of the moment that even the last one is up to.
         assert_eq!(status.up_to(), Some(Duration::from_secs(NOW - 90)));
         assert!(status.text().starts_with("SAFE as of 2027-01-15T07:58:30.000Z (90 s ago)"), "{}", status.text());
+    }
+
+    #[test]
+    fn the_figures_are_those_of_the_reading() {
+        use MemberStanding::{Forgotten, Here, NotMounted, Silent};
+        let members =
+            vec![member(0, Here, Some(NOW - 3)), member(1, Silent, Some(NOW - 41)), member(2, Forgotten, Some(7))];
+        let status = fleet(members);
+        let expected = FleetFigures {
+            here: 1,
+            silent: 1,
+            forgotten: 1,
+            behind: Some(Duration::from_secs(40)),
+            ..FleetFigures::default()
+        };
+        assert_eq!(status.figures(), Some(expected));
+        assert_eq!(FleetStatus { read_ago: None, ..status }.figures(), None);
+        let missing = fleet(vec![member(0, Here, Some(NOW)), member(1, NotMounted, None)]).figures().expect("read");
+        assert_eq!((missing.not_mounted, missing.behind), (1, None));
     }
 
     #[test]
