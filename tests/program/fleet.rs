@@ -269,7 +269,8 @@ fn a_checkpoint_is_waited_for_until_it_is_whole() {
     members[1].put("shard", "1");
     fs::create_dir(members[0].at("step")).unwrap();
     members[0].put("step/.metadata", "all");
-    let (code, said) = told(&["wait", "--timeout", "1s"], &markers[0]);
+    // Meanwhile all members have renewed their leases.
+    let (code, said) = told(&["wait", "--timeout", "3s"], &markers[0]);
     assert!(code == 3 && said.contains("waits for member"), "{said}");
     assert!(waiting.iter_mut().all(|(waiting, _)| waiting.try_wait().unwrap().is_none()));
     members[1].control("resume");
