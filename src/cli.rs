@@ -13,6 +13,7 @@ mod doctor;
 mod drain;
 mod duration;
 mod evict;
+mod fleet;
 mod forget;
 mod fsck;
 mod helper;
@@ -37,6 +38,7 @@ mod status;
 mod top;
 mod umount;
 mod verify;
+mod wait;
 
 use std::io;
 use std::path::Path;
@@ -67,6 +69,7 @@ enum Command {
     Status(status::StatusArgs),
     Drain(drain::DrainArgs),
     Sync(drain::SyncArgs),
+    Wait(wait::WaitArgs),
     Pause(pause::PauseArgs),
     Resume(pause::ResumeArgs),
     Queue(queue::QueueArgs),
@@ -116,6 +119,7 @@ pub fn run() -> ExitCode {
         Command::Status(args) => status::run(args),
         Command::Drain(args) => drain::run(args),
         Command::Sync(args) => drain::run_sync(args),
+        Command::Wait(args) => wait::run(args),
         Command::Pause(args) => pause::run(args),
         Command::Resume(args) => pause::run_resume(args),
         Command::Queue(args) => queue::run(args),

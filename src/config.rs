@@ -16,4 +16,5 @@ pub use listen::Listen;
 pub use rules::{DrainPolicy, Durable, FullSlow, OnTerm, PathRule, Pattern, Rules, Verify};
 pub use settings::{Origin, Reloaded, SettingSources, Settings};
 pub use streams::{DrainStreams, STREAMS_MAX};
+pub(crate) use values::FLEET_MAX;
 pub use values::{Config, FleetSettings, KEYS, ReloadEffect, is_job};

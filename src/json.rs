@@ -50,6 +50,42 @@ pub fn as_timestamp<S: serde::Serializer>(since_1970: &Duration, to: S) -> Resul
     timestamp(*since_1970).serialize(to)
 }
 
+/// A field that counts since 1970, in milliseconds.
+pub mod date {
+    use std::time::Duration;
+
+    use serde::{Deserialize, Deserializer, Serializer};
+
+    pub fn serialize<S: Serializer>(since_1970: &Duration, to: S) -> Result<S::Ok, S::Error> {
+        super::as_timestamp(since_1970, to)
+    }
+
+    pub fn deserialize<'a, D: Deserializer<'a>>(from: D) -> Result<Duration, D::Error> {
+        super::from_timestamp(&String::deserialize(from)?)
+    }
+}
+
+/// The same, or `null`.
+pub mod optional_date {
+    use std::time::Duration;
+
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+    pub fn serialize<S: Serializer>(since_1970: &Option<Duration>, to: S) -> Result<S::Ok, S::Error> {
+        since_1970.and_then(super::timestamp).serialize(to)
+    }
+
+    pub fn deserialize<'a, D: Deserializer<'a>>(from: D) -> Result<Option<Duration>, D::Error> {
+        let text = Option::<String>::deserialize(from)?;
+        text.as_deref().map(super::from_timestamp).transpose()
+    }
+}
+
+fn from_timestamp<E: serde::de::Error>(text: &str) -> Result<Duration, E> {
+    let moment = humantime::parse_rfc3339(text).map_err(E::custom)?;
+    moment.duration_since(UNIX_EPOCH).map_err(E::custom)
+}
+
 /// The unescaped form of an escaped text for a document, if that is UTF-8. Otherwise it stays escaped, and the key
 /// `NAME_escaped` is true.
 pub fn text(name: &str, escaped: &str) -> Map<String, Value> {

@@ -16,6 +16,7 @@ pub mod counters;
 pub mod daemon;
 pub mod epochs;
 pub mod files;
+pub mod fleet;
 pub mod heat;
 pub mod metrics;
 pub mod ops;

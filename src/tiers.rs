@@ -71,6 +71,7 @@ use writeback::Writeback;
 
 pub use capacity::evict::{Evictable, Evicted};
 pub use fleet::forget::Watched;
+pub use fleet::reader::FleetReader;
 pub use objects::abilities::{Abilities, Lack};
 pub use objects::file::Pin;
 pub use recovery::fsck::{Finding, FsckReport, Severity, fsck};

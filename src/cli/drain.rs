@@ -7,8 +7,9 @@ use clap::Args;
 use serde_json::json;
 
 use super::client::{self, ControlCall, Said};
+use super::fleet::{self, FleetArgs, FleetQuestion, FleetSource};
 use super::outcome::{Exit, Failure, Outcome, complain, say, say_json};
-use super::progress::ProgressDisplay;
+use super::progress::{News, ProgressDisplay};
 
 /// Copy everything, or everything below PATH, to the slow tier, showing progress
 ///
@@ -43,11 +44,19 @@ pub(super) struct DrainArgs {
 ///
 /// fsync of a file, or of the mount point, waits for the fast tier only; sync(1) and syncfs(2) do not reach a FUSE file
 /// system at all.
+///
+/// With --fleet it waits until everything that any member of a fleet had answered before the call is on the slow tier,
+/// and says on standard error for whom. The exit code is 3 if what a forgotten member had may be missing.
 #[derive(Debug, Args)]
-#[command(after_long_help = "Example:\n  dlio-fs sync /mnt/train && rm -r /scratch/copy")]
+#[command(after_long_help = "\
+Examples:
+  dlio-fs sync /mnt/train && rm -r /scratch/copy
+  dlio-fs sync /mnt/train --fleet")]
 pub(super) struct SyncArgs {
     /// A mount point, or a file or directory below one; optional if there is only one mount
     path: Option<PathBuf>,
+    #[command(flatten)]
+    fleet: FleetArgs,
 }
 
 pub(super) fn run(args: &DrainArgs) -> Outcome {
@@ -102,7 +111,29 @@ fn drain_until(mountpoint: &Path, time: Duration, as_json: bool) -> Outcome {
 }
 
 pub(super) fn run_sync(args: &SyncArgs) -> Outcome {
-    wait(&DrainScope::of(args.path.as_deref())?, None).map(|_| Exit::Done)
+    match args.fleet.source(args.path.as_deref())? {
+        Some(source) => sync_fleet(source),
+        None => wait(&DrainScope::of(args.path.as_deref())?, None).map(|_| Exit::Done),
+    }
+}
+
+/// 1. The question is asked. What is answered from now on is no part of it.
+/// 2. Our own daemon hurries with what it has.
+/// 3. The leases say when all members, ours too, are past the question.
+fn sync_fleet(source: FleetSource) -> Outcome {
+    let own = match &source {
+        FleetSource::Mount(mountpoint) => Some(DrainScope::whole(mountpoint.clone())),
+        FleetSource::Slow(_) => None,
+    };
+    let mut question = FleetQuestion::ask(source)?; // 1
+    let mut news = News::default();
+    if let Some(own) = own {
+        wait_telling(&own, None, |line| news.tell(line))?; // 2
+    }
+    question.wait(None, |line| news.tell(line))?; // 3
+    let answer = question.answer();
+    answer.why.iter().for_each(complain);
+    Ok(fleet::exit(&answer))
 }
 
 /// A mount, or a part of one.

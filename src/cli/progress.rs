@@ -122,13 +122,29 @@ struct Display {
     total: u64,
     /// What blocked the drain when the bar was last drawn.
     trouble: Option<String>,
-    last_line: Option<(Instant, String)>,
+    news: News,
+}
+
+/// Lines for a log file: from time to time, and only news.
+#[derive(Debug, Default)]
+pub(super) struct News {
+    last: Option<(Instant, String)>,
+}
+
+impl News {
+    pub(super) fn tell(&mut self, line: &str) {
+        let is_due = self.last.as_ref().is_none_or(|(at, last)| at.elapsed() >= LINE_EVERY && last != line);
+        if is_due {
+            complain(line);
+            self.last = Some((Instant::now(), line.to_owned()));
+        }
+    }
 }
 
 impl Display {
     fn new(off_screen: OffScreen) -> Self {
         let bar = stderr().is_terminal().then(|| ProgressBar::new(0).with_style(style()));
-        Display { bar, off_screen, total: 0, trouble: None, last_line: None }
+        Display { bar, off_screen, total: 0, trouble: None, news: News::default() }
     }
 
     fn show(&mut self, now: &Status) {
@@ -149,25 +165,13 @@ impl Display {
             None if now.safety.safe => {}
             None if self.off_screen == OffScreen::Trouble => {
                 if let Some(trouble) = trouble(now) {
-                    self.show_line(trouble);
+                    self.news.tell(&trouble);
                 }
             }
             None => {
                 let trouble = trouble(now).map(|trouble| format!("; {trouble}")).unwrap_or_default();
-                self.show_line(format!("{}{trouble}", left(now)));
+                self.news.tell(&format!("{}{trouble}", left(now)));
             }
-        }
-    }
-
-    /// For a log file: from time to time, and only news.
-    fn show_line(&mut self, line: String) {
-        let due = match &self.last_line {
-            Some((at, last)) => at.elapsed() >= LINE_EVERY && *last != line,
-            None => true,
-        };
-        if due {
-            complain(&line);
-            self.last_line = Some((Instant::now(), line));
         }
     }
 

@@ -6,6 +6,7 @@ use clap::Args;
 use serde_json::{Map, Value, json};
 
 use super::client;
+use super::fleet::{self, FleetArgs};
 use super::outcome::{Exit, Outcome, say, say_json};
 use crate::error::Error;
 
@@ -14,21 +15,32 @@ use crate::error::Error;
 /// The exit code says the same: 0 safe, 3 something is only on the fast tier, 4 degraded (the order is held, changes
 /// are refused, the slow tier is down, or the fast tier fails), 5 there are conflicts with foreign changes, 1 the
 /// daemon is gone or there is no mount.
+///
+/// With --fleet this is about all mounts of a fleet: SAFE as of now means that everything that any member had answered
+/// when the question was asked is on the slow tier. The answer comes at once if it is that, and after about three seconds
+/// otherwise. 3 is also the code if all is safe but for what a forgotten member had, and 4 if somebody must help.
 #[derive(Debug, Args)]
 #[command(after_long_help = "\
 Examples:
   dlio-fs status /mnt/train | head -1
   dlio-fs status --json | jq '.mounts[].safety'
-  dlio-fs status > /dev/null || echo 'not everything is safe'")]
+  dlio-fs status > /dev/null || echo 'not everything is safe'
+  dlio-fs status /mnt/train --fleet
+  dlio-fs status --fleet run7 --slow /lustre/run7     # where there is no mount")]
 pub(super) struct StatusArgs {
     /// The mount, or a path on it; default: all mounts
     mountpoint: Option<PathBuf>,
+    #[command(flatten)]
+    fleet: FleetArgs,
     /// Print JSON
     #[arg(long)]
     json: bool,
 }
 
 pub(super) fn run(args: &StatusArgs) -> Outcome {
+    if let Some(source) = args.fleet.source(args.mountpoint.as_deref())? {
+        return fleet::status(source, args.json);
+    }
     let mountpoints = match &args.mountpoint {
         Some(named) => vec![client::the_mount(Some(named))?],
         None => client::all_mounts()?,

@@ -160,7 +160,7 @@ config! {
 }
 
 /// The most mounts in a fleet: each reads the leases of all others.
-const FLEET_MAX: u32 = 64;
+pub(crate) const FLEET_MAX: u32 = 64;
 
 /// A fleet to join.
 #[derive(Clone, Debug, PartialEq, Eq)]

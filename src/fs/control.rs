@@ -73,7 +73,7 @@ impl Control {
     pub(super) fn lookup(&self, name: &[u8]) -> Result<Attr> {
         let node = VirtualNode::files().find(|node| node.name().as_bytes() == name).ok_or(Errno::ENOENT)?;
         match node {
-            VirtualNode::LatestSafe if self.tiers.latest_safe().is_none() => Err(Errno::ENOENT.into()),
+            node if !self.is_there(node) => Err(Errno::ENOENT.into()),
             VirtualNode::LatestSafe => {
                 let looks = self.looks.fetch_add(1, Ordering::Relaxed);
                 self.attr(LINKS + looks % (FIRST - LINKS))
@@ -82,9 +82,13 @@ impl Control {
         }
     }
 
-    /// True for all files but the link, which may have no target.
+    /// True for all files but the link, which may have no target, and those about the fleet, if there is none.
     fn is_there(&self, node: VirtualNode) -> bool {
-        node != VirtualNode::LatestSafe || self.tiers.latest_safe().is_some()
+        match node {
+            VirtualNode::LatestSafe => self.tiers.latest_safe().is_some(),
+            VirtualNode::Fleet | VirtualNode::FleetJson => self.tiers.is_in_fleet(),
+            _ => true,
+        }
     }
 
     fn node_attr(&self, node: VirtualNode) -> Attr {
@@ -176,6 +180,8 @@ impl Control {
             VirtualNode::CheckpointsJson => checkpoints::json(&self.checkpoints_for(&asker)?, self.stats.since_1970()),
             VirtualNode::Pace => self.pace_for(&asker)?.text(),
             VirtualNode::PaceJson => self.pace_for(&asker)?.json(),
+            VirtualNode::Fleet => self.tiers.fleet_status().ok_or(Errno::ENOENT)?.text(),
+            VirtualNode::FleetJson => self.tiers.fleet_status().ok_or(Errno::ENOENT)?.json(),
             VirtualNode::Ops => {
                 let reader = Mutex::new(self.stats.open_lines(|ino| path_of(&self.tiers, ino)));
                 return Ok(VirtualContent::Ops(OpsReader { stats: Arc::clone(&self.stats), reader }));

@@ -10,7 +10,7 @@ use prometheus::TextEncoder;
 use prometheus::proto::{Bucket, Counter, Gauge, Histogram, LabelPair, Metric, MetricFamily, MetricType as Type};
 
 use super::counters::{Op, Tier};
-use super::status::{Figures, Status, TierSpace};
+use super::status::{Figures, FleetFigures, Status, TierSpace};
 
 /// The content type, for the server. The encoder does not know OpenMetrics, so there is no choice.
 pub const CONTENT_TYPE: &str = prometheus::TEXT_FORMAT;
@@ -34,6 +34,7 @@ impl Status {
             .extend(self.counters().map(|(name, help, n)| family(name, help, Type::COUNTER, [counter(&[], n as f64)])));
         families.extend(self.tiers());
         families.push(self.opens());
+        families.extend(self.fleet());
         if self.profile {
             families.extend(self.files());
             families.extend(self.found());
@@ -167,6 +168,33 @@ impl Status {
             ("dliofs_files_untracked", "Files met that are not: the memory is full.", files.unnamed as f64),
         ]
         .map(|(name, help, value)| family(name, help, Type::GAUGE, [gauge(&[], value)]))
+    }
+
+    /// Nothing if the mount is in no fleet.
+    fn fleet(&self) -> [MetricFamily; 2] {
+        let fleet = self.fleet.as_ref();
+        let members = fleet.into_iter().flat_map(|fleet| {
+            let FleetFigures { here, silent, left, forgotten, not_mounted, clock_off, .. } = fleet;
+            let standings = [
+                ("here", here),
+                ("silent", silent),
+                ("left", left),
+                ("forgotten", forgotten),
+                ("not-mounted", not_mounted),
+                ("clock-off", clock_off),
+            ];
+            standings.map(|(standing, count)| gauge(&[("standing", standing)], *count as f64))
+        });
+        let behind = fleet.and_then(|fleet| fleet.behind).map(|behind| gauge(&[], behind.as_secs_f64()));
+        [
+            family("dliofs_fleet_members", "Members of the fleet, by what is known of them.", Type::GAUGE, members),
+            family(
+                "dliofs_fleet_behind_seconds",
+                "How far the slow tier is behind what any member has logged, at most.",
+                Type::GAUGE,
+                behind,
+            ),
+        ]
     }
 
     /// What was found in the calls, and how many are traced.

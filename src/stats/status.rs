@@ -43,6 +43,24 @@ pub struct Status {
     pub daemon: DaemonFigures,
     /// Where the metrics are served over HTTP.
     pub metrics_addr: Option<String>,
+    /// All members of the fleet, if the mount is in one and their leases were read.
+    #[serde(default)]
+    pub fleet: Option<FleetFigures>,
+}
+
+/// The members of a fleet by their standing (`fleet.rs`), and how far the fleet is.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(default)]
+pub struct FleetFigures {
+    pub here: u64,
+    pub silent: u64,
+    pub left: u64,
+    pub forgotten: u64,
+    pub not_mounted: u64,
+    pub clock_off: u64,
+    /// How far the moment that all members are up to was behind when the leases were read. `None`: there is none.
+    #[serde(with = "json::optional_seconds")]
+    pub behind: Option<Duration>,
 }
 
 /// What was found in the calls as they came, and how many of them are traced.

@@ -12,17 +12,18 @@
 //!    made at any time.
 //!
 //! `tests/fleet_rule.rs` holds these sentences against random schedules, and shows for each what goes wrong without it.
-//! `members.rs` has the files on the slow tree. The engine asks here for stamps and for the gate; all else happens in
+//! `members.rs` has the files on the slow tree, `reader.rs` reads them from outside of the fleet. The engine asks here for stamps and for the gate; all else happens in
 //! the background.
 
 pub(crate) mod forget;
 pub(crate) mod journal;
 mod members;
+pub(crate) mod reader;
 pub(crate) mod rule;
 mod step;
 
 use std::cell::Cell;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use uuid::Uuid;
@@ -71,6 +72,8 @@ pub(crate) struct Fleet {
     floor: AtomicU64,
     /// The last event's stamp.
     last_end: AtomicU64,
+    /// Somebody wants to know how far all members are.
+    is_asked: AtomicBool,
     state: Mutex<FleetState>,
 }
 
@@ -85,10 +88,11 @@ struct FleetState {
     written: Option<Duration>,
     /// The stamp of the oldest pending event then.
     oldest: Option<u64>,
-    /// The other members' leases, by slot.
+    /// The members' leases, by slot. Ours as the slow tree has it, if somebody has asked.
     seen: Vec<Option<SeenLease>>,
-    /// Our uptime when they were read last.
+    /// Our uptime when those of the others were read last, and when ours was, too.
     read: Option<Duration>,
+    read_all: Option<Duration>,
     /// Since when they let nothing go that is pending here.
     refused: Option<Duration>,
     /// Why nothing is published, until somebody has done something.
@@ -128,6 +132,7 @@ impl Fleet {
             journal: CopyJournal::new(),
             floor: AtomicU64::new(lease.least),
             last_end: AtomicU64::new(0),
+            is_asked: AtomicBool::new(false),
             state: Mutex::new(Rank::Leaf, state),
         };
         if lease.standing == Standing::Left {

@@ -2,10 +2,10 @@
 
 use std::collections::BTreeSet;
 use std::fs::{self, OpenOptions};
-use std::io::Write;
+use std::io::{BufRead, BufReader, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -207,6 +207,133 @@ fn what_logs_a_change_is_answered_once_no_clock_is_behind_it() {
         assert!(began.elapsed() >= Duration::from_millis(200), "{what} took {:?}", began.elapsed());
     }
     mount.sync();
+}
+
+/// `dlio-fs` with these arguments: its exit code, and what it says.
+fn told(arguments: &[&str], path: &Path) -> (i32, String) {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_dlio-fs"));
+    let output = command.args(arguments).arg(path).output().unwrap();
+    let said = [output.stdout, output.stderr].concat();
+    (output.status.code().unwrap(), String::from_utf8_lossy(&said).into_owned())
+}
+
+/// Through a member, and where there is no mount.
+#[test]
+fn the_verdict_about_a_fleet_is_safe_only_if_every_member_is() {
+    needs!(MOUNTS);
+    let dir = tempfile::tempdir().unwrap();
+    let mut members = [member(dir.path(), &[]), member(dir.path(), &[]), member(dir.path(), &[])];
+    members[0].start();
+    members[1].start();
+    let outside = |word: &str, code: i32| {
+        let (was, said) = told(&["status", "--fleet", "job", "--slow"], dir.path());
+        assert!(was == code && said.contains(word), "{was}: {said}");
+        said
+    };
+    let inside = |member: &Mount, word: &str, code: i32| {
+        let (was, said) = told(&["status", "--fleet"], &member.root());
+        assert!(was == code && said.contains(word), "{was}: {said}");
+    };
+    outside("HELD: waits for member 2, which has not been mounted yet", 4);
+    inside(&members[0], "HELD: waits for member 2, which has not been mounted yet", 4);
+    members[2].start();
+    outside("SAFE as of", 0);
+    inside(&members[0], "SAFE as of", 0);
+    // One that has nothing pending itself says what another one has.
+    members[1].control("pause");
+    members[1].put("pending", "1");
+    outside("waits for member 1 on", 3);
+    inside(&members[0], "waits for member 1 on", 3);
+    let text = fs::read_to_string(members[2].at(".dlio/fleet")).unwrap();
+    assert!(text.contains("fleet job, 3 members, clocks within 2ms"), "{text}");
+    members[1].control("resume");
+    members[2].stop();
+    members[1].sync();
+    let text = outside("SAFE as of", 0);
+    assert!(text.contains(" left ") && !text.contains("NOT"), "{text}");
+    inside(&members[0], "SAFE as of", 0);
+}
+
+/// Asked on a member with nothing pending, and where there is no mount.
+#[test]
+fn a_sync_of_the_fleet_waits_for_what_other_members_have_pending() {
+    needs!(MOUNTS);
+    let dir = tempfile::tempdir().unwrap();
+    let slow = dir.path();
+    let members = fleet(slow);
+    let root = members[0].root();
+    let questions = [(vec!["sync", "--fleet"], &*root), (vec!["sync", "--fleet", "job", "--slow"], slow)];
+    for (number, (arguments, path)) in questions.into_iter().enumerate() {
+        members[1].control("pause");
+        members[1].put(&number.to_string(), "pending");
+        let mut command = Command::new(env!("CARGO_BIN_EXE_dlio-fs"));
+        let mut sync = command.args(arguments).arg(path).stderr(Stdio::piped()).spawn().unwrap();
+        let mut lines = BufReader::new(sync.stderr.take().unwrap()).lines().map(Result::unwrap);
+        assert!(lines.any(|line| line.contains("waits for member 1 on")));
+        assert!(sync.try_wait().unwrap().is_none() && !slow.join(number.to_string()).exists());
+        members[1].control("resume");
+        assert_eq!((sync.wait().unwrap().code(), slow.join(number.to_string()).exists()), (Some(0), true));
+    }
+    // What the asked one has itself.
+    members[2].put("ours", vec![2; 1 << 20]);
+    let (code, said) = told(&["sync", "--fleet"], &members[2].root());
+    assert_eq!((code, fs::metadata(slow.join("ours")).unwrap().len()), (0, 1 << 20), "{said}");
+}
+
+/// The marker is what is named, on a member that wrote nothing of the checkpoint; and where there is no mount.
+#[test]
+fn a_checkpoint_is_waited_for_until_it_is_whole() {
+    needs!(MOUNTS);
+    let dir = tempfile::tempdir().unwrap();
+    let slow = dir.path();
+    let quick = &["revalidate=1s"];
+    let mut members = [member(slow, &[]), member(slow, &[]), member(slow, quick)];
+    members.iter_mut().for_each(Mount::start);
+    members[1].control("pause");
+    // One that sees the marker as soon as it is made, and one that sees it once it is on the slow tier.
+    let markers = [&members[0], &members[2]].map(|member| member.at("step/.metadata"));
+    let mut waiting = markers.each_ref().map(|marker| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_dlio-fs"));
+        let mut waiting = command.arg("wait").arg(marker).stderr(Stdio::piped()).spawn().unwrap();
+        let mut lines = BufReader::new(waiting.stderr.take().unwrap()).lines().map(Result::unwrap);
+        assert!(lines.any(|line| line.contains("which does not exist")));
+        (waiting, lines)
+    });
+    members[1].put("shard", "1");
+    fs::create_dir(members[0].at("step")).unwrap();
+    members[0].put("step/.metadata", "all");
+    // Meanwhile all members have renewed their leases.
+    let (code, said) = told(&["wait", "--timeout", "3s"], &markers[0]);
+    assert!(code == 3 && said.contains("waits for member"), "{said}");
+    assert!(waiting.iter_mut().all(|(waiting, _)| waiting.try_wait().unwrap().is_none()));
+    members[1].control("resume");
+    assert!(waiting.iter_mut().all(|(waiting, _)| waiting.wait().unwrap().success()));
+    assert!(slow.join("shard").exists() && slow.join("step/.metadata").exists() && markers[1].exists());
+    let outside = ["wait", "--fleet", "job", "--slow", slow.to_str().unwrap()];
+    assert_eq!(told(&outside, &slow.join("step")).0, 0);
+    let (code, said) = told(&["wait", "--timeout", "0"], &members[0].at("none"));
+    assert!(code == 1 && said.contains("none does not exist"), "{said}");
+    // Not for ever where there is no mount any more.
+    let mut command = Command::new(env!("CARGO_BIN_EXE_dlio-fs"));
+    let mut waiting = command.arg("wait").arg(members[0].at("none")).stderr(Stdio::piped()).spawn().unwrap();
+    let mut lines = BufReader::new(waiting.stderr.take().unwrap()).lines().map(Result::unwrap);
+    assert!(lines.any(|line| line.contains("which does not exist")));
+    members[0].stop();
+    assert!(lines.any(|line| line.contains("is not on a dlio-fs mount")));
+    assert_eq!(waiting.wait().unwrap().code(), Some(1));
+}
+
+#[test]
+fn a_question_about_no_fleet_is_refused() {
+    needs!(MOUNTS);
+    let mount = Mount::new();
+    let (code, said) = told(&["status", "--fleet"], &mount.root());
+    assert!(code == 1 && said.contains("is in no fleet"), "{said}");
+    let (code, said) = told(&["status", "--fleet", "job", "--slow"], &mount.slow());
+    assert!(code == 2 && said.contains("fleet job"), "{said}");
+    let (code, said) = told(&["status", "--fleet"], Path::new("job"));
+    assert!(code == 2 && said.contains("add --slow DIR"), "{said}");
+    assert!(fs::metadata(mount.at(".dlio/fleet")).is_err());
 }
 
 /// What is done with one that is silent, and with one that wakes up again: `tests/model/fleet.rs`.

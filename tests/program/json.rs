@@ -300,6 +300,8 @@ fn the_pages_tell_each_key_of_each_document() {
     seen.run("doctor", &["doctor", "--json"], &[]);
     seen.run("doctor --visibility", &["doctor", "--visibility", "--json"], &[]);
 
+    fleet(&mut seen);
+
     let mut wrong = Vec::new();
     let sections = sections();
     for (title, documents) in &seen.0 {
@@ -308,6 +310,13 @@ fn the_pages_tell_each_key_of_each_document() {
     let unseen = sections.iter().filter(|(title, keys)| !keys.is_empty() && !seen.0.contains_key(title.as_str()));
     wrong.extend(unseen.map(|(title, _)| format!("{title}: no such document was made")));
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+/// A fleet of one.
+fn fleet(seen: &mut Seen) {
+    let mount = Mount::with(&["fleet=one", "fleet_size=1", "clock_error=2ms"], |_| ());
+    seen.add("fleet.json", &fs::read_to_string(mount.at(".dlio/fleet.json")).unwrap());
+    seen.run("status --fleet", &["status", "--json", "--fleet"], &[&mount.root()]);
 }
 
 /// Intervals until something was done in one.

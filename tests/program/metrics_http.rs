@@ -356,7 +356,8 @@ fn names(query: &str) -> impl Iterator<Item = &str> {
 #[test]
 fn prometheus_understands_the_metrics_the_dashboard_and_the_alerts() {
     needs!(MOUNTS, "prometheus");
-    let (mut mount, addr) = serving(Elsewhere::default(), &["settle=0s"]);
+    let (mut mount, addr) =
+        serving(Elsewhere::default(), &["settle=0s", "fleet=one", "fleet_size=1", "clock_error=2ms"]);
     let prometheus = Prometheus::watching(addr);
     let up = format!("up{{instance=\"{addr}\"}} == 1");
     // Its port is there before it answers queries.

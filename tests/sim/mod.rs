@@ -325,6 +325,13 @@ impl SimDisk {
         self.0.state.lock().image(&mut BTreeMap::new())
     }
 
+    /// What a power cut now might leave of that. This disk goes on.
+    pub fn image_after_power_cut(&self, rng: &mut impl Rng) -> Image {
+        let state = self.0.state.lock();
+        let tree = state.after_power_cut(self.0.order, rng);
+        State { live: tree, ..State::default() }.image(&mut BTreeMap::new())
+    }
+
     /// Whether something is open for one call of a daemon without root.
     pub fn has_notes(&self) -> bool {
         self.0.state.lock().notes().next().is_some()

@@ -155,6 +155,7 @@ impl Control {
             files: self.stats.extent(),
             found: self.found(),
             daemon: daemon::usage(),
+            fleet: self.tiers.fleet_status().and_then(|fleet| fleet.figures()),
             metrics_addr: self.metrics_addr.map(|addr| addr.to_string()),
             ..status
         }

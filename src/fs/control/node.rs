@@ -53,6 +53,8 @@ files! {
     CheckpointsJson "checkpoints.json" 0o444,
     Pace "pace" 0o444,
     PaceJson "pace.json" 0o444,
+    Fleet "fleet" 0o444,
+    FleetJson "fleet.json" 0o444,
     LatestSafe "latest-safe" 0o777,
     Ops "ops" 0o400,
     Recording "recording" 0o444,

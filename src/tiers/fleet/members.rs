@@ -18,7 +18,7 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
-use crate::config::FleetSettings;
+use crate::config::{FLEET_MAX, FleetSettings};
 use crate::error::{Context, Error, Result};
 use crate::tiers::disk::errors::absent_is_none;
 use crate::tiers::disk::layout::{ensure_dir, is_taken, read_text, remove_leftover};
@@ -127,7 +127,7 @@ pub(super) fn read(dir: &dyn Dir, slot: u32) -> Result<Option<MemberLease>> {
 }
 
 /// The same, and a lease that is just being written is read again.
-fn read_settled(dir: &dyn Dir, slot: u32) -> Result<Option<MemberLease>> {
+pub(super) fn read_settled(dir: &dyn Dir, slot: u32) -> Result<Option<MemberLease>> {
     for _ in 0..TRIES {
         if let Ok(lease) = read(dir, slot) {
             return Ok(lease);
@@ -179,6 +179,15 @@ fn replace(dir: &dyn Dir, slot: u32, first: &MemberLease) -> Result<()> {
     file.sync().at("fsync", what())?;
     dir.rename(&beside, dir, slot_name(slot).as_bytes(), RenameMode::Replace).at("rename", what())?;
     dir.sync().at("fsync", what())
+}
+
+/// The size of a fleet and the bound for its clocks' errors, as its first member wrote them down. `None`: not readable.
+pub(super) fn agreed(dir: &dyn Dir) -> Result<Option<(u32, Duration)>> {
+    let text = read_text(dir, b"fleet")?.unwrap_or_default();
+    let value = |key: &str| text.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(" = "));
+    let size = value("fleet_size").and_then(|size| size.parse().ok()).filter(|size| (1..=FLEET_MAX).contains(size));
+    let error = value("clock_error").and_then(|error| humantime::parse_duration(error.trim_matches('"')).ok());
+    Ok(size.zip(error))
 }
 
 /// The first member writes down what all have to agree on; the others compare it.

@@ -1,11 +1,17 @@
-//! What a member's lease says, and what the leases of the others let go. Pure.
+//! What a member's lease says, what the leases of the others let go, and what the leases of all tell about the fleet.
+//! Pure.
 
 use std::time::Duration;
 
 use uuid::Uuid;
 
+use crate::stats::fleet::{FleetStatus, MemberStanding, MemberStatus};
+
 /// A member whose lease has not changed for so long, by the reader's own clock, is reported.
 pub(crate) const SILENT: Duration = Duration::from_secs(30);
+
+/// A reader that has looked within this time would have seen an alive member's lease change.
+pub(crate) const WATCHED: Duration = Duration::from_secs(10);
 
 /// Bytes of a lease in its file. It is overwritten in place by one write, so it has always the same length.
 pub(crate) const LEASE_LEN: usize = 256;
@@ -80,11 +86,39 @@ pub(crate) struct SeenLease {
     pub(crate) lease: MemberLease,
     /// Our clock when we began to read it: nanoseconds since 1970.
     pub(crate) read: u64,
-    /// Our uptime when we first saw this beat.
+    /// Our uptime when we first saw this beat, and when we read it last.
     pub(crate) since: Duration,
+    pub(crate) seen_at: Duration,
+    /// The lease is further in the future than the clocks' bound allows.
+    pub(crate) is_ahead: bool,
+}
+
+/// The reader's clocks around one reading of a lease.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ReadAt {
+    /// Nanoseconds since 1970, before and after.
+    pub(crate) began: u64,
+    pub(crate) ended: u64,
+    pub(crate) uptime: Duration,
+    /// The reader has looked lately, so that an unchanged beat says something about the member.
+    pub(crate) has_watched: bool,
+    /// Twice the bound for the clocks' errors.
+    pub(crate) errors: u64,
 }
 
 impl SeenLease {
+    /// Takes a lease that was read for what is known of its slot, unless it is older: an old cache may show it.
+    pub(crate) fn renew(seen: &mut Option<SeenLease>, lease: MemberLease, at: ReadAt) {
+        let since = match seen {
+            // The beats of a slot only grow, whoever has it.
+            Some(seen) if seen.lease.beat > lease.beat => return,
+            Some(seen) if seen.lease.beat == lease.beat && at.has_watched => seen.since,
+            _ => at.uptime,
+        };
+        let is_ahead = lease.least > at.ended.saturating_add(at.errors);
+        *seen = Some(SeenLease { lease, read: at.began, since, seen_at: at.uptime, is_ahead });
+    }
+
     /// The member's lease. Nobody waits for one that has left or is forgotten, but whoever takes its slot next logs
     /// with stamps of now, by a clock that is off by as much as ours at most.
     fn least(&self, errors: u64) -> u64 {
@@ -93,6 +127,47 @@ impl SeenLease {
             Standing::Left => self.read.saturating_sub(errors).max(self.lease.least),
             Standing::Forgotten => self.read.saturating_sub(errors),
         }
+    }
+}
+
+/// What the leases of all members tell. `asked` is the reader's clock, in nanoseconds since 1970.
+///
+/// A member has on the slow tier whatever it logged with an `end` below its lease. When the reader's clock shows `t`, no
+/// member's clock shows more than `t` and the errors of both: so what was logged by then has an `end` of that at most,
+/// and is on the slow tier if the lease is larger.
+pub(crate) fn fleet_status(
+    fleet: &str,
+    seen: &[Option<SeenLease>],
+    error: Duration,
+    asked: u64,
+    read_ago: Option<Duration>,
+) -> FleetStatus {
+    let errors = 2 * error.as_nanos() as u64;
+    let members = (0..).zip(seen).map(|(slot, seen)| match seen {
+        None => MemberStatus { slot, ..MemberStatus::default() },
+        Some(seen) => seen.status(slot, errors),
+    });
+    // Rounded to the side on which the verdict is none too early.
+    let asked_at = Duration::from_millis(asked.div_ceil(1_000_000));
+    FleetStatus { fleet: fleet.to_owned(), clock_error: error, asked_at, read_ago, members: members.collect() }
+}
+
+impl SeenLease {
+    fn status(&self, slot: u32, errors: u64) -> MemberStatus {
+        // What a forgotten member still had is lost, whoever has its slot next.
+        let is_forgotten = self.lease.standing == Standing::Forgotten;
+        let least = if is_forgotten { self.lease.least } else { self.least(errors) };
+        let up_to = least.checked_sub(errors + 1).map(|nanos| Duration::from_millis(nanos / 1_000_000));
+        let unchanged_for = self.seen_at.saturating_sub(self.since);
+        let standing = match self.lease.standing {
+            Standing::Forgotten => MemberStanding::Forgotten,
+            _ if self.is_ahead => MemberStanding::ClockOff,
+            Standing::Left => MemberStanding::Left,
+            Standing::Here if unchanged_for > SILENT => MemberStanding::Silent,
+            Standing::Here => MemberStanding::Here,
+        };
+        let up_to = up_to.filter(|_| !self.is_ahead);
+        MemberStatus { slot, host: self.lease.host.clone(), standing, up_to, unchanged_for }
     }
 }
 
@@ -173,7 +248,7 @@ mod tests {
     }
 
     fn seen(lease: MemberLease) -> Option<SeenLease> {
-        Some(SeenLease { lease, read: 1000, since: Duration::ZERO })
+        Some(SeenLease { lease, read: 1000, since: Duration::ZERO, seen_at: Duration::ZERO, is_ahead: false })
     }
 
     #[test]
@@ -221,5 +296,48 @@ mod tests {
         assert_eq!(missing(1, &[seen(lease(1, 1)), None], Duration::from_secs(29)), None);
         let three = [seen(lease(9, 1)), None, seen(lease(7, 2))];
         assert!(last(1, &three, Duration::ZERO).is_some_and(|why| why.contains("member 2 on node7, which has older")));
+    }
+
+    const MS: u64 = 1_000_000;
+
+    /// What one reading of a lease at 1 s by all clocks says, 10 ms being the clocks' bound.
+    fn told(lease: MemberLease) -> MemberStatus {
+        let mut seen = None;
+        let errors = 20 * MS;
+        let at = ReadAt { began: 1000 * MS, ended: 1001 * MS, uptime: Duration::ZERO, has_watched: false, errors };
+        SeenLease::renew(&mut seen, lease, at);
+        fleet_status("job", &[seen], Duration::from_millis(10), 1000 * MS + 1, None).members.remove(0)
+    }
+
+    #[test]
+    fn a_lease_tells_up_to_which_moment_of_the_readers_clock_its_member_is() {
+        let up_to = |lease| told(lease).up_to.map(|up_to| up_to.as_millis());
+        assert_eq!(up_to(lease(990 * MS, 1)), Some(969), "an event of 990 ms may have been logged when we had 970 ms");
+        assert_eq!(up_to(lease(990 * MS + 1, 1)), Some(970));
+        assert_eq!(up_to(lease(20 * MS, 1)), None);
+        let left = MemberLease { standing: Standing::Left, ..lease(3, 1) };
+        assert_eq!((told(left.clone()).standing, up_to(left)), (MemberStanding::Left, Some(959)));
+        let forgotten = MemberLease { standing: Standing::Forgotten, ..lease(500 * MS, 1) };
+        assert_eq!((told(forgotten.clone()).standing, up_to(forgotten)), (MemberStanding::Forgotten, Some(479)));
+        // A clock that is off says nothing.
+        assert_eq!(told(lease(1021 * MS, 1)).standing, MemberStanding::Here);
+        let ahead = told(lease(1021 * MS + 1, 1));
+        assert_eq!((ahead.standing, ahead.up_to), (MemberStanding::ClockOff, None));
+    }
+
+    #[test]
+    fn only_a_lease_that_was_watched_is_silent() {
+        let mut seen = None;
+        let mut read = |beat, at, has_watched| {
+            let uptime = Duration::from_secs(at);
+            let at = ReadAt { began: 1000, ended: 1000, uptime, has_watched, errors: 0 };
+            SeenLease::renew(&mut seen, MemberLease { beat, ..lease(1, 1) }, at);
+            fleet_status("job", std::slice::from_ref(&seen), Duration::ZERO, 1000, None).members.remove(0).standing
+        };
+        assert_eq!(read(3, 0, false), MemberStanding::Here);
+        assert_eq!(read(3, 50, false), MemberStanding::Here, "nobody has looked in between");
+        assert_eq!(read(3, 80, true), MemberStanding::Here);
+        assert_eq!(read(3, 81, true), MemberStanding::Silent);
+        assert_eq!(read(4, 82, true), MemberStanding::Here);
     }
 }

@@ -4,14 +4,17 @@
 //! 2. if a lease is to be written, read our own slot: a member that is no longer itself publishes nothing;
 //! 3. read the lease under the state lock: an event that is logged later has a larger stamp;
 //! 4. write it, if the last one is a second old or the oldest event is another one;
-//! 5. while something is pending, read the leases of the others.
+//! 5. while something is pending, read the leases of the others; if somebody has asked about the fleet, read all.
 //!
 //! An event leaves the queue only after the slow tree was synced, so step 4 never says too much.
 
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use crate::error::Result;
-use crate::tiers::fleet::rule::{self, FleetGate, MemberLease, SeenLease, Standing};
+use crate::stats::fleet::FleetStatus;
+use crate::tiers::disk::Clock;
+use crate::tiers::fleet::rule::{self, FleetGate, MemberLease, ReadAt, SeenLease, Standing};
 use crate::tiers::fleet::{Fleet, nanos};
 use crate::tiers::{Progress, Tiers};
 
@@ -28,9 +31,10 @@ impl Tiers {
         let Some(fleet) = &self.fleet else { return Ok(Progress::Idle) };
         self.renew_lease(fleet)?;
         let pending = !self.state.lock().queue.is_empty();
-        if pending {
+        let is_asked = fleet.is_asked.swap(false, Ordering::AcqRel);
+        if pending || is_asked {
             let before = self.fleet_gate();
-            fleet.read_others(nanos(self.now()), self.uptime()); // 5
+            fleet.read_leases(&*self.clock, is_asked); // 5
             if self.fleet_gate() != before {
                 self.wake();
             }
@@ -103,6 +107,22 @@ impl Tiers {
         self.fleet.as_ref().is_none_or(|fleet| fleet.may_go_on(self.uptime()))
     }
 
+    /// All members of the fleet as they were read last; soon they will have been read again. Asks neither tier. `None`:
+    /// the mount is in no fleet.
+    pub fn fleet_status(&self) -> Option<FleetStatus> {
+        let fleet = self.fleet.as_ref()?;
+        fleet.is_asked.store(true, Ordering::Release);
+        let (asked, now) = (nanos(self.now()), self.uptime());
+        let state = fleet.state.lock();
+        let read_ago = state.read_all.map(|at| now.saturating_sub(at));
+        Some(rule::fleet_status(&fleet.name, &state.seen, fleet.error, asked, read_ago))
+    }
+
+    /// Whether the mount is a member of a fleet.
+    pub fn is_in_fleet(&self) -> bool {
+        self.fleet.is_some()
+    }
+
     /// Why the fleet holds up what is pending.
     pub(crate) fn held_by_fleet(&self) -> Option<String> {
         let pending = !self.state.lock().queue.is_empty();
@@ -149,23 +169,25 @@ impl Fleet {
         Ok(())
     }
 
-    /// Step 5. A lease that cannot be read, or that an old cache shows, does not replace a newer one. `now` is our
-    /// clock, `uptime` for intervals.
-    fn read_others(&self, now: u64, uptime: Duration) {
+    /// Step 5. A lease that cannot be read does not replace one that was.
+    fn read_leases(&self, clock: &dyn Clock, all: bool) {
+        let uptime = clock.uptime();
         // While nothing was pending here, nobody looked whether the others were silent.
-        let looked = self.state.lock().read.is_some_and(|at| uptime.saturating_sub(at) < rule::SILENT / 3);
-        for slot in (0..self.size).filter(|slot| *slot != self.slot) {
+        let looked = self.state.lock().read;
+        let has_watched = looked.is_some_and(|at| uptime.saturating_sub(at) < rule::WATCHED);
+        let errors = 2 * self.error.as_nanos() as u64;
+        for slot in (0..self.size).filter(|slot| all || *slot != self.slot) {
+            let began = nanos(clock.now());
             let Ok(Some(lease)) = self.members.read(slot) else { continue };
-            let mut state = self.state.lock();
-            let Some(seen) = state.seen.get_mut(slot as usize) else { continue };
-            let since = match seen {
-                // The beats of a slot only grow, whoever has it.
-                Some(seen) if seen.lease.beat > lease.beat => continue,
-                Some(seen) if seen.lease.beat == lease.beat && looked => seen.since,
-                _ => uptime,
-            };
-            *seen = Some(SeenLease { lease, read: now, since });
+            let at = ReadAt { began, ended: nanos(clock.now()), uptime, has_watched, errors };
+            if let Some(seen) = self.state.lock().seen.get_mut(slot as usize) {
+                SeenLease::renew(seen, lease, at);
+            }
         }
-        self.state.lock().read = Some(uptime);
+        let mut state = self.state.lock();
+        state.read = Some(uptime);
+        if all {
+            state.read_all = Some(uptime);
+        }
     }
 }
