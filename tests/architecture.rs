@@ -59,13 +59,14 @@ const FLOORS: &[(&str, u8)] = &[
 ];
 
 /// The engine's rooms, the lowest first. A folder is one room, but for what is listed by itself: `capacity::policy` is plain enough to be
-/// used from below, `checkpoints::store` looks files up.
+/// used from below, `checkpoints::store` looks files up, `fleet::views` names.
 const ROOMS: &[&str] = &[
     "side_by_side",
     "small_deque",
     "sorted_set",
     "disk",
     "log",
+    "fleet::names",
     "fleet::rule",
     "objects",
     "checkpoints",
@@ -83,6 +84,7 @@ const ROOMS: &[&str] = &[
     "copies",
     "capacity",
     "ops",
+    "fleet::views",
     "checkpoints::store",
     "writeback",
     "staging",
@@ -100,6 +102,7 @@ const PURE: &[&str] = &[
     "src/bench/text.rs",
     "src/bench/units.rs",
     "src/tiers/log/record.rs",
+    "src/tiers/fleet/names.rs",
     "src/tiers/fleet/rule.rs",
     "src/tiers/model/publish_plan.rs",
     "src/tiers/checkpoints/bursts.rs",
@@ -121,6 +124,7 @@ const PURE: &[&str] = &[
     "src/tiers/model/clean_list.rs",
     "src/tiers/model/copy_plan.rs",
     "src/tiers/model/event.rs",
+    "src/tiers/model/expiry.rs",
     "src/tiers/model/fill.rs",
     "src/tiers/model/in_place.rs",
     "src/tiers/model/object_references.rs",

@@ -10,6 +10,8 @@
 //!    under the state lock, written to the slow tree after it was synced (`fleet/step.rs`).
 //! 4. *Gate*: an event is published once each other member's lease is larger than its `start` (`rule.rs`). Copies are
 //!    made at any time.
+//! 5. *Names*: what a member publishes, it tells the others before its lease lets them go on, and they look these names
+//!    up again (`names.rs`, `views.rs`).
 //!
 //! `tests/fleet_rule.rs` holds these sentences against random schedules, and shows for each what goes wrong without it.
 //! `members.rs` has the files on the slow tree, `reader.rs` reads them from outside of the fleet. The engine asks here for stamps and for the gate; all else happens in
@@ -18,9 +20,11 @@
 pub(crate) mod forget;
 pub(crate) mod journal;
 mod members;
+pub(crate) mod names;
 pub(crate) mod reader;
 pub(crate) mod rule;
 mod step;
+mod views;
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -34,7 +38,8 @@ use crate::tiers::Lsn;
 use crate::tiers::disk::sync::{Mutex, Rank};
 use crate::tiers::disk::{Clock, Dir, Time};
 use crate::tiers::fleet::journal::CopyJournal;
-use crate::tiers::fleet::members::Members;
+use crate::tiers::fleet::members::{Members, OwnNames};
+use crate::tiers::fleet::names::{ChangedName, FILE_MAX, NamesEnd};
 use crate::tiers::fleet::rule::{FleetGate, MemberLease, SeenLease, Standing};
 use crate::tiers::log::record::Stamps;
 
@@ -74,6 +79,8 @@ pub(crate) struct Fleet {
     last_end: AtomicU64,
     /// Somebody wants to know how far all members are.
     is_asked: AtomicBool,
+    /// Somebody has asked for a name or an attribute since the others' leases were read.
+    used: AtomicBool,
     state: Mutex<FleetState>,
 }
 
@@ -90,9 +97,14 @@ struct FleetState {
     oldest: Option<u64>,
     /// The members' leases, by slot. Ours as the slow tree has it, if somebody has asked.
     seen: Vec<Option<SeenLease>>,
+    /// How far we have followed the names that they have published, by slot.
+    followed: Vec<NamesEnd>,
     /// Our uptime when those of the others were read last, and when ours was, too.
     read: Option<Duration>,
     read_all: Option<Duration>,
+    /// Lines for the names that we have published and not told yet, and our file of them.
+    untold: Vec<u8>,
+    names: OwnNames,
     /// Since when they let nothing go that is pending here.
     refused: Option<Duration>,
     /// Why nothing is published, until somebody has done something.
@@ -115,11 +127,18 @@ impl Fleet {
         let error = settings.error.unwrap_or(CLOCK_ERROR);
         let id = Uuid::try_parse(uuid).map_err(|why| Error::refused(why.to_string(), "report this"))?;
         let host = nix::unistd::gethostname().ok().and_then(|host| host.into_string().ok()).unwrap_or_default();
-        let first = MemberLease { member: id, host, least: 0, beat: 0, standing: Standing::Here };
+        let names = NamesEnd::default();
+        let first = MemberLease { member: id, host, least: 0, beat: 0, names, standing: Standing::Here };
         let (members, slot, lease) = Members::join(ours, settings, error, &first)?;
         let size = settings.size as usize;
         let (beat, least) = (lease.beat, lease.least);
-        let state = FleetState { beat, least, seen: vec![None; size], ..FleetState::default() };
+        // What was published before is no news to a mount that knows nothing yet.
+        let told = |slot| members.read(slot).ok().flatten().map(|lease| lease.names).unwrap_or_default();
+        let followed = (0..settings.size).map(told).collect();
+        // One that has not left may have published more than it told. With no beat it has published nothing.
+        let is_told = lease.standing == Standing::Left || beat == 0;
+        let names = OwnNames::ending_at(if is_told { lease.names } else { lease.names.lost() });
+        let state = FleetState { beat, least, seen: vec![None; size], followed, names, ..FleetState::default() };
         let fleet = Fleet {
             name: settings.name.clone(),
             slot,
@@ -133,6 +152,7 @@ impl Fleet {
             floor: AtomicU64::new(lease.least),
             last_end: AtomicU64::new(0),
             is_asked: AtomicBool::new(false),
+            used: AtomicBool::new(false),
             state: Mutex::new(Rank::Leaf, state),
         };
         if lease.standing == Standing::Left {
@@ -196,6 +216,21 @@ impl Fleet {
     /// Whether the others can still count on this member: asked before each step, also of what the gate has let go.
     pub(crate) fn may_go_on(&self, now: Duration) -> bool {
         may_publish(&self.state.lock(), now)
+    }
+
+    /// These names were published: the next lease comes after the others can read of them.
+    pub(crate) fn note_published(&self, names: &[ChangedName]) {
+        let mut state = self.state.lock();
+        for name in names {
+            // More than that are not told one by one.
+            if state.untold.len() as u64 <= FILE_MAX {
+                state.untold.extend_from_slice(name.encode().as_bytes());
+            }
+        }
+    }
+
+    pub(super) fn note_use(&self) {
+        self.used.store(true, Ordering::Relaxed);
     }
 
     /// The gate let the oldest event go, or not.

@@ -6,6 +6,7 @@ pub(crate) mod clean_list;
 pub(crate) mod closure;
 pub(crate) mod copy_plan;
 pub(crate) mod event;
+pub(crate) mod expiry;
 pub(crate) mod fill;
 pub(crate) mod in_place;
 pub(crate) mod node;

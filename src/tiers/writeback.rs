@@ -1,5 +1,6 @@
 //! The way to the slow tier: copying bytes, publishing in the order of the log, and handling refusals.
 
+mod changed_names;
 pub(crate) mod deadline;
 pub(crate) mod drain;
 pub(crate) mod fill;

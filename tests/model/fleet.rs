@@ -9,6 +9,8 @@
 //! - if a verdict about the whole fleet says that it is safe as of a moment, the slow tree has all that anybody had logged
 //!   by then, whoever reads the leases.
 //!
+//! And what a member shows of the others once it has read what they published, though it knew something else.
+//!
 //! `DLIO_FLEET_CASES` says how many cases to run, `DLIO_FLEET_SEED=n cargo test --test model fleet` repeats one.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -19,7 +21,7 @@ use std::time::Duration;
 use dlio_fs::error::Errno;
 use dlio_fs::stats::fleet::{FleetStatus, FleetVerdict};
 use dlio_fs::tiers::disk::faults::{Lapse, leaving_out};
-use dlio_fs::tiers::disk::{Clock, Kind, MetadataOrder, RenameMode, Time};
+use dlio_fs::tiers::disk::{Clock, Kind, MetadataOrder, NewAttr, RenameMode, Time};
 use dlio_fs::tiers::{
     self, Cx, FleetReader, Ino, OpenFile, OpenMode, Options, Progress, ROOT, SetAttr, SlowTree, Tiers, Watched,
 };
@@ -602,4 +604,296 @@ fn each_part_of_the_rule_is_needed() {
         let (seed, why) = found.unwrap_or_else(|| panic!("nobody notices {lapse:?}"));
         println!("{lapse:?}: case {seed}: {why}");
     }
+}
+
+fn with_mode(perm: u32) -> SetAttr {
+    SetAttr { attr: NewAttr { perm: Some(perm), ..NewAttr::default() }, ..SetAttr::default() }
+}
+
+/// Two members that ask the slow tree for nothing within an hour of their own accord.
+fn slow_to_ask() -> Fleet {
+    let mut fleet = Fleet::new(0);
+    let hour = Duration::from_secs(3600);
+    (fleet.options.revalidate, fleet.options.attribute_lifetime_slow) = (hour, hour);
+    for at in 0..2 {
+        fleet.kill(at);
+        fleet.start(at);
+    }
+    fleet
+}
+
+impl Fleet {
+    fn engine(&self, at: usize) -> &Tiers {
+        self.members[at].engine.as_ref().unwrap()
+    }
+
+    /// Until all that is pending is published and told, and the others have read of it.
+    fn rounds(&self) {
+        for _ in 0..200 {
+            (0..self.members.len()).for_each(|at| self.publish(at));
+            self.fleet_steps();
+            self.clock.advance(Duration::from_millis(100));
+            if (0..self.members.len()).all(|at| self.engine(at).status().safety.events == 0) {
+                return self.read(1);
+            }
+        }
+        panic!("stuck");
+    }
+
+    fn fleet_steps(&self) {
+        for at in 0..self.members.len() {
+            self.engine(at).fleet_step().unwrap();
+        }
+    }
+
+    fn publish(&self, at: usize) {
+        let engine = self.engine(at);
+        while engine.seal_step().unwrap() == Progress::Did {}
+        while engine.drain_step().unwrap() == Progress::Did {}
+        while engine.publish_step().unwrap() == Progress::Did {}
+    }
+
+    /// All write their leases, and one that has been used reads them after a second.
+    fn read(&self, at: usize) {
+        self.clock.advance(Duration::from_secs(1));
+        self.fleet_steps();
+        self.engine(at).getattr(&Cx::internal(), ROOT).unwrap();
+        self.clock.advance(Duration::from_secs(1));
+        self.engine(at).fleet_step().unwrap();
+    }
+
+    fn find(&self, at: usize, dir: Ino, file: &str) -> Option<tiers::Attr> {
+        match self.engine(at).lookup(&Cx::internal(), dir, &name(file)) {
+            Ok(attr) => Some(attr),
+            Err(error) => {
+                assert_eq!(error.errno(), Errno::ENOENT);
+                None
+            }
+        }
+    }
+
+    fn mkdir(&self, at: usize, dir: Ino, file: &str) -> Ino {
+        self.engine(at).mkdir(&Cx::internal(), dir, &name(file), 0o755, 0).unwrap().ino
+    }
+
+    fn put(&self, at: usize, dir: Ino, file: &str, size: usize) {
+        let engine = self.engine(at);
+        engine.unlink(&Cx::internal(), dir, &name(file)).ok();
+        let (_, open) = engine.create(&Cx::internal(), dir, &name(file), 0o644, 0, WRITE).unwrap();
+        engine.write(&Cx::internal(), &open, &vec![1; size], 0, false).unwrap();
+        engine.flush(&Cx::internal(), &open).unwrap();
+        engine.release(&Cx::internal(), open);
+    }
+
+    fn rename(&self, at: usize, dir: Ino, from: &str, to: &str) {
+        let engine = self.engine(at);
+        engine.rename(&Cx::internal(), dir, &name(from), dir, &name(to), RenameMode::Replace).unwrap();
+    }
+
+    /// A directory as a member shows it: each name with its size and mode, which must be the same in a listing and for
+    /// a look-up.
+    fn listed(&self, at: usize, dir: Ino) -> BTreeMap<String, (u64, u32)> {
+        let listing = self.engine(at).list(&Cx::internal(), dir).unwrap();
+        let names = listing.entries.iter().map(|entry| String::from_utf8(entry.name.clone()).unwrap());
+        names
+            .filter(|name| !name.starts_with('.'))
+            .map(|name| {
+                let attr = self.find(at, dir, &name).unwrap_or_else(|| panic!("{name} is listed and not there"));
+                let size = if attr.kind == Kind::File { attr.size } else { 0 };
+                (name, (size, attr.perm))
+            })
+            .collect()
+    }
+}
+
+/// In a directory of the reader, which is known in full, and in one of the writer.
+#[test]
+fn names_that_a_member_publishes_are_new_to_the_others_though_they_were_known() {
+    const WRITER: usize = 0;
+    const READER: usize = 1;
+    let fleet = slow_to_ask();
+    let before = ["old", "touched", "gone", "moved", "dir", "removed"];
+    for maker in [READER, WRITER] {
+        let place = format!("of-{maker}");
+        let made = fleet.mkdir(maker, ROOT, &place);
+        before[..4].iter().for_each(|file| fleet.put(maker, made, file, 5));
+        for dir in &before[4..] {
+            fleet.mkdir(maker, made, dir);
+        }
+        let below = fleet.find(maker, made, "dir").unwrap().ino;
+        fleet.put(maker, below, "below", 3);
+        fleet.rounds();
+        let [writer, reader] = [WRITER, READER].map(|at| fleet.find(at, ROOT, &place).unwrap().ino);
+        let read_dir = fleet.find(READER, reader, "dir").unwrap().ino;
+        assert_eq!(fleet.listed(READER, reader).len(), before.len());
+        assert_eq!(fleet.listed(READER, read_dir).len(), 1);
+        assert!(fleet.find(READER, reader, "new").is_none() && fleet.find(READER, reader, "away").is_none());
+
+        let engine = fleet.engine(WRITER);
+        fleet.put(WRITER, writer, "new", 7);
+        fleet.put(WRITER, writer, "old.tmp", 9);
+        fleet.rename(WRITER, writer, "old.tmp", "old");
+        let touched = fleet.find(WRITER, writer, "touched").unwrap().ino;
+        engine.setattr(&Cx::internal(), touched, &with_mode(0o600)).unwrap();
+        engine.unlink(&Cx::internal(), writer, &name("gone")).unwrap();
+        fleet.rename(WRITER, writer, "moved", "away");
+        fleet.rename(WRITER, writer, "dir", "elsewhere");
+        engine.rmdir(&Cx::internal(), writer, &name("removed")).unwrap();
+        fleet.publish(WRITER);
+        assert!(fleet.find(READER, reader, "new").is_none(), "nobody has said so");
+        fleet.rounds();
+
+        for gone in ["gone", "moved", "dir", "removed", "old.tmp"] {
+            assert!(fleet.find(READER, reader, gone).is_none(), "{gone} in {place}");
+        }
+        let file = |size| (size, 0o644);
+        let expected =
+            [("away", file(5)), ("elsewhere", (0, 0o755)), ("new", file(7)), ("old", file(9)), ("touched", (5, 0o600))];
+        let expected = expected.map(|(name, shown)| (name.to_owned(), shown)).into();
+        assert_eq!(fleet.listed(READER, reader), expected, "{place}");
+        let elsewhere = fleet.find(READER, reader, "elsewhere").unwrap().ino;
+        assert_eq!(fleet.listed(READER, elsewhere), [("below".to_owned(), file(3))].into(), "{place}");
+    }
+}
+
+#[test]
+fn what_a_member_has_pending_wins_over_what_others_publish() {
+    let fleet = slow_to_ask();
+    let dir = fleet.mkdir(1, ROOT, "d");
+    ["removed", "renamed"].iter().for_each(|file| fleet.put(1, dir, file, 5));
+    fleet.rounds();
+    let theirs = fleet.find(0, ROOT, "d").unwrap().ino;
+    for file in ["removed", "renamed"] {
+        let ino = fleet.find(0, theirs, file).unwrap().ino;
+        let mode = with_mode(0o600);
+        fleet.engine(0).setattr(&Cx::internal(), ino, &mode).unwrap();
+    }
+    fleet.put(0, theirs, "new", 7);
+    // Later, so they let those of the writer go on.
+    fleet.clock.advance(Duration::from_secs(1));
+    fleet.engine(1).unlink(&Cx::internal(), dir, &name("removed")).unwrap();
+    fleet.rename(1, dir, "renamed", "to");
+    for _ in 0..5 {
+        // The reader publishes nothing.
+        fleet.publish(0);
+        fleet.read(1);
+    }
+    let shown: Vec<String> = fleet.listed(1, dir).into_keys().collect();
+    assert_eq!(shown, ["new", "to"]);
+    assert_eq!([0, 1].map(|at| fleet.engine(at).status().safety.events > 0), [false, true]);
+    fleet.rounds();
+    fleet.read(0);
+    assert_eq!(fleet.listed(0, theirs).into_keys().collect::<Vec<_>>(), ["new", "to"]);
+}
+
+/// What a member published is seen wherever something is published that came later.
+#[test]
+fn the_lease_that_lets_others_go_on_comes_after_the_names() {
+    let fleet = slow_to_ask();
+    let dir = fleet.mkdir(1, ROOT, "d");
+    fleet.rounds();
+    let theirs = fleet.find(0, ROOT, "d").unwrap().ino;
+    assert!(fleet.find(1, dir, "new").is_none());
+    fleet.put(0, theirs, "new", 7);
+    fleet.clock.advance(Duration::from_secs(1));
+    fleet.engine(1).fleet_step().unwrap();
+    fleet.engine(0).fleet_step().unwrap();
+    fleet.put(1, dir, "later", 5);
+    fleet.engine(1).fleet_step().unwrap();
+    fleet.publish(0);
+    fleet.publish(1);
+    assert_eq!([0, 1].map(|at| fleet.engine(at).status().safety.events), [0, 1]);
+    assert!(fleet.find(1, dir, "new").is_none(), "nobody has said so");
+    fleet.engine(0).fleet_step().unwrap();
+    fleet.engine(1).fleet_step().unwrap();
+    fleet.publish(1);
+    assert_eq!(fleet.engine(1).status().safety.events, 0, "it is let go");
+    assert!(fleet.find(1, dir, "new").is_some());
+}
+
+/// A member that is killed has published what it did not tell: its next mount says that there was something.
+#[test]
+fn what_a_killed_member_has_not_told_is_new_once_it_is_back() {
+    let mut fleet = slow_to_ask();
+    let dir = fleet.mkdir(1, ROOT, "d");
+    fleet.rounds();
+    let theirs = fleet.find(0, ROOT, "d").unwrap().ino;
+    assert!(fleet.find(1, dir, "new").is_none());
+    fleet.put(0, theirs, "new", 7);
+    fleet.clock.advance(Duration::from_secs(1));
+    // The reader lets it go, and the writer sees that.
+    fleet.engine(1).fleet_step().unwrap();
+    fleet.engine(0).fleet_step().unwrap();
+    fleet.publish(0);
+    assert!(fleet.slow.image().get(b"d/new").is_some(), "it is published");
+    fleet.kill(0);
+    fleet.engine(1).getattr(&Cx::internal(), ROOT).unwrap();
+    fleet.clock.advance(Duration::from_secs(1));
+    fleet.engine(1).fleet_step().unwrap();
+    assert!(fleet.find(1, dir, "new").is_none(), "nobody has said so");
+    fleet.start(0);
+    fleet.read(1);
+    assert!(fleet.find(1, dir, "new").is_some());
+}
+
+/// One that leaves has told all, so the others keep what they know.
+#[test]
+fn a_member_that_comes_back_after_it_has_left_makes_nobody_forget() {
+    let mut fleet = slow_to_ask();
+    let dir = fleet.mkdir(1, ROOT, "d");
+    fleet.rounds();
+    for _ in 0..2 {
+        fleet.leave(0);
+        // It comes back itself.
+        fleet.members[0].gave_up = false;
+        fleet.start(0);
+        fleet.read(1);
+        // Nobody tells of it, so only who has forgotten that there is nothing finds it.
+        fleet.slow.root().dir(b"d").unwrap().create(b"foreign", 0o644).ok();
+        assert!(fleet.find(1, dir, "foreign").is_none());
+    }
+}
+
+/// As on a full slow tier: the lease is overwritten in place, but there is no room for a line.
+#[test]
+fn names_that_cannot_be_written_hold_nobody_up_and_are_seen() {
+    let mut fleet = slow_to_ask();
+    let dir = fleet.mkdir(1, ROOT, "d");
+    fleet.rounds();
+    fleet.kill(0);
+    let ours = fleet.slow.root().dir(b".dlio-fs").unwrap().dir(b"fleet").unwrap().dir(b"job").unwrap();
+    // The writer has the first slot. It would begin its next file under this name.
+    ours.mkdir(b"0.pub.new", 0o755).unwrap();
+    ours.dir(b"0.pub.new").unwrap().create(b"in-the-way", 0o644).unwrap();
+    fleet.start(0);
+    fleet.read(1);
+    for file in ["one", "two"] {
+        let theirs = fleet.find(0, ROOT, "d").unwrap().ino;
+        assert!(fleet.find(1, dir, file).is_none());
+        fleet.put(0, theirs, file, 7);
+        fleet.rounds();
+        assert!(fleet.find(1, dir, file).is_some(), "{file}");
+    }
+}
+
+/// Its bytes are on the fast tier; the slow tier has no file to compare them with.
+#[test]
+fn an_open_file_that_another_member_removes_can_still_be_read() {
+    let fleet = slow_to_ask();
+    let theirs = fleet.mkdir(0, ROOT, "d");
+    fleet.rounds();
+    let dir = fleet.find(1, ROOT, "d").unwrap().ino;
+    fleet.put(1, dir, "file", 7);
+    fleet.rounds();
+    fleet.read(0);
+    let (engine, cx) = (fleet.engine(1), Cx::internal());
+    let ino = fleet.find(1, dir, "file").unwrap().ino;
+    let open = engine.open(&cx, ino, OpenMode { read: true, ..OpenMode::default() }).unwrap();
+    fleet.engine(0).unlink(&cx, theirs, &name("file")).unwrap();
+    fleet.rounds();
+    assert_eq!(engine.getattr(&cx, ino).unwrap().size, 7);
+    let mut bytes = [0; 9];
+    assert_eq!((engine.read(&cx, &open, &mut bytes, 0).unwrap(), bytes[6]), (7, 1));
+    engine.release(&cx, open);
+    assert!(fleet.find(1, dir, "file").is_none());
 }

@@ -185,6 +185,47 @@ fn one_name_for_all_is_one_file_and_a_rotation_takes_what_others_had_pending_wit
     assert!(slow.join(".dlio-fs/saved").is_dir());
 }
 
+/// In a directory of the reader, for which it would ask the slow tier, and the kernel the reader, again after an hour.
+#[test]
+fn what_one_member_publishes_the_other_sees_soon() {
+    needs!(MOUNTS);
+    let dir = tempfile::tempdir().unwrap();
+    let late = ["fleet_size=2", "revalidate=1h", "attribute_lifetime=1h"];
+    let mut members = [0, 1].map(|_| member(dir.path(), &late));
+    members.iter_mut().for_each(Mount::start);
+    let [writer, reader] = &members;
+    let names = |mount: &Mount| -> BTreeSet<String> {
+        let entries = fs::read_dir(mount.at("d")).unwrap();
+        entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect()
+    };
+    let set = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<BTreeSet<String>>();
+    fs::create_dir_all(reader.at("d/dir")).unwrap();
+    for file in ["d/old", "d/gone", "d/moved"] {
+        reader.put(file, "first");
+    }
+    reader.sync();
+    let before = set(&["dir", "gone", "moved", "old"]);
+    until("the writer has it", || writer.at("d").exists() && names(writer) == before);
+    assert_eq!((names(reader), reader.at("d/new").exists()), (before.clone(), false));
+    assert_eq!(fs::read(reader.at("d/old")).unwrap(), b"first");
+
+    writer.put("d/new", "new");
+    writer.put("d/old.tmp", "the second");
+    fs::rename(writer.at("d/old.tmp"), writer.at("d/old")).unwrap();
+    fs::remove_file(writer.at("d/gone")).unwrap();
+    fs::rename(writer.at("d/moved"), writer.at("d/away")).unwrap();
+    fs::remove_dir(writer.at("d/dir")).unwrap();
+    writer.sync();
+    let after = set(&["away", "new", "old"]);
+    let is = |name: &str| fs::symlink_metadata(reader.at(format!("d/{name}"))).ok().map(|file| file.len());
+    until("what is new is found", || is("new") == Some(3) && is("away") == Some(5));
+    until("what is gone is not", || ["gone", "moved", "dir"].iter().all(|name| is(name).is_none()));
+    until("a replaced file is the new one", || is("old") == Some(10));
+    until("the listing has what is there", || names(reader) == after);
+    assert_eq!(fs::read(reader.at("d/old")).unwrap(), b"the second");
+    assert_eq!(before.union(&after).filter(|name| is(name).is_some()).cloned().collect::<BTreeSet<_>>(), after);
+}
+
 /// Alone in its fleet, a mount waits for nobody but the clock.
 #[test]
 fn what_logs_a_change_is_answered_once_no_clock_is_behind_it() {

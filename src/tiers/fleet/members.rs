@@ -1,5 +1,6 @@
 //! The fleet's files on the slow tree, in `.dlio-fs/fleet/NAME`: `fleet` says what all members agree on, and `0`, `1`,
-//! ... are the members' slots, each with one lease.
+//! ... are the members' slots, each with one lease. `0.pub`, `1.pub`, ... have the names that each has published
+//! (`names.rs`).
 //!
 //! Readers open all slots by name and never list the directory: a listing may be a minute old on a network file system.
 //! A lease is overwritten in place, so that a reader who has it open elsewhere sees the new one.
@@ -14,15 +15,19 @@
 //!
 //! After a crash the claim is there, and its maker goes on.
 
+use std::io;
 use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
 use crate::config::{FLEET_MAX, FleetSettings};
 use crate::error::{Context, Error, Result};
-use crate::tiers::disk::errors::absent_is_none;
+use crate::tiers::disk::errors::{absent_is_none, is_silence};
 use crate::tiers::disk::layout::{ensure_dir, is_taken, read_text, remove_leftover};
 use crate::tiers::disk::{Access, Dir, File, RenameMode, Stat};
+use crate::tiers::fleet::names::{
+    ChangedName, FILE_MAX, HEADER_LEN, NamesEnd, NamesFrom, decode_names, goes_on, header,
+};
 use crate::tiers::fleet::rule::{LEASE_LEN, MemberLease, Standing};
 
 /// For how many seconds a claim is kept.
@@ -77,7 +82,7 @@ impl Members {
             let Some(lease) = given_up.filter(|lease| lease.member != first.member) else { continue };
             if claim(&*dir, slot, &lease, first)? {
                 // The beats of a slot only grow, so that no two claims have one name.
-                let first = MemberLease { beat: lease.beat + 1, ..first.clone() };
+                let first = MemberLease { beat: lease.beat + 1, names: lease.names, ..first.clone() };
                 replace(&*dir, slot, &first)?;
                 return Members::of(dir, &settings.name, slot, first);
             }
@@ -104,6 +109,99 @@ impl Members {
         self.own.write_at(&lease.encode(), 0).at("write", "the fleet's lease")?;
         self.own.sync().at("fsync", "the fleet's lease")
     }
+}
+
+/// What another member has published since somebody read it last.
+pub(super) enum ToldNames {
+    These(Vec<ChangedName>),
+    /// Its file is about to be another one: the next lease tells.
+    Later,
+    /// Some cannot be read any more.
+    Lost,
+}
+
+/// Our own file of names, while it is open.
+#[derive(Clone, Debug, Default)]
+pub(super) struct OwnNames {
+    pub(super) end: NamesEnd,
+    file: Option<Arc<dyn File>>,
+}
+
+impl OwnNames {
+    /// What comes next begins a file.
+    pub(super) fn ending_at(end: NamesEnd) -> OwnNames {
+        OwnNames { end, file: None }
+    }
+}
+
+impl Members {
+    /// Appends lines to the file of member `slot`, which is ours, durably, or begins the next file with them.
+    pub(super) fn append_names(&self, slot: u32, own: &OwnNames, lines: &[u8]) -> Result<OwnNames> {
+        let what = "the fleet's list of published names";
+        let OwnNames { end, file } = own;
+        let len = lines.len() as u64;
+        if len > FILE_MAX {
+            return Ok(OwnNames::ending_at(end.lost()));
+        }
+        if let Some(file) = file.as_ref().filter(|_| end.len + len <= FILE_MAX) {
+            file.write_at(lines, end.len).at("write", what)?;
+            file.sync().at("fsync", what)?;
+            return Ok(OwnNames { end: NamesEnd { len: end.len + len, ..*end }, file: Some(Arc::clone(file)) });
+        }
+        // Whole before it has its name. If the name is lost with the server's power, the readers find another number.
+        let next = NamesEnd { file: end.file + 1, len: HEADER_LEN + len };
+        let (name, beside) = (names_name(slot), format!("{slot}.pub.new").into_bytes());
+        remove_leftover(&*self.dir, &beside)?;
+        let file = self.dir.create(&beside, 0o644).at("create", what)?;
+        file.write_at(&[&header(next.file, *end), lines].concat(), 0).at("write", what)?;
+        file.sync().at("fsync", what)?;
+        self.dir.rename(&beside, &*self.dir, name.as_bytes(), RenameMode::Replace).at("rename", what)?;
+        Ok(OwnNames { end: next, file: Some(file) })
+    }
+
+    /// What member `slot`, whose lease says `told`, has published since somebody has read to `known`. An error: the slow
+    /// tier does not answer.
+    pub(super) fn names_since(&self, slot: u32, known: NamesEnd, told: NamesEnd) -> Result<ToldNames> {
+        match self.read_names(slot, known, told).at("read", "a list of published names") {
+            Err(error) if is_silence(&error) => Err(error),
+            // Whatever the reason: who forgets what it knows looks it up again.
+            names => Ok(names.ok().flatten().unwrap_or(ToldNames::Lost)),
+        }
+    }
+
+    /// `None`: a part of it is not there.
+    fn read_names(&self, slot: u32, known: NamesEnd, told: NamesEnd) -> io::Result<Option<ToldNames>> {
+        if told.len == 0 {
+            return Ok(None);
+        }
+        let file = self.dir.open(names_name(slot).as_bytes(), Access::Read)?;
+        let Some(header) = read_range(&*file, 0, HEADER_LEN)? else { return Ok(None) };
+        let offset = match goes_on(known, told, &header) {
+            NamesFrom::Offset(offset) => offset,
+            NamesFrom::Later => return Ok(Some(ToldNames::Later)),
+            NamesFrom::Lost => return Ok(None),
+        };
+        let Some(len) = told.len.checked_sub(offset).filter(|len| *len <= 2 * FILE_MAX) else { return Ok(None) };
+        let lines = read_range(&*file, offset, len)?;
+        Ok(lines.and_then(|lines| decode_names(&lines)).map(ToldNames::These))
+    }
+}
+
+/// `None`: the file ends before.
+fn read_range(file: &dyn File, offset: u64, len: u64) -> io::Result<Option<Vec<u8>>> {
+    let mut bytes = vec![0; len as usize];
+    let mut got = 0;
+    while got < bytes.len() {
+        match file.read_at(&mut bytes[got..], offset + got as u64)? {
+            0 => return Ok(None),
+            more => got += more,
+        }
+    }
+    Ok(Some(bytes))
+}
+
+fn names_name(slot: u32) -> String {
+    format!("{slot}.pub")
 }
 
 pub(super) fn slot_name(slot: u32) -> String {
@@ -230,5 +328,61 @@ fn make(dir: &dyn Dir, name: &[u8], by: &MemberLease, bytes: &[u8]) -> Result<bo
     match made {
         Err(error) if is_taken(&error) => Ok(false),
         made => made.at("create", what()).map(|()| true),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tiers::disk::os::OsDir;
+    use crate::tiers::fleet::names::NameChange;
+
+    fn lines(count: usize) -> (Vec<ChangedName>, Vec<u8>) {
+        let path = |number: usize| format!("{number:0200}").into_bytes();
+        let name = |number| ChangedName { end: 1, change: NameChange::Placed, ino: 1, dir: 2, path: path(number) };
+        let names: Vec<ChangedName> = (0..count).map(name).collect();
+        let lines = names.iter().flat_map(|name| name.encode().into_bytes()).collect();
+        (names, lines)
+    }
+
+    #[test]
+    fn a_long_file_of_names_is_replaced_and_who_has_read_it_all_goes_on() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let dir: Arc<dyn Dir> = Arc::new(OsDir::open(dir.path()).expect("opened"));
+        let own = dir.create(b"0", 0o644).expect("made");
+        let members = Members { dir, own };
+        let since = |known, told| members.names_since(0, known, told).expect("it answers");
+        let append = |own: &OwnNames, lines: &[u8]| members.append_names(0, own, lines).expect("written");
+        let (some, bytes) = lines(1000);
+        let mut own = OwnNames::default();
+        let (mut known, mut files) = (own.end, Vec::new());
+        for _ in 0..12 {
+            let before = own.end;
+            own = append(&own, &bytes);
+            assert!(own.end.len <= FILE_MAX);
+            files.push(own.end.file);
+            assert!(matches!(since(known, own.end), ToldNames::These(names) if names == some), "{known}");
+            // One that was away when the file was replaced has missed lines.
+            let late = since(NamesEnd { file: 1, len: HEADER_LEN }, own.end);
+            assert_eq!(own.end.file > 1, matches!(late, ToldNames::Lost), "{}", own.end);
+            // One with a lease from before.
+            let early = since(known, before);
+            assert!(before.file == own.end.file || before.file == 0 || matches!(early, ToldNames::Later), "{before}");
+            known = own.end;
+        }
+        files.dedup();
+        assert!(files.len() > 2, "{files:?}");
+        // It begins the next file after a start.
+        let next = append(&OwnNames::ending_at(own.end), &bytes);
+        assert!(matches!(since(known, next.end), ToldNames::These(names) if names == some));
+        assert_eq!(next.end.file, own.end.file + 1);
+        let lost = append(&next, &vec![0; FILE_MAX as usize + 1]);
+        assert!(matches!(since(next.end, lost.end), ToldNames::Lost));
+        let after = append(&lost, &bytes);
+        assert!(matches!(since(lost.end, after.end), ToldNames::These(names) if names == some));
+        assert!(matches!(since(next.end, after.end), ToldNames::Lost));
+        // The file server has lost its end.
+        let short = NamesEnd { len: after.end.len + 1, ..after.end };
+        assert!(matches!(since(after.end, short), ToldNames::Lost));
     }
 }

@@ -6,6 +6,7 @@ use std::time::Duration;
 use uuid::Uuid;
 
 use crate::stats::fleet::{FleetStatus, MemberStanding, MemberStatus};
+use crate::tiers::fleet::names::NamesEnd;
 
 /// A member whose lease has not changed for so long, by the reader's own clock, is reported.
 pub(crate) const SILENT: Duration = Duration::from_secs(30);
@@ -28,6 +29,8 @@ pub(crate) struct MemberLease {
     pub(crate) least: u64,
     /// One more with each write.
     pub(crate) beat: u64,
+    /// How far its file of published names goes.
+    pub(crate) names: NamesEnd,
     pub(crate) standing: Standing,
 }
 
@@ -45,7 +48,7 @@ pub(crate) enum Standing {
 impl MemberLease {
     /// One line, padded to [`LEASE_LEN`]: a CRC-32 of the rest of it, then the words.
     pub(crate) fn encode(&self) -> Vec<u8> {
-        let MemberLease { member, least, beat, .. } = self;
+        let MemberLease { member, least, beat, names, .. } = self;
         let is_plain = |c: &char| c.is_ascii_graphic() && *c != '=';
         let host: String = self.host.chars().filter(is_plain).take(HOST_MAX).collect();
         let standing = match self.standing {
@@ -53,7 +56,7 @@ impl MemberLease {
             Standing::Left => "left",
             Standing::Forgotten => "forgotten",
         };
-        let words = format!("lease member={member} host={host} least={least} beat={beat} {standing}");
+        let words = format!("lease member={member} host={host} least={least} beat={beat} names={names} {standing}");
         let mut line = format!("{:08x} {words}", crc32fast::hash(words.as_bytes())).into_bytes();
         line.resize(LEASE_LEN - 1, b' ');
         line.push(b'\n');
@@ -70,13 +73,14 @@ impl MemberLease {
         let mut value = |key: &str| words.next()?.strip_prefix(key)?.strip_prefix('=');
         let (member, host) = (Uuid::try_parse(value("member")?).ok()?, value("host")?.to_owned());
         let (least, beat) = (value("least")?.parse().ok()?, value("beat")?.parse().ok()?);
+        let names = value("names")?.parse().ok()?;
         let standing = match words.next()? {
             "here" => Standing::Here,
             "left" => Standing::Left,
             "forgotten" => Standing::Forgotten,
             _ => return None,
         };
-        words.next().is_none().then_some(MemberLease { member, host, least, beat, standing })
+        words.next().is_none().then_some(MemberLease { member, host, least, beat, names, standing })
     }
 }
 
@@ -243,6 +247,7 @@ mod tests {
             host: "node7".to_owned(),
             least,
             beat: 3,
+            names: NamesEnd { file: 2, len: 5 },
             standing: Standing::Here,
         }
     }

@@ -1,51 +1,38 @@
-//! The fleet's work in the background. One round:
+//! The fleet's work in the background. One round, which `views.rs` runs:
 //!
 //! 1. compare the clock with what the fleet was promised;
 //! 2. if a lease is to be written, read our own slot: a member that is no longer itself publishes nothing;
 //! 3. read the lease under the state lock: an event that is logged later has a larger stamp;
-//! 4. write it, if the last one is a second old or the oldest event is another one;
-//! 5. while something is pending, read the leases of the others; if somebody has asked about the fleet, read all.
+//! 4. write the names of what was published before step 3 (`names.rs`): whoever is let go by the lease can read of them;
+//! 5. write the lease, if the last one is a second old, the oldest event is another one, or there were names;
+//! 6. while something is pending, read the leases of the others. Also once a second while a file is open, or if somebody
+//!    has asked for a name since: nobody waits for that, so the first answer after a pause may be an old one. If somebody
+//!    has asked about the fleet, read all of them;
+//! 7. look up again what they have published (`views.rs`).
 //!
-//! An event leaves the queue only after the slow tree was synced, so step 4 never says too much.
+//! An event leaves the queue only after the slow tree was synced and its names are waiting for step 4, so step 5 never
+//! says too much.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use crate::error::Result;
 use crate::stats::fleet::FleetStatus;
+use crate::tiers::Tiers;
 use crate::tiers::disk::Clock;
+use crate::tiers::fleet::members::OwnNames;
 use crate::tiers::fleet::rule::{self, FleetGate, MemberLease, ReadAt, SeenLease, Standing};
 use crate::tiers::fleet::{Fleet, nanos};
-use crate::tiers::{Progress, Tiers};
 
-/// The shortest time between two rounds.
-const ROUND: Duration = Duration::from_millis(100);
 /// What becomes of a member that was taken for lost.
 const FORGOTTEN: &str = "it was forgotten (dlio-fs forget), and the others have gone on without it";
 /// A lease is written at least as often.
 const RENEW: Duration = Duration::from_secs(1);
+/// With nothing pending the others' leases are read at most as often.
+const READ: Duration = Duration::from_secs(1);
 
 impl Tiers {
-    /// One round.
-    pub fn fleet_step(&self) -> Result<Progress> {
-        let Some(fleet) = &self.fleet else { return Ok(Progress::Idle) };
-        self.renew_lease(fleet)?;
-        let pending = !self.state.lock().queue.is_empty();
-        let is_asked = fleet.is_asked.swap(false, Ordering::AcqRel);
-        if pending || is_asked {
-            let before = self.fleet_gate();
-            fleet.read_leases(&*self.clock, is_asked); // 5
-            if self.fleet_gate() != before {
-                self.wake();
-            }
-        }
-        if !pending {
-            fleet.journal.clear(&*self.slow.tmp);
-        }
-        Ok(Progress::Wait(ROUND))
-    }
-
-    /// Steps 1 to 4. Also called by a start, behind the replay and before anything new is logged.
+    /// Steps 1 to 5. Also called by a start, behind the replay and before anything new is logged.
     pub(crate) fn renew_lease(&self, fleet: &Fleet) -> Result<()> {
         fleet.check_clock(&*self.clock); // 1
         // Before step 2: what was read in it may be old when the lease is written.
@@ -61,7 +48,9 @@ impl Tiers {
             return Ok(());
         }
         if fleet.is_ourselves()? {
-            fleet.write(least, Standing::Here)?; // 2, 4
+            // 2
+            fleet.tell_names(); // 4
+            fleet.write(least, Standing::Here)?; // 5
             let mut state = fleet.state.lock();
             (state.written, state.oldest) = (Some(now), oldest);
         }
@@ -82,6 +71,7 @@ impl Tiers {
         }
         let is_off = fleet.state.lock().off;
         if !is_off && self.damaged.is_none() && self.log.usable().is_ok() && fleet.is_ourselves()? {
+            fleet.tell_names();
             fleet.write(fleet.stamp(self.now()), Standing::Left)?;
         }
         Ok(())
@@ -123,6 +113,13 @@ impl Tiers {
         self.fleet.is_some()
     }
 
+    /// A program asks for a name or an attribute: what the others publish matters.
+    pub(crate) fn note_use(&self) {
+        if let Some(fleet) = &self.fleet {
+            fleet.note_use();
+        }
+    }
+
     /// Why the fleet holds up what is pending.
     pub(crate) fn held_by_fleet(&self) -> Option<String> {
         let pending = !self.state.lock().queue.is_empty();
@@ -157,20 +154,48 @@ impl Fleet {
 
     fn is_due(&self, oldest: Option<u64>, now: Duration) -> bool {
         let state = self.state.lock();
-        state.oldest != oldest || state.written.is_none_or(|at| now.saturating_sub(at) >= RENEW)
+        state.oldest != oldest
+            || !state.untold.is_empty()
+            || state.written.is_none_or(|at| now.saturating_sub(at) >= RENEW)
     }
 
-    /// Step 4.
+    /// Step 4. Names that cannot be written are lost, and the lease says so: it must not wait for room on the slow tier.
+    fn tell_names(&self) {
+        let (own, lines) = {
+            let mut state = self.state.lock();
+            (state.names.clone(), std::mem::take(&mut state.untold))
+        };
+        if lines.is_empty() {
+            return;
+        }
+        let names = self.members.append_names(self.slot, &own, &lines).unwrap_or_else(|error| {
+            tracing::warn!(%error, "the other members look everything up again instead of what this one has published");
+            OwnNames::ending_at(own.end.lost())
+        });
+        self.state.lock().names = names;
+    }
+
+    /// Step 5.
     pub(super) fn write(&self, least: u64, standing: Standing) -> Result<()> {
-        let beat = self.state.lock().beat + 1;
-        self.members.write(&MemberLease { member: self.id, host: self.host.clone(), least, beat, standing })?;
+        let (beat, names) = {
+            let state = self.state.lock();
+            (state.beat + 1, state.names.end)
+        };
+        let (member, host) = (self.id, self.host.clone());
+        self.members.write(&MemberLease { member, host, least, beat, names, standing })?;
         let mut state = self.state.lock();
         (state.beat, state.least) = (beat, least);
         Ok(())
     }
 
-    /// Step 5. A lease that cannot be read does not replace one that was.
-    fn read_leases(&self, clock: &dyn Clock, all: bool) {
+    /// Whether to read the leases of the others with nothing pending.
+    pub(super) fn is_to_read(&self, is_open: bool, now: Duration) -> bool {
+        let is_due = self.state.lock().read.is_none_or(|at| now.saturating_sub(at) >= READ);
+        is_due && (self.used.swap(false, Ordering::Relaxed) || is_open)
+    }
+
+    /// Step 6. A lease that cannot be read does not replace one that was. `all`: ours, too.
+    pub(super) fn read_leases(&self, clock: &dyn Clock, all: bool) {
         let uptime = clock.uptime();
         // While nothing was pending here, nobody looked whether the others were silent.
         let looked = self.state.lock().read;

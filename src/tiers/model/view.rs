@@ -69,6 +69,8 @@ pub(crate) struct View {
     pub(crate) waiting: HashMap<u64, UnmetObject>,
     /// Nodes with one more link on the slow tier than names there, while they are being published.
     pub(crate) in_tmp: HashSet<Ino>,
+    /// Files whose bytes on the fast tier are compared with the slow file at the next open, however young the last look.
+    pub(super) to_compare: HashSet<Ino>,
     /// How often [`View::publish`] was called.
     published: u64,
     /// Names that may have changed on the slow tier where the view has yet to follow: the view is right. Hashed by
@@ -97,6 +99,7 @@ impl View {
             by_slow: HashMap::new(),
             waiting: HashMap::new(),
             in_tmp: HashSet::new(),
+            to_compare: HashSet::new(),
             published: 0,
             following: collections::HashSet::new(),
             kept: HashMap::new(),
@@ -215,6 +218,11 @@ impl View {
     pub(crate) fn at_slow(&self, id: (u64, u64)) -> Option<Ino> {
         let same = || id.0 == self.root_dev && self.nodes.get(&id.1).is_some_and(|node| node.slow_id() == Some(id));
         self.by_slow.get(&id).copied().or_else(|| same().then_some(id.1))
+    }
+
+    /// The next `most` directories from `first` on.
+    pub(super) fn dirs_from(&self, first: Ino, most: usize) -> Vec<Ino> {
+        self.dirs.range(first..).take(most).copied().collect()
     }
 
     /// The directory's slots, if `ino` is a directory that still has a name.
@@ -642,6 +650,10 @@ impl View {
         join(self.path(*dir)?, name)
     }
 
+    pub(crate) fn slow_path_at(&self, (dir, name): &DirEntryKey) -> Option<Vec<u8>> {
+        join(self.slow_path(*dir)?, name)
+    }
+
     /// All known paths of `ino` on the slow tier.
     pub(crate) fn slow_paths(&self, ino: Ino) -> Vec<Vec<u8>> {
         if ino == ROOT {
@@ -701,6 +713,7 @@ impl View {
             self.set_slow_id(at, None);
             self.nodes.remove(&at);
             self.dirs.remove(&at);
+            self.to_compare.remove(&at);
             match parent {
                 Some(parent) => at = parent,
                 None => return,

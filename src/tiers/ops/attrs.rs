@@ -33,6 +33,7 @@ impl Tiers {
     }
 
     pub fn getattr(&self, cx: &Cx, ino: Ino) -> Result<Attr> {
+        self.note_use();
         let file = {
             let mut st = self.state.lock();
             let node = st.view.get(ino).ok_or(Errno::ESTALE)?;
@@ -42,6 +43,7 @@ impl Tiers {
             st.known_file(ino)
         };
         if let Some(file) = file {
+            self.compare_if_told(cx, &file)?;
             let io = self.shared(cx, &file)?;
             if io.attrs_in_view {
                 let st = self.state.lock();
@@ -121,7 +123,19 @@ impl Tiers {
             atime: meta.atime,
             mtime: meta.mtime,
             ctime: meta.ctime,
-            ttl: if node.ours { self.options().attribute_lifetime } else { self.options().attribute_lifetime_slow },
+            ttl: self.kernel_lifetime(node.ours),
+        }
+    }
+
+    /// How long the kernel may keep a node's name and attributes. In a fleet others change also what this mount has
+    /// changed before, and nobody tells the kernel of a name: it would have to wait for calls in the directory, and a
+    /// daemon that is killed meanwhile would leave a mount that nobody can take away.
+    fn kernel_lifetime(&self, ours: bool) -> std::time::Duration {
+        let options = self.options();
+        match (ours, &self.fleet) {
+            (true, None) => options.attribute_lifetime,
+            (true, Some(_)) => options.attribute_lifetime.min(options.attribute_lifetime_slow),
+            (false, _) => options.attribute_lifetime_slow,
         }
     }
 

@@ -46,6 +46,7 @@ const FLOOR: u64 = 50;
 
 impl Tiers {
     pub fn open(&self, cx: &Cx, ino: Ino, mode: OpenMode) -> Result<OpenFile> {
+        self.note_use();
         let state = {
             let mut st = self.state.lock();
             let node = st.view.get_mut(ino).ok_or(Errno::ESTALE)?;
@@ -197,11 +198,34 @@ impl Tiers {
             (io.clean(), io.checked())
         };
         let Some(fingerprint) = fingerprint else { return Ok(()) };
-        if state.is_pinned() || self.slow.is_down() || self.uptime().saturating_sub(checked) < self.options().revalidate
-        {
+        if state.is_pinned() || self.slow.is_down() {
+            return Ok(());
+        }
+        let is_young = self.uptime().saturating_sub(checked) < self.options().revalidate;
+        let to_compare = self.fleet.is_some() && self.state.lock().view.is_to_compare(state.ino);
+        if is_young && !to_compare {
             return Ok(());
         }
         cx.slow()?;
+        // Before the slow tier is asked: what somebody publishes meanwhile is compared at the next open.
+        self.state.lock().view.set_to_compare(state.ino, false);
+        let compared = self.compare_with_slow(state, fingerprint);
+        if compared.is_err() {
+            self.state.lock().view.set_to_compare(state.ino, to_compare);
+        }
+        compared
+    }
+
+    /// Another member of the fleet has changed the file, so its object may have old attributes, too. While it is open it
+    /// keeps its object: the slow tier may not have the file any more.
+    pub(crate) fn compare_if_told(&self, cx: &Cx, state: &Arc<FileState>) -> Result<()> {
+        let is_told = self.fleet.is_some()
+            && state.opens.load(Ordering::Acquire) == 0
+            && self.state.lock().view.is_to_compare(state.ino);
+        if is_told { self.revalidate(cx, state) } else { Ok(()) }
+    }
+
+    fn compare_with_slow(&self, state: &Arc<FileState>, fingerprint: Fingerprint) -> Result<()> {
         let asked = self.state.lock().view.asked(self.uptime());
         let found = match self.at_slow(state.ino, |path, id| self.slow.stat_of(path, id)) {
             Err(e) if e.raw_os_error() == Some(Errno::ESTALE as i32) => return Ok(()),

@@ -46,6 +46,7 @@ impl Recent {
 impl Tiers {
     /// The entries of a directory as the view shows them.
     pub fn list(&self, cx: &Cx, ino: Ino) -> Result<Arc<Listing>> {
+        self.note_use();
         let asked = self.uptime();
         if let Some(listing) = self.listed(ino, asked) {
             return Ok(listing);

@@ -28,6 +28,7 @@ use crate::tiers::{Attr, Cx, Ino, Lsn, OpenFile, OpenMode, ROOT, Tiers};
 impl Tiers {
     /// Looks up a name and counts one kernel reference to the inode, given back by [`Tiers::forget`].
     pub fn lookup(&self, cx: &Cx, parent: Ino, name: &Name) -> Result<Attr> {
+        self.note_use();
         self.lookup_as(cx, parent, name, Node::show)
     }
 

@@ -144,6 +144,27 @@ impl Tiers {
     }
 
     fn look_at(&self, parent: Ino, name: &Name) -> std::io::Result<()> {
+        let (look, dir) = self.open_to_look(parent)?;
+        self.relearn(&look, &dir, name).ok();
+        Ok(())
+    }
+
+    /// Somebody else has changed these names of a directory that is known in full; `None`: too many to look up each.
+    /// An error: the slow tier does not answer, and what is known is kept.
+    pub(crate) fn relearn_names(&self, ino: Ino, names: Option<&[Name]>) -> Result<()> {
+        let learned = names.map(|names| {
+            let (look, dir) = self.open_to_look(ino).at("open", "a directory on the slow tier")?;
+            names.iter().try_for_each(|name| self.relearn(&look, &dir, name))
+        });
+        match learned {
+            Some(Ok(())) => {}
+            Some(Err(error)) if is_silence(&error) && self.is_root_silent() => return Err(error),
+            _ => self.change_dir(ino, DirNode::forget_others),
+        }
+        Ok(())
+    }
+
+    fn open_to_look(&self, parent: Ino) -> std::io::Result<(Recheck, Arc<dyn Dir>)> {
         let (id, look) = {
             let st = self.state.lock();
             let node = st.view.get(parent).ok_or(Errno::ESTALE)?;
@@ -155,8 +176,7 @@ impl Tiers {
             let dir = self.slow.dir(parent, path, id)?;
             dir.stat_now(b".").map(|_| dir)
         })?;
-        self.relearn(&look, &dir, name).ok();
-        Ok(())
+        Ok((look, dir))
     }
 
     fn relearn(&self, look: &Recheck, dir: &Arc<dyn Dir>, name: &Name) -> Result<()> {

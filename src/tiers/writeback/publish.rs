@@ -9,7 +9,7 @@
 //! 4. Apply each step: a rename, link, removal or change of attributes. It finds what it expects, or keeps both
 //!    versions (P11).
 //! 5. Sync the directories: at the end if the file system keeps its metadata in order, else after each step. Then
-//!    update the view's knowledge of the slow tier.
+//!    update the view's knowledge of the slow tier, and in a fleet note the names for the other members.
 //! 6. Mark files that have not changed since as clean: make the fingerprint durable on their objects. If this came
 //!    before the view's update, an eviction in between would show the previous version of the slow tier, or none.
 //! 7. Log `applied`, behind new `bind` records for files whose bytes are ahead of it.
@@ -347,6 +347,7 @@ impl Tiers {
         }
         if !group.followed {
             self.follow_group(group, &placed);
+            self.note_changed_names(group);
             group.followed = true;
         }
         let done = group.planned.iter().zip(&group.met).filter(|(_, met)| **met == Met::Expected);

@@ -1,0 +1,213 @@
+//! The names whose meaning a member has changed by publishing: the other members look them up again. Pure; `members.rs`
+//! has the files.
+//!
+//! A member's file is `<slot>.pub`: a header of [`HEADER_LEN`] bytes, then a line for each name. Its lease says how far
+//! the file goes ([`NamesEnd`]), so the others open it only if there is something new. A file that is long enough is
+//! replaced by the next one, whose header says where the one before it ended: who has read to there goes on behind the
+//! header. Whoever cannot go on has lost its place and trusts nothing that it knows of the slow tree. So a member that
+//! has lost lines says with a length of zero that its place is behind all of them.
+
+use std::fmt;
+use std::str::FromStr;
+
+use crate::path::{escape, unescape};
+
+/// Bytes of a header.
+pub(crate) const HEADER_LEN: u64 = 128;
+/// A longer file is replaced by the next one. More lines at once are not written: nobody is quicker for reading them.
+pub(crate) const FILE_MAX: u64 = 1 << 20;
+
+/// How far a member's names go: its file's number, and bytes in it. Nobody has read a file with a length of zero.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct NamesEnd {
+    pub(crate) file: u64,
+    pub(crate) len: u64,
+}
+
+impl NamesEnd {
+    /// The end behind lines that nobody will read.
+    pub(crate) fn lost(self) -> NamesEnd {
+        NamesEnd { file: self.file + 1, len: 0 }
+    }
+}
+
+impl fmt::Display for NamesEnd {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}", self.file, self.len)
+    }
+}
+
+impl FromStr for NamesEnd {
+    type Err = ();
+
+    fn from_str(word: &str) -> Result<NamesEnd, ()> {
+        let (file, len) = word.split_once(':').ok_or(())?;
+        Ok(NamesEnd { file: file.parse().map_err(drop)?, len: len.parse().map_err(drop)? })
+    }
+}
+
+/// What publishing has done to a name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum NameChange {
+    /// Another node is there.
+    Placed,
+    Gone,
+    /// The same node has other attributes.
+    Touched,
+}
+
+/// One name, as its line tells it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct ChangedName {
+    /// `end` of the event; of several that were published as one, that of the last.
+    pub(crate) end: u64,
+    pub(crate) change: NameChange,
+    /// The node, by its number on the slow tier. 0: none, or one of another device.
+    pub(crate) ino: u64,
+    /// The same for the directory of the name: another member may have moved it.
+    pub(crate) dir: u64,
+    /// On the slow tree.
+    pub(crate) path: Vec<u8>,
+}
+
+impl ChangedName {
+    /// A line: a CRC-32 of the rest of it, then the words.
+    pub(crate) fn encode(&self) -> String {
+        let ChangedName { end, ino, dir, .. } = self;
+        let change = match self.change {
+            NameChange::Placed => "placed",
+            NameChange::Gone => "gone",
+            NameChange::Touched => "touched",
+        };
+        with_crc(&format!("{change} end={end} ino={ino} dir={dir} {}", escape(&self.path))) + "\n"
+    }
+
+    fn decode(line: &str) -> Option<ChangedName> {
+        let mut words = checked(line)?.split(' ');
+        let change = match words.next()? {
+            "placed" => NameChange::Placed,
+            "gone" => NameChange::Gone,
+            "touched" => NameChange::Touched,
+            _ => return None,
+        };
+        let mut number = |key: &str| words.next()?.strip_prefix(key)?.strip_prefix('=')?.parse().ok();
+        let (end, ino, dir) = (number("end")?, number("ino")?, number("dir")?);
+        let path = unescape(words.next()?)?;
+        words.next().is_none().then_some(ChangedName { end, change, ino, dir, path })
+    }
+}
+
+fn with_crc(words: &str) -> String {
+    format!("{:08x} {words}", crc32fast::hash(words.as_bytes()))
+}
+
+fn checked(line: &str) -> Option<&str> {
+    let (crc, words) = line.split_once(' ')?;
+    (u32::from_str_radix(crc, 16).ok()? == crc32fast::hash(words.as_bytes())).then_some(words)
+}
+
+/// The header of a file. `after`: where the file before it ended.
+pub(crate) fn header(file: u64, after: NamesEnd) -> Vec<u8> {
+    let mut line = with_crc(&format!("names file={file} after={after}")).into_bytes();
+    line.resize(HEADER_LEN as usize - 1, b' ');
+    line.push(b'\n');
+    line
+}
+
+/// Where a reader goes on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum NamesFrom {
+    Offset(u64),
+    /// The file is newer than the lease that was read: the next lease belongs to it.
+    Later,
+    Lost,
+}
+
+/// Where somebody who has read to `known` goes on in the file with this header, if the lease says `told`.
+pub(crate) fn goes_on(known: NamesEnd, told: NamesEnd, header: &[u8]) -> NamesFrom {
+    let Some((file, after)) = decode_header(header) else { return NamesFrom::Lost };
+    let offset = if known.file == told.file { known.len } else { HEADER_LEN };
+    let follows = known.file == told.file || known == after;
+    if file > told.file {
+        NamesFrom::Later
+    } else if file < told.file || !follows || !(HEADER_LEN..=told.len).contains(&offset) {
+        NamesFrom::Lost
+    } else {
+        NamesFrom::Offset(offset)
+    }
+}
+
+fn decode_header(header: &[u8]) -> Option<(u64, NamesEnd)> {
+    let words = checked(std::str::from_utf8(header).ok()?.trim_end())?.strip_prefix("names file=")?;
+    let (file, after) = words.split_once(" after=")?;
+    Some((file.parse().ok()?, after.parse().ok()?))
+}
+
+/// The names in these bytes, which begin and end with whole lines. `None`: they do not, or a line is not readable.
+pub(crate) fn decode_names(bytes: &[u8]) -> Option<Vec<ChangedName>> {
+    let lines = std::str::from_utf8(bytes).ok()?;
+    (lines.is_empty() || lines.ends_with('\n')).then(|| lines.lines().map(ChangedName::decode).collect())?
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn changed(end: u64, change: NameChange, path: &[u8]) -> ChangedName {
+        ChangedName { end, change, ino: 7, dir: 2, path: path.to_owned() }
+    }
+
+    #[test]
+    fn lines_read_back_and_garbage_or_half_a_line_is_nothing() {
+        let names = vec![
+            changed(1, NameChange::Placed, b"a"),
+            changed(u64::MAX, NameChange::Gone, b"d/with space\n\xff=/\\x"),
+            ChangedName { ino: u64::MAX, dir: 0, ..changed(2, NameChange::Touched, b"e") },
+        ];
+        let lines: String = names.iter().map(ChangedName::encode).collect();
+        assert_eq!((lines.lines().count(), decode_names(lines.as_bytes())), (3, Some(names)));
+        assert_eq!(decode_names(b""), Some(Vec::new()));
+        let ends: Vec<usize> = lines.match_indices('\n').map(|(at, _)| at + 1).collect();
+        for cut in 1..lines.len() {
+            let count = ends.iter().position(|end| *end == cut).map(|at| at + 1);
+            assert_eq!(decode_names(&lines.as_bytes()[..cut]).map(|names| names.len()), count, "{cut}");
+            let mut broken = lines.clone().into_bytes();
+            broken[cut] ^= 1;
+            assert_eq!(decode_names(&broken), None, "{cut}");
+        }
+        // What a file server shows of blocks that were never written.
+        assert_eq!(decode_names(&[0; 64]), None);
+    }
+
+    #[test]
+    fn a_reader_goes_on_where_it_was_or_knows_that_it_lost_its_place() {
+        let end = |file, len| NamesEnd { file, len };
+        let (first, second) = (header(1, NamesEnd::default()), header(2, end(1, 900)));
+        assert_eq!(
+            (first.len() as u64, header(u64::MAX, end(u64::MAX, u64::MAX)).len() as u64),
+            (HEADER_LEN, HEADER_LEN)
+        );
+        use NamesFrom::{Later, Lost, Offset};
+        for (known, told, header, from) in [
+            (end(0, 0), end(1, 500), &first, Offset(HEADER_LEN)),
+            (end(1, 500), end(1, 900), &first, Offset(500)),
+            (end(1, 900), end(2, 300), &second, Offset(HEADER_LEN)),
+            // The last lines of the file before it are gone with it.
+            (end(1, 500), end(2, 300), &second, Lost),
+            (end(0, 0), end(2, 300), &second, Lost),
+            // The lease is from before the new file.
+            (end(1, 500), end(1, 900), &second, Later),
+            // The new file was lost with the power of the file server, or lines were.
+            (end(1, 900), end(2, 300), &first, Lost),
+            (end(1, 900), end(1, 500), &first, Lost),
+            (end(2, 0), end(2, 300), &second, Lost),
+            (end(1, 500).lost(), end(3, 300), &header(3, end(1, 500).lost()), Offset(HEADER_LEN)),
+        ] {
+            assert_eq!(goes_on(known, told, header), from, "{known} {told}");
+        }
+        assert_eq!(goes_on(end(1, 500), end(1, 900), &first[..20]), Lost);
+        assert_eq!(goes_on(end(1, 500), end(1, 900), &[0; 128]), Lost);
+        assert_eq!("5:77".parse(), Ok(end(5, 77)));
+        assert_eq!(["5", "5:", ":7", "a:7", "5:7:9"].map(|word| word.parse::<NamesEnd>().is_ok()), [false; 5]);
+    }
+}

@@ -1,0 +1,124 @@
+//! What the other members have published is looked up again: their names, and nothing else.
+//!
+//! A member tells its names before its lease lets anybody go on, but a killed one may have published more than it told.
+//! Its next mount says so, and what never comes back is seen after `revalidate`. A name that has a change pending here,
+//! or that publishing moves, is left alone: it wins.
+//!
+//! In a directory that is known in full, names are looked up at once, so that it stays known; elsewhere the next look-up
+//! asks. An answer that was on its way meanwhile does not count: the directory's generation rises.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use crate::error::Result;
+use crate::path::Name;
+use crate::tiers::disk::layout::split;
+use crate::tiers::fleet::Fleet;
+use crate::tiers::fleet::members::ToldNames;
+use crate::tiers::fleet::names::{ChangedName, NamesEnd};
+use crate::tiers::{Ino, Progress, ROOT, Tiers};
+
+/// The shortest time between two rounds.
+const ROUND: Duration = Duration::from_millis(100);
+/// So many names are taken in with the state locked once, and so many directories.
+const NAMES_AT_ONCE: usize = 256;
+const DIRS_AT_ONCE: usize = 64;
+/// If more names of a directory have changed, it is no longer known in full.
+const LOOKED_UP_MOST: usize = 64;
+
+impl Tiers {
+    /// One round: `step.rs` has its parts.
+    pub fn fleet_step(&self) -> Result<Progress> {
+        let Some(fleet) = &self.fleet else { return Ok(Progress::Idle) };
+        self.renew_lease(fleet)?;
+        let pending = !self.state.lock().queue.is_empty();
+        let is_open = self.counters.open_files.load(Ordering::Relaxed) > 0;
+        let is_asked = fleet.is_asked.swap(false, Ordering::AcqRel);
+        if pending || is_asked || fleet.is_to_read(is_open, self.uptime()) {
+            let before = self.fleet_gate();
+            fleet.read_leases(&*self.clock, is_asked); // 6
+            if self.fleet_gate() != before {
+                self.wake();
+            }
+            self.follow_others(fleet)?; // 7
+        }
+        if !pending {
+            fleet.journal.clear(&*self.slow.tmp);
+        }
+        Ok(Progress::Wait(ROUND))
+    }
+
+    /// Takes in what the others have published since the last call. An error: the slow tier does not answer. Then what is
+    /// known is all there is, and the next call begins with the same names.
+    fn follow_others(&self, fleet: &Fleet) -> Result<()> {
+        for (slot, known, told) in fleet.not_followed() {
+            match fleet.members.names_since(slot, known, told)? {
+                ToldNames::Later => continue,
+                ToldNames::Lost => self.expire_all(),
+                ToldNames::These(names) => {
+                    names.chunks(NAMES_AT_ONCE).try_for_each(|names| self.expire_names(names))?;
+                }
+            }
+            fleet.note_followed(slot, told);
+        }
+        Ok(())
+    }
+
+    fn expire_names(&self, names: &[ChangedName]) -> Result<()> {
+        let mut nodes = Vec::new();
+        let mut known_in_full: BTreeMap<Ino, Vec<Name>> = BTreeMap::new();
+        {
+            let mut st = self.state.lock();
+            let applied = st.queue.applied();
+            for changed in names {
+                let (above, name) = split(&changed.path);
+                let Ok(name) = Name::new(name) else { continue };
+                for dir in st.view.slow_dirs(above, changed.dir) {
+                    let (is_known, expired) = st.view.expire_name(dir, &name, applied);
+                    nodes.extend(expired);
+                    if is_known {
+                        known_in_full.entry(dir).or_default().push(name.clone());
+                    }
+                }
+                if let Some(ino) = st.view.with_slow_ino(changed.ino) {
+                    st.view.expire_node(ino, applied);
+                    nodes.push(ino);
+                }
+            }
+            nodes.retain(|ino| st.view.get(*ino).is_some_and(|node| node.refs > 0));
+        }
+        for (dir, names) in known_in_full {
+            self.relearn_names(dir, if names.len() > LOOKED_UP_MOST { None } else { Some(&names) })?;
+        }
+        // Last: what the kernel asks from here on has the new answer.
+        nodes.into_iter().for_each(|ino| self.forget_attrs(ino));
+        Ok(())
+    }
+
+    /// Some names are not known any more: the slow tier is asked for each again.
+    fn expire_all(&self) {
+        let mut from = Some(ROOT);
+        while let Some(first) = from {
+            let mut st = self.state.lock();
+            let applied = st.queue.applied();
+            from = st.view.expire_dirs(first, DIRS_AT_ONCE, applied);
+        }
+    }
+}
+
+impl Fleet {
+    /// The members whose names we have not followed to their end: how far we have, and the end.
+    fn not_followed(&self) -> Vec<(u32, NamesEnd, NamesEnd)> {
+        let state = self.state.lock();
+        let all = (0..).zip(&state.seen).zip(&state.followed);
+        let told = all.filter_map(|((slot, seen), known)| Some((slot, *known, seen.as_ref()?.lease.names)));
+        told.filter(|(slot, known, told)| *slot != self.slot && known != told).collect()
+    }
+
+    fn note_followed(&self, slot: u32, told: NamesEnd) {
+        if let Some(followed) = self.state.lock().followed.get_mut(slot as usize) {
+            *followed = told;
+        }
+    }
+}
