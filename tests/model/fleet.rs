@@ -35,7 +35,7 @@ use crate::sim::{Lose, SimClock, SimDisk, SimPower};
 use crate::stories::{WRITE, name};
 
 const ERROR: Duration = Duration::from_millis(10);
-const CASES: u64 = 200;
+const CASES: u64 = 500;
 /// In bytes.
 const SMALL: u64 = 60_000;
 const NAMES: [&str; 5] = ["a", "b", "c", "d", "e"];

@@ -57,6 +57,13 @@ pub(crate) fn manifests(cx: &Context) -> Result<Tally> {
     checks(Command::new(python(cx)).arg(cx.root.join("tests/manifests/validate.py")))
 }
 
+/// The script makes three mounts, one for each rank.
+pub(crate) fn dcp_fleet(cx: &Context) -> Result<Tally> {
+    let mut command = Command::new(torch_python(cx));
+    command.arg(cx.root.join("tests/fleet/dcp.py")).arg(cx.target.join("debug/dlio-fs"));
+    checks(&mut command)
+}
+
 /// The mounts are made by Slurm.
 pub(crate) fn slurm(cx: &Context) -> Result<Tally> {
     let unpacked = cx.target.join("tools/slurm");

@@ -102,6 +102,9 @@ pub(crate) const STAGES: &[Stage] = &[
     stage("torch", When::All, TORCH, 10, clients::torch).about("torch.save, torch.load, safetensors of tensors").full(2),
     stage("lightning", When::All, TORCH, 10, clients::lightning).about("Lightning ModelCheckpoint").full(2),
     stage("dcp", When::All, TORCH, 10, clients::dcp).about("torch.distributed.checkpoint, also asynchronous").full(2),
+    stage("dcp_fleet", When::All, TORCH, 10, clients::dcp_fleet)
+        .about("torch.distributed.checkpoint by three ranks, each with a mount of its own: 50 saves, and an observer of the slow tier")
+        .full(3),
     stage("dataloader", When::All, TORCH, 10, clients::dataloader).about("DataLoader with forked workers").full(2),
     stage("lightning_alexnet", When::All, TORCH, 10, clients::lightning_alexnet)
         .about("the mini-application in Lightning: DataLoader, checkpoints, --resume")
