@@ -44,6 +44,26 @@ pub(super) struct ForgetArgs {
 pub(super) fn run(args: &ForgetArgs) -> Outcome {
     let slow: Arc<dyn Dir> = Arc::new(OsDir::open(&args.slow).at("open", args.slow.display()).map_err(Failure::usage)?);
     let watched = Watched::begin(&*slow, &args.fleet, args.member).map_err(Failure::usage)?;
+    if !watched.is_forgotten() {
+        watch(args, &watched)?;
+        watched.forget()?;
+    }
+    let (moved, place) = watched.save_copies(&slow).inspect_err(|_| {
+        let copies = args.slow.join(".dlio-fs/tmp").join(watched.id());
+        complain(format!("forgotten; what it had copied and not published is in {}", copies.display()));
+    })?;
+    match moved {
+        0 => say("forgotten; it had copied nothing that was not published".to_owned())?,
+        _ => say(format!(
+            "forgotten; {} that it had copied and not published, below {}",
+            count(moved, "file"),
+            args.slow.join(place).display()
+        ))?,
+    }
+    Ok(Exit::Done)
+}
+
+fn watch(args: &ForgetArgs, watched: &Watched) -> Result<(), Failure> {
     complain(format!("watching member {} on {} for {} s", args.member, watched.host(), SILENCE.as_secs()));
     let (began, mut looks) = (Instant::now(), 0);
     while began.elapsed() < SILENCE {
@@ -57,18 +77,5 @@ pub(super) fn run(args: &ForgetArgs) -> Outcome {
             complain(format!("silent for {} s", began.elapsed().as_secs()));
         }
     }
-    watched.forget()?;
-    let (moved, place) = watched.save_copies(&slow).inspect_err(|_| {
-        let copies = args.slow.join(".dlio-fs/tmp").join(watched.id());
-        complain(format!("forgotten; what it had copied and not published is in {}", copies.display()));
-    })?;
-    match moved {
-        0 => say("forgotten; it had copied nothing that was not published".to_owned())?,
-        _ => say(format!(
-            "forgotten; {} that it had copied and not published: {}",
-            count(moved, "file"),
-            args.slow.join(place).display()
-        ))?,
-    }
-    Ok(Exit::Done)
+    Ok(())
 }

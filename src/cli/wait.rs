@@ -25,7 +25,7 @@ const LOOK: Duration = Duration::from_millis(250);
 /// For a checkpoint that the nodes of a fleet write together: name its marker, the file that is made after all the
 /// others. Then the checkpoint is whole on the slow tier, whichever nodes wrote it, and can be read from there. Of a
 /// directory, or a file that is not the last one, the command cannot know what is still to come: call it once all nodes
-/// have finished writing. What this mount has looked up before may be shown as it was until `revalidate` is over.
+/// have finished writing. What this mount has looked up before may be shown as it was for a second or two.
 ///
 /// At the timeout the exit code is 1 if the path does not exist, and otherwise that of `dlio-fs status --fleet`. It is 3
 /// also if what a forgotten member had may be missing.

@@ -14,8 +14,8 @@
 //!    up again (`names.rs`, `views.rs`).
 //!
 //! `tests/fleet_rule.rs` holds these sentences against random schedules, and shows for each what goes wrong without it.
-//! `members.rs` has the files on the slow tree, `reader.rs` reads them from outside of the fleet. The engine asks here for stamps and for the gate; all else happens in
-//! the background.
+//! `members.rs` has the files on the slow tree, `reader.rs` reads them from outside of the fleet. The engine asks here for
+//! stamps and for the gate; all else happens in the background.
 
 pub(crate) mod forget;
 pub(crate) mod journal;

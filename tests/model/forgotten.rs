@@ -44,6 +44,9 @@ fn what_a_lost_member_had_copied_is_saved_under_its_paths() {
         assert_eq!(forget(&pair), 2);
         let copies = set([("step-1/shard", "shard"), ("log of 1", "line")]);
         assert_eq!(pair.saved(), copies, "{order:?}");
+        let again = Watched::begin(&*pair.slow.root(), "job", 1).unwrap();
+        let slow: Arc<dyn Dir> = pair.slow.root();
+        assert!(again.is_forgotten() && again.save_copies(&slow).unwrap().0 == 0);
         pair.all_down([0, 0]);
         assert_eq!((pair.tree(), pair.saved()), (set([("before", "it")]), copies), "{order:?}");
     }

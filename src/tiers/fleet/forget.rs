@@ -6,13 +6,12 @@
 //! 3. A lease that says "forgotten" takes the place of the member's, by one rename. The member, should it come back,
 //!    writes to the old file, which has no name any more; it reads its slot, finds itself forgotten, and publishes
 //!    nothing.
-//!
 //! 4. Its finished copies are moved from its directory in `tmp` to `saved`, under the paths that its journal says
 //!    (`fleet/journal.rs`). What had its turn before is in the tree; nothing of this is.
 //!
-//! A crash before the rename leaves a file that no one reads; one after it leaves copies in `tmp`. Nothing of the member
-//! is deleted. A step that the member had sent to the slow tier before it fell silent may still be
-//! carried out there.
+//! A crash before the rename leaves a file that no one reads; one after it leaves copies in `tmp` for whoever forgets the
+//! member again. Nothing of the member is deleted. A step that the member had sent to the slow tier before it fell silent
+//! may still be carried out there.
 
 use std::sync::Arc;
 
@@ -36,7 +35,7 @@ pub struct Watched {
 
 impl Watched {
     /// Begins to watch member `slot` of a fleet on this slow tree. Errors: there is no such fleet or member, or it has
-    /// left or was forgotten before, so nobody waits for it.
+    /// left, so nobody waits for it.
     pub fn begin(slow: &dyn Dir, fleet: &str, slot: u32) -> Result<Watched> {
         let fleets = slow.dir(OURS).and_then(|ours| ours.dir(b"fleet"));
         let dir = fleets.and_then(|fleets| fleets.dir(fleet.as_bytes())).at("open", format!("fleet {fleet}"))?;
@@ -45,10 +44,14 @@ impl Watched {
             return Err(refused("was never mounted", "see in .dlio/stats of another member for whom it waits"));
         };
         match first.standing {
-            Standing::Here => Ok(Watched { dir, slot, first }),
+            Standing::Here | Standing::Forgotten => Ok(Watched { dir, slot, first }),
             Standing::Left => Err(refused("has left with nothing pending", "nobody waits for it")),
-            Standing::Forgotten => Err(refused("is forgotten already", "nobody waits for it")),
         }
+    }
+
+    /// Whether somebody has forgotten it before: only step 4 may be left to do.
+    pub fn is_forgotten(&self) -> bool {
+        self.first.standing == Standing::Forgotten
     }
 
     /// Where the member was mounted.
