@@ -17,6 +17,7 @@ use std::sync::Arc;
 
 use crate::error::{Context, Error, Result};
 use crate::path::escape;
+use crate::tiers::disk::errors::absent_is_none;
 use crate::tiers::disk::layout::{OURS, is_taken, remove_leftover, split};
 use crate::tiers::disk::saved::{host_and_time, move_to, save};
 use crate::tiers::disk::{Dir, RenameMode};
@@ -77,7 +78,9 @@ impl Watched {
             let names = part.chain([OURS, b"tmp", id.as_bytes()]);
             names.into_iter().try_fold(slow.clone(), |dir, name| dir.dir(name))
         };
-        let copies = tmp_of(b"").and_then(|tmp| journal::read(&*tmp)).at("read", "the journal of its copies")?;
+        // Without its `tmp` there are no copies.
+        let copies = absent_is_none(tmp_of(b"").and_then(|tmp| journal::read(&*tmp)));
+        let copies = copies.at("read", "the journal of its copies")?.unwrap_or_default();
         let (time, mut moved) = (host_and_time(), 0);
         for WaitingCopy { tmp, ino, size, path } in copies {
             let (part, name) = split(&tmp);
