@@ -19,6 +19,7 @@
 
 pub(crate) mod forget;
 pub(crate) mod journal;
+mod lines;
 mod members;
 pub(crate) mod names;
 pub(crate) mod reader;

@@ -1,8 +1,8 @@
 //! Which finished copies a member has in `tmp` on the slow tree, and where they belong: written by the member, read when
 //! its node is lost (`fleet/forget.rs`), as its log is lost with it.
 //!
-//! One line for each copy, in `journal` beside the copies: a CRC-32 of the rest, the copy's name in `tmp`, its inode number
-//! and size, and the path that its file had in the view. Streams write side by side, each at a place that it has taken for
+//! One line for each copy, in `journal.0` or `journal.1` beside the copies: the copy's name in `tmp`, its inode number and
+//! size, and the path that its file had in the view. Streams write side by side, each at a place that it has taken for
 //! itself, so a line may be missing between others; lines that are not whole are skipped. A copy that was published has no
 //! name in `tmp` any more, and a start removes all copies and the journal. When the journal is full, a second one is begun
 //! in the place of the one before.
@@ -15,6 +15,7 @@ use crate::path::{escape, unescape};
 use crate::tiers::disk::layout::is_taken;
 use crate::tiers::disk::sync::{Mutex, Rank};
 use crate::tiers::disk::{Access, Dir, File};
+use crate::tiers::fleet::lines::{checked, with_crc};
 use crate::tiers::log::record::Path;
 
 /// The journals' names, which no copy has: theirs begin with other letters.
@@ -37,16 +38,12 @@ impl WaitingCopy {
     fn encode(&self) -> String {
         let WaitingCopy { tmp, ino, size, path } = self;
         let words = format!("copy tmp={} ino={ino} size={size} path={}", escape(tmp), escape(path));
-        format!("{:08x} {words}\n", crc32fast::hash(words.as_bytes()))
+        with_crc(&words) + "\n"
     }
 
     /// `None` if anything is wrong with it.
     fn decode(line: &str) -> Option<WaitingCopy> {
-        let (crc, words) = line.split_once(' ')?;
-        if u32::from_str_radix(crc, 16).ok()? != crc32fast::hash(words.as_bytes()) {
-            return None;
-        }
-        let mut words = words.strip_prefix("copy ")?.split(' ');
+        let mut words = checked(line)?.strip_prefix("copy ")?.split(' ');
         let mut value = |key: &str| words.next()?.strip_prefix(key)?.strip_prefix('=');
         Some(WaitingCopy {
             tmp: unescape(value("tmp")?)?,

@@ -11,6 +11,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use crate::path::{escape, unescape};
+use crate::tiers::fleet::lines::{checked, with_crc};
 
 /// Bytes of a header.
 pub(crate) const HEADER_LEN: u64 = 128;
@@ -71,7 +72,7 @@ pub(crate) struct ChangedName {
 }
 
 impl ChangedName {
-    /// A line: a CRC-32 of the rest of it, then the words.
+    /// A line of `lines.rs`.
     pub(crate) fn encode(&self) -> String {
         let ChangedName { end, ino, dir, .. } = self;
         let change = match self.change {
@@ -95,15 +96,6 @@ impl ChangedName {
         let path = unescape(words.next()?)?;
         words.next().is_none().then_some(ChangedName { end, change, ino, dir, path })
     }
-}
-
-fn with_crc(words: &str) -> String {
-    format!("{:08x} {words}", crc32fast::hash(words.as_bytes()))
-}
-
-fn checked(line: &str) -> Option<&str> {
-    let (crc, words) = line.split_once(' ')?;
-    (u32::from_str_radix(crc, 16).ok()? == crc32fast::hash(words.as_bytes())).then_some(words)
 }
 
 /// The header of a file. `after`: where the file before it ended.

@@ -6,6 +6,7 @@ use std::time::Duration;
 use uuid::Uuid;
 
 use crate::stats::fleet::{FleetStatus, MemberStanding, MemberStatus};
+use crate::tiers::fleet::lines::{checked, with_crc};
 use crate::tiers::fleet::names::NamesEnd;
 
 /// A member whose lease has not changed for so long, by the reader's own clock, is reported.
@@ -46,7 +47,7 @@ pub(crate) enum Standing {
 }
 
 impl MemberLease {
-    /// One line, padded to [`LEASE_LEN`]: a CRC-32 of the rest of it, then the words.
+    /// One line of `lines.rs`, padded to [`LEASE_LEN`].
     pub(crate) fn encode(&self) -> Vec<u8> {
         let MemberLease { member, least, beat, names, .. } = self;
         let is_plain = |c: &char| c.is_ascii_graphic() && *c != '=';
@@ -57,7 +58,7 @@ impl MemberLease {
             Standing::Forgotten => "forgotten",
         };
         let words = format!("lease member={member} host={host} least={least} beat={beat} names={names} {standing}");
-        let mut line = format!("{:08x} {words}", crc32fast::hash(words.as_bytes())).into_bytes();
+        let mut line = with_crc(&words).into_bytes();
         line.resize(LEASE_LEN - 1, b' ');
         line.push(b'\n');
         line
@@ -65,10 +66,7 @@ impl MemberLease {
 
     /// `None` if anything is wrong with it, as while it is being overwritten.
     pub(crate) fn decode(bytes: &[u8]) -> Option<MemberLease> {
-        let (crc, words) = std::str::from_utf8(bytes).ok()?.trim_end().split_once(' ')?;
-        if u32::from_str_radix(crc, 16).ok()? != crc32fast::hash(words.as_bytes()) {
-            return None;
-        }
+        let words = checked(std::str::from_utf8(bytes).ok()?.trim_end())?;
         let mut words = words.strip_prefix("lease ")?.split(' ');
         let mut value = |key: &str| words.next()?.strip_prefix(key)?.strip_prefix('=');
         let (member, host) = (Uuid::try_parse(value("member")?).ok()?, value("host")?.to_owned());
