@@ -19,6 +19,7 @@ use tracing::warn;
 
 use super::left::Left;
 use super::process::{is_ending, standstill};
+use super::table::mounts_of;
 use crate::error::{Context, Error, Result};
 use crate::path::unescape;
 
@@ -30,7 +31,7 @@ pub(super) const LOCK_FILE: &str = ".dlio-fs/lock";
 /// Longer text in the lock is not ours.
 const TEXT_MAX: u64 = 16 << 20;
 
-/// How long a killed daemon may take to release its lock.
+/// How long a daemon may take to release its lock once it was killed, or lost its mount.
 const ENDING: Duration = Duration::from_secs(10);
 const POLL: Duration = Duration::from_millis(5);
 
@@ -91,9 +92,7 @@ impl FastLock {
             };
             let text = whole(&mut file).at("read", path.display())?;
             let holder = text.lines().next().unwrap_or_default();
-            // A killed daemon's mount is dead a moment before its lock is free.
-            let is_ending = Owner::parse(holder).is_some_and(|owner| owner.is_here() && is_ending(owner.pid));
-            if !is_ending || begun.elapsed() >= ENDING {
+            if !Owner::parse(holder).is_some_and(|owner| owner.is_about_to_end()) || begun.elapsed() >= ENDING {
                 return Err(held(fast, holder));
             }
             std::thread::sleep(POLL);
@@ -213,6 +212,19 @@ impl Owner {
     /// Whether the holder is a process of this machine, so that its number is valid here.
     fn is_here(&self) -> bool {
         self.host == hostname()
+    }
+
+    /// Whether the holder will release the lock by itself: it was killed, or somebody took its mount away (`umount -l`),
+    /// so that it ends as soon as everything is durable. One that has not mounted yet looks the same.
+    fn is_about_to_end(&self) -> bool {
+        self.is_here() && self.pid != std::process::id() && (is_ending(self.pid) || self.has_lost_its_mount())
+    }
+
+    fn has_lost_its_mount(&self) -> bool {
+        let mounts = mounts_of(self.pid);
+        let here = |path: &Path| crate::path::escape(path.as_os_str().as_encoded_bytes()) == self.mountpoint;
+        // A holder without a slow tier has no mount; of another user's process nothing is seen.
+        !self.slow.is_empty() && !mounts.is_empty() && !mounts.iter().any(|mount| mount.is_ours() && here(&mount.at))
     }
 
     /// `None` for any other line.

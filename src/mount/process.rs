@@ -3,7 +3,11 @@
 
 use std::path::PathBuf;
 
+use nix::sys::signal::Signal;
 use procfs::process::{Process, StatFlags};
+
+/// SIGKILL in a mask of signals.
+const KILLED: u64 = 1 << (Signal::SIGKILL as u64 - 1);
 
 /// All processes that this user may see.
 pub fn processes() -> impl Iterator<Item = u32> {
@@ -43,10 +47,13 @@ pub(super) fn standstill(pid: u32) -> Option<(&'static str, String)> {
     })
 }
 
-/// Whether a process is exiting: killed, and about to release what it holds.
+/// Whether a process is gone, or was killed and is about to release what it holds.
+///
+/// A thread that waits in the kernel has the signal pending and begins to exit only when it wakes up.
 pub(super) fn is_ending(pid: u32) -> bool {
-    let stat = Process::new(pid.cast_signed()).and_then(|process| process.stat());
-    stat.map_or(true, |stat| stat.flags & StatFlags::PF_EXITING.bits() != 0)
+    let Ok(process) = Process::new(pid.cast_signed()) else { return true };
+    let exits = process.stat().map_or(true, |stat| stat.flags & StatFlags::PF_EXITING.bits() != 0);
+    exits || process.status().map_or(true, |status| (status.sigpnd | status.shdpnd) & KILLED != 0)
 }
 
 #[cfg(test)]
@@ -54,7 +61,7 @@ mod tests {
     use std::process::{Command, Stdio};
     use std::time::{Duration, Instant};
 
-    use nix::sys::signal::{Signal, kill};
+    use nix::sys::signal::kill;
     use nix::unistd::Pid;
 
     use super::*;

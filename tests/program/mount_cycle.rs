@@ -138,6 +138,33 @@ fn a_mount_that_is_made_while_the_daemon_dies_replaces_it() {
     rig.umount_safely();
 }
 
+/// `umount -l` comes back before the daemon has made everything durable and released its fast tier.
+#[test]
+fn a_mount_that_is_made_right_after_a_lazy_umount_waits_for_the_last_daemon() {
+    needs!(MOUNTS);
+    let rig = Rig::new();
+    rig.mount(&[]);
+    fs::write(rig.mnt("ckpt"), "weights").unwrap();
+    let daemon = rig.daemon();
+    kill(daemon, Signal::SIGSTOP).unwrap();
+    umount2(&rig.path("mnt"), MntFlags::MNT_DETACH).unwrap();
+    let mut next = rig.mount_command().stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+    let lock = rig.path("fast/.dlio-fs/lock");
+    let opens = |process: fs::DirEntry| {
+        let files = fs::read_dir(process.path().join("fd")).into_iter().flatten().flatten();
+        let is_daemon = process.file_name().to_str() == Some(&daemon.to_string());
+        !is_daemon && files.flat_map(|file| fs::read_link(file.path())).any(|file| file == lock)
+    };
+    until("it has met the lock", || {
+        fs::read_dir("/proc").unwrap().flatten().any(opens) || next.try_wait().unwrap().is_some()
+    });
+    kill(daemon, Signal::SIGCONT).unwrap();
+    let output = next.wait_with_output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    assert_eq!(fs::read_to_string(rig.mnt("ckpt")).unwrap(), "weights");
+    rig.umount_safely();
+}
+
 /// On Linux before 6.5 the directory below is bare for a moment; then this may fail.
 #[test]
 fn a_writer_that_retries_is_never_swallowed_by_the_directory_below() {
