@@ -54,7 +54,7 @@ use handles::Open;
 pub use job_report::JobReports;
 pub use observer::Observer;
 use ops::{Changes, Core};
-pub use options::FsOptions;
+pub use options::{FsOptions, OtherMounts};
 use published::Published;
 pub use published::silent_after;
 pub use reload::LiveSettings;

@@ -34,6 +34,7 @@ mod metrics;
 mod notify;
 mod owner;
 mod places;
+mod presence;
 mod process;
 mod recorder;
 mod spawn;
@@ -42,6 +43,7 @@ mod trust;
 mod underlay;
 mod utab;
 
+use std::fs::File;
 use std::io::{self, IsTerminal};
 use std::net::SocketAddr;
 use std::path::Path;
@@ -67,6 +69,7 @@ pub use lock::{FastLock, Owner, PRIVATE_DIR, last_left, mountpoint_of};
 pub use logging::{FILTER_VAR, LogTo, has_syslog, start as start_logging};
 pub use notify::{still_leaving, stopping};
 pub use places::Places;
+pub use presence::note as note_of_other_mounts;
 pub use process::{open_files, processes};
 pub use recorder::latest_recording;
 pub use spawn::{Started, describe, start as start_in_background};
@@ -78,7 +81,7 @@ use underlay::Tree;
 
 use crate::config::{Config, OnTerm, Rules, Settings};
 use crate::error::{Context, Error, Result};
-use crate::fs::{DlioFs, FsOptions, JobReports, LiveSettings, Observer};
+use crate::fs::{DlioFs, FsOptions, JobReports, LiveSettings, Observer, OtherMounts};
 use crate::stats::Stats;
 use crate::stats::recording::{Meta, TierPlace};
 use crate::stats::status::Safety;
@@ -157,7 +160,8 @@ pub fn serve(request: Request) -> Result<Left> {
     let guard = DetachOnFailure((!replace).then_some(mountpoint));
     let stats = Arc::new(registry(&request.settings.config()));
     let metrics_addr = port.as_ref().map(|port| port.addr);
-    let fs = file_system(&request, (&tiers, &stats), live, metrics_addr, (whose, reports.clone()))?;
+    let other_mounts = Arc::<OtherMounts>::default();
+    let fs = file_system(&request, (&tiers, &stats), live, metrics_addr, (whose, reports.clone()), &other_mounts)?;
     let (figures, observer) = (fs.metrics(), fs.observer());
     let reports = reports.filter(|_| stats.is_on()).map(|reports| (reports, observer.clone()));
     let session = session(fs, attached, mountpoint)?;
@@ -171,6 +175,11 @@ pub fn serve(request: Request) -> Result<Left> {
         for pattern in request.settings.config().patterns_to_stage()? {
             tiers.stage_fitting(pattern)?;
         }
+    }
+    if takes_changes {
+        let root = File::open(tree.by_descriptor()).at("open", tree.path().display())?;
+        let fleet = request.settings.config().fleet()?.map(|fleet| fleet.name);
+        presence::keep(&runtime, root, owner, fleet, other_mounts);
     }
     // Nothing is collected if nothing is counted.
     let recorder = stats.is_on().then(|| Recorder::start(&stats, &tiers, observer, trace)).transpose()?;
@@ -280,11 +289,22 @@ fn file_system(
     live: Arc<LiveSettings>,
     metrics_addr: Option<SocketAddr>,
     ((owner_uid, owner_gid), job_reports): ((u32, u32), Option<JobReports>),
+    other_mounts: &Arc<OtherMounts>,
 ) -> Result<DlioFs> {
     let settings = request.settings.config();
     let (rules, slow_wait) = (Rules::new(&settings)?, settings.slow_wait);
     let (descriptors, about) = (descriptor_limit(), about(&request.places));
-    let options = FsOptions { rules, slow_wait, owner_uid, owner_gid, descriptors, job_reports, about, metrics_addr };
+    let options = FsOptions {
+        rules,
+        slow_wait,
+        owner_uid,
+        owner_gid,
+        descriptors,
+        job_reports,
+        about,
+        metrics_addr,
+        other_mounts: Arc::clone(other_mounts),
+    };
     DlioFs::new(Arc::clone(tiers), Arc::clone(stats), live, options)
 }
 

@@ -99,7 +99,10 @@ pub(super) fn run(args: &MountArgs) -> Outcome {
     mount::open_device()?;
     if !args.announce {
         // Once: the daemon in the background checks again.
-        places.notes.iter().for_each(|note| complain(format_args!("note: {note}")));
+        let fleet = config.fleet().map_err(Failure::usage)?;
+        let others = || mount::note_of_other_mounts(&places.slow, fleet.as_ref().map(|fleet| fleet.name.as_str()));
+        let others = places.slow_is_writable.then(others).flatten();
+        places.notes.iter().chain(&others).for_each(|note| complain(format_args!("note: {note}")));
     }
     match args.foreground {
         true => serve(args, settings, flags, places),

@@ -1,7 +1,10 @@
 //! The options of the file system besides its engine.
 
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::Duration;
+
+use parking_lot::Mutex;
 
 use super::job_report::JobReports;
 use crate::config::Rules;
@@ -25,4 +28,24 @@ pub struct FsOptions {
     pub about: Meta,
     /// Where the metrics are also served over HTTP: reported in the statistics.
     pub metrics_addr: Option<SocketAddr>,
+    /// Reported in the statistics.
+    pub other_mounts: Arc<OtherMounts>,
+}
+
+/// Mounts of the same slow tree that keep no order with this one, as they were found last, each as `HOST:MOUNTPOINT`.
+#[derive(Debug, Default)]
+pub struct OtherMounts(Mutex<Vec<String>>);
+
+impl OtherMounts {
+    pub fn names(&self) -> Vec<String> {
+        self.0.lock().clone()
+    }
+
+    /// Whether they are others than before.
+    pub fn replace(&self, names: Vec<String>) -> bool {
+        let mut known = self.0.lock();
+        let differs = *known != names;
+        *known = names;
+        differs
+    }
 }

@@ -183,7 +183,7 @@ fn held(fast: &Path, holder: &str) -> Error {
 /// Who holds a lock, as one readable line of `key=value` words.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Owner {
-    host: String,
+    pub(super) host: String,
     pub(super) pid: u32,
     /// Escaped, as is `slow`.
     pub(super) mountpoint: String,
@@ -210,7 +210,7 @@ impl Owner {
     }
 
     /// Whether the holder is a process of this machine, so that its number is valid here.
-    fn is_here(&self) -> bool {
+    pub(super) fn is_here(&self) -> bool {
         self.host == hostname()
     }
 

@@ -67,6 +67,11 @@ impl Status {
                 "1 while the fast tier has failed to read or write within the last minute.",
                 is(safety.fast_fails),
             ),
+            (
+                "dliofs_other_mounts",
+                "Mounts of the same slow tier that keep no order with this one.",
+                self.other_mounts.len() as f64,
+            ),
             ("dliofs_interrupted_files", "Files whose writer was cut off by a crash.", safety.interrupted as f64),
             ("dliofs_log_lsn", "The last number given to a record of the log.", log.lsn as f64),
             ("dliofs_log_durable_lsn", "The last record that is durable on the fast tier.", log.durable_lsn as f64),

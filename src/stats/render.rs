@@ -17,9 +17,10 @@ const ETA_MAX: Duration = Duration::from_secs(7 * 24 * 3600);
 
 impl Status {
     /// The status for users other than the mount's owner: a problem is reported without its text, which may name a
-    /// path.
+    /// path, and other mounts without theirs.
     pub fn for_others(self) -> Self {
-        Status { safety: self.safety.for_others(), ..self }
+        let other_mounts = self.other_mounts.iter().map(|_| "another mount".to_owned()).collect();
+        Status { safety: self.safety.for_others(), other_mounts, ..self }
     }
 
     /// The text of `.dlio/stats`. Ends with a newline.
@@ -41,6 +42,13 @@ impl Status {
         writeln!(out, "dlio-fs {}, mounted for {}", self.version, seconds(self.mounted_for))?;
         writeln!(out, "fast tier    {}", self.fast.line())?;
         writeln!(out, "slow tier    {}", self.slow.line())?;
+        if !self.other_mounts.is_empty() {
+            writeln!(
+                out,
+                "             mounted by {}, too: order is kept for each mount only",
+                self.other_mounts.join(", ")
+            )?;
+        }
         writeln!(
             out,
             "pipeline     {} pending, {} published",
@@ -346,6 +354,7 @@ mod tests {
             },
             daemon: DaemonFigures { cpu: Some(Duration::from_millis(1500)), ..DaemonFigures::default() },
             metrics_addr: Some("0.0.0.0:9464".into()),
+            other_mounts: vec!["node7:/mnt/train".into()],
             ..Status::default()
         }
     }

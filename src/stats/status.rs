@@ -43,6 +43,9 @@ pub struct Status {
     pub daemon: DaemonFigures,
     /// Where the metrics are served over HTTP.
     pub metrics_addr: Option<String>,
+    /// Mounts of the same slow tree that keep no order with this one, each as `HOST:MOUNTPOINT`.
+    #[serde(default)]
+    pub other_mounts: Vec<String>,
     /// All members of the fleet, if the mount is in one and their leases were read.
     #[serde(default)]
     pub fleet: Option<FleetFigures>,

@@ -427,3 +427,31 @@ fn a_mount_that_does_not_agree_with_its_fleet_is_refused() {
     members[2].start();
     members[2].sync();
 }
+
+#[test]
+fn mounts_that_keep_no_order_name_each_other() {
+    needs!(MOUNTS);
+    let dir = tempfile::tempdir().unwrap();
+    let slow = dir.path();
+    let mut alone = Mount::idle(Elsewhere { slow: Some(slow.to_owned()), ..Elsewhere::default() }, &[]);
+    alone.start();
+    let others = |mount: &Mount| mount.stats_json()["other_mounts"].as_array().unwrap().len();
+    assert_eq!(others(&alone), 0);
+    let mut members = [member(slow, &[]), member(slow, &[]), member(slow, &[])];
+    members.iter_mut().for_each(Mount::start);
+    for member in &members {
+        until("it sees the one that is in no fleet", || others(member) == 1);
+    }
+    let stats = members[0].stats();
+    let named = format!(":{}, too: order is kept for each mount only", alone.root().display());
+    assert!(stats.contains("mounted by ") && stats.contains(&named), "{stats}");
+    let more = tempfile::tempdir().unwrap();
+    let at = |name: &str| more.path().join(name);
+    ["mnt", "fast"].into_iter().for_each(|name| fs::create_dir(at(name)).unwrap());
+    let run = |args: &[&str]| Command::new(env!("CARGO_BIN_EXE_dlio-fs")).args(args).arg(at("mnt")).output().unwrap();
+    let (fast, slow) = (at("fast"), slow.to_str().unwrap());
+    let made = run(&["mount", "--fast", fast.to_str().unwrap(), "--slow", slow]);
+    run(&["umount", "--now"]);
+    let told = String::from_utf8(made.stderr).unwrap();
+    assert!(told.contains(&format!("--slow {slow} is mounted by ")) && told.matches(":/").count() >= 4, "{told}");
+}

@@ -157,6 +157,7 @@ impl Control {
             daemon: daemon::usage(),
             fleet: self.tiers.fleet_status().and_then(|fleet| fleet.figures()),
             metrics_addr: self.metrics_addr.map(|addr| addr.to_string()),
+            other_mounts: self.other_mounts.names(),
             ..status
         }
     }

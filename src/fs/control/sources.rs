@@ -15,7 +15,7 @@ use crate::fs::convert;
 use crate::fs::io_paths::IoPaths;
 use crate::fs::job_report::JobReports;
 use crate::fs::observer::Observer;
-use crate::fs::options::FsOptions;
+use crate::fs::options::{FsOptions, OtherMounts};
 use crate::fs::reload::LiveSettings;
 use crate::fs::slow_pool::{Caller, SlowPool};
 use crate::stats::{Stats, checkpoints};
@@ -38,6 +38,7 @@ pub(in crate::fs) struct Control {
     pub(super) job_reports: Option<JobReports>,
     pub(super) observer: Observer,
     pub(super) metrics_addr: Option<SocketAddr>,
+    pub(super) other_mounts: Arc<OtherMounts>,
     pub(super) since: Time,
     /// Open files of each user other than the mount's owner.
     pub(super) texts: Arc<Mutex<HashMap<u32, usize>>>,
@@ -86,6 +87,7 @@ impl Control {
             job_reports,
             observer,
             metrics_addr,
+            other_mounts: Arc::clone(&options.other_mounts),
             since,
             texts,
             checkpoints,
