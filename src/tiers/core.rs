@@ -1,6 +1,7 @@
 //! What every room may hold: the log, the objects, the slow tier, the state and the clock; and common questions to
 //! them: paths for messages, moments, whether the fast tier works.
 
+use std::fmt::{self, Display, Formatter};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -166,9 +167,9 @@ impl EngineCore {
         self.label_of(st, ino).unwrap_or_else(|| format!("removed file {ino}"))
     }
 
-    /// A path for messages.
-    pub(crate) fn label(&self, ino: Ino) -> String {
-        self.path_of(ino).unwrap_or_else(|| format!("removed file {ino}"))
+    /// A path for messages. To be written where no other lock excludes that of the state.
+    pub(crate) fn label(&self, ino: Ino) -> FileLabel<'_> {
+        FileLabel { core: self, ino }
     }
 
     /// A moment that means the same to the next mount, even after a reboot: since the beginning of 1970, by the clock
@@ -265,4 +266,25 @@ impl EngineCore {
 /// Whether some work is known to wait for an answer.
 fn is_unanswered(troubles: &Troubles) -> bool {
     troubles.values().any(|(_, why)| why == NO_ANSWER)
+}
+
+/// Looks the path up when the message is written: a call that succeeds, which is nearly each, needs none.
+pub(crate) struct FileLabel<'a> {
+    core: &'a EngineCore,
+    ino: Ino,
+}
+
+impl Display for FileLabel<'_> {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        match self.core.path_of(self.ino) {
+            Some(path) => f.write_str(&path),
+            None => write!(f, "removed file {}", self.ino),
+        }
+    }
+}
+
+impl From<FileLabel<'_>> for String {
+    fn from(label: FileLabel<'_>) -> String {
+        label.to_string()
+    }
 }

@@ -504,7 +504,7 @@ impl Tiers {
         let copy = state.io.read().copy.clone().filter(|_| !state.is_pinned());
         let Some(copy) = copy else { return Ok(false) };
         let path = self.label(state.ino);
-        tracing::warn!(path, %error, "the staged copy cannot be read; it is dropped, and the file is read from the slow tier");
+        tracing::warn!(%path, %error, "the staged copy cannot be read; it is dropped, and the file is read from the slow tier");
         self.lose_copy(state, copy.number).map(|()| true)
     }
 

@@ -1,5 +1,6 @@
 //! Attributes and sizes that the slow tier does not take: left out and counted, or refused.
 
+use std::fmt::Display;
 use std::io;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering;
@@ -68,14 +69,14 @@ impl Tiers {
     }
 
     /// Reports attributes that the slow tier does not take: `path` has them in the mount only.
-    pub(crate) fn tell_left_out(&self, path: &str, keys: &[Vec<u8>]) {
+    pub(crate) fn tell_left_out(&self, path: impl Display, keys: &[Vec<u8>]) {
         for key in keys {
             let key = escape(key);
             self.counters.left_out.fetch_add(1, Ordering::Relaxed);
             if self.slow.abilities.has(key.as_bytes()) {
                 self.counters
                     .conflict(format!("/{path}: the slow tier does not take its attribute {key}; it is left out"));
-                tracing::warn!(path, key, "the slow tier does not take an attribute of this file; it is left out");
+                tracing::warn!(%path, key, "the slow tier does not take an attribute of this file; it is left out");
             }
         }
     }

@@ -141,6 +141,6 @@ impl Tiers {
         for state in objects.iter().filter_map(|of| of.state.as_ref()) {
             state.failed.store(true, Ordering::Release);
         }
-        objects.first().map_or_else(|| "the pool".to_owned(), |of| self.label(of.ino))
+        objects.first().map_or_else(|| "the pool".to_owned(), |of| self.label(of.ino).into())
     }
 }

@@ -498,7 +498,7 @@ impl Recovery<'_> {
             file.io.write().interrupted = true;
             let path = self.tiers.label(file.ino);
             tracing::warn!(
-                path,
+                %path,
                 "cut off while it was written: not copied to the slow tier before it is closed, synced or drained"
             );
         }

@@ -125,7 +125,8 @@ impl Tiers {
         let fast =
             self.pool.open_object(object.number, Access::Unnoticed).at_fast("open the object of", self.label(ino))?;
         let recorded = Pool::sum_of(&*fast).at_fast("read the hash of", self.label(ino))?;
-        let begun = Begun { copy: FastCopy::Object(ino, object), label: self.label(ino), fingerprint, fast, recorded };
+        let begun =
+            Begun { copy: FastCopy::Object(ino, object), label: self.label(ino).into(), fingerprint, fast, recorded };
         self.open_slow_file(&path, begun, Verified::Changed)
     }
 

@@ -17,6 +17,7 @@
 //! the head of a split file; a write ends that copy at the next piece.
 
 use std::cell::Cell;
+use std::fmt::Display;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -281,7 +282,7 @@ impl Tiers {
 
     /// Makes an empty copy with as much of its mode as writing allows, and returns how it was born: what is right by
     /// then needs no request later.
-    fn create_copy(&self, tmp: &[u8], perm: u32, label: impl Fn() -> String) -> Result<(Arc<dyn File>, Stat)> {
+    fn create_copy<L: Display>(&self, tmp: &[u8], perm: u32, label: impl Fn() -> L) -> Result<(Arc<dyn File>, Stat)> {
         // A write clears the other bits. If the mode cannot be changed later, it is the file's mode from the start.
         let perm = if self.slow.abilities.modes { perm & 0o777 | 0o600 } else { perm };
         let create = || self.slow.made_tmp_of(tmp).and_then(|(dir, name)| dir.create(name, perm));
@@ -373,7 +374,7 @@ impl Tiers {
             file.set_len(content.size).map_err(NotCopied::Written)?;
         }
         let left_out = self.slow.set_attrs(&**file, born, &content.attrs()).map_err(NotCopied::Written)?; // 3
-        self.tell_left_out(&self.label(state.ino), &left_out);
+        self.tell_left_out(self.label(state.ino), &left_out);
         Ok(sum.of_size(content.size))
     }
 

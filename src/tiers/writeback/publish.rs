@@ -387,7 +387,7 @@ impl Tiers {
         remove_tree(tmp, name)?;
         let made = make(&self.slow, tmp, name, spec).at("make on the slow tier", String::from_utf8_lossy(name))?;
         let (stat, left_out) = made;
-        self.tell_left_out(&escape(&self.slow.path_in_tmp(name)), &left_out);
+        self.tell_left_out(escape(&self.slow.path_in_tmp(name)), &left_out);
         if spec.kind == Kind::Dir && tmp.order() == MetadataOrder::Unknown {
             // For its own attributes; other kinds have nothing to sync.
             let dir = tmp.dir(name).and_then(|dir| dir.sync());
@@ -755,7 +755,7 @@ impl Tiers {
             );
         }
         if let (Met::LeftOut, Step::Xattr { path, key, .. }) = (met, &planned.step) {
-            self.tell_left_out(&escape(path), std::slice::from_ref(key));
+            self.tell_left_out(escape(path), std::slice::from_ref(key));
         }
         for effect in effects {
             match effect {
