@@ -245,6 +245,17 @@ pub enum Progress {
     Wait(Duration),
 }
 
+/// Whom the background is to wake.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wake {
+    /// One loop for each kind of work: something was appended, closed, sealed, copied or published.
+    EachKind,
+    /// One more stream of the drain, because another one has found something to copy.
+    OneStream,
+    /// All streams: there is something that each can help with, or there may be more streams.
+    AllStreams,
+}
+
 /// The engine's options: the configuration, whose fields are those of the options too, and what is derived from it.
 #[derive(Clone, Debug, Deref, DerefMut)]
 pub struct Options {

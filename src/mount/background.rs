@@ -14,7 +14,7 @@ use tracing::{error, info, warn};
 use crate::config::STREAMS_MAX;
 use crate::error::{Context, Result};
 use crate::fs::silent_after;
-use crate::tiers::{Progress, Tiers};
+use crate::tiers::{Progress, Tiers, Wake};
 
 /// The longest sleep: changes without a wake-up (time passing, a foreign change) are noticed after this.
 const TICK: Duration = Duration::from_secs(1);
@@ -40,10 +40,23 @@ struct Work {
     woken: bool,
     /// How many loops run it at the same time, given whether the slow tier is a rotating disk.
     streams: fn(bool) -> u32,
+    /// How many of them may do something now.
+    streams_now: fn(&Tiers) -> u32,
 }
 
+/// All loops of a kind.
+const ALL: fn(&Tiers) -> u32 = |_| u32::MAX;
+
 const WORKS: [Work; 8] = [
-    Work { name: "seal", step: |t, _| t.seal_step(), needs_slow: false, steady: false, woken: true, streams: |_| 1 },
+    Work {
+        name: "seal",
+        step: |t, _| t.seal_step(),
+        needs_slow: false,
+        steady: false,
+        woken: true,
+        streams: |_| 1,
+        streams_now: ALL,
+    },
     Work {
         name: "drain",
         step: Tiers::drain_stream_step,
@@ -51,6 +64,7 @@ const WORKS: [Work; 8] = [
         steady: false,
         woken: true,
         streams: |_| STREAMS_MAX,
+        streams_now: Tiers::drain_streams,
     },
     Work {
         name: "publish",
@@ -59,8 +73,17 @@ const WORKS: [Work; 8] = [
         steady: false,
         woken: true,
         streams: |_| 1,
+        streams_now: ALL,
     },
-    Work { name: "evict", step: |t, _| t.evict_step(), needs_slow: true, steady: false, woken: false, streams: |_| 1 },
+    Work {
+        name: "evict",
+        step: |t, _| t.evict_step(),
+        needs_slow: true,
+        steady: false,
+        woken: false,
+        streams: |_| 1,
+        streams_now: ALL,
+    },
     Work {
         name: "stage",
         step: |t, _| t.stage_step(),
@@ -68,6 +91,7 @@ const WORKS: [Work; 8] = [
         steady: false,
         woken: false,
         streams: staging_streams,
+        streams_now: ALL,
     },
     Work {
         name: "recheck",
@@ -76,9 +100,26 @@ const WORKS: [Work; 8] = [
         steady: false,
         woken: false,
         streams: |_| 1,
+        streams_now: ALL,
     },
-    Work { name: "fleet", step: |t, _| t.fleet_step(), needs_slow: true, steady: true, woken: false, streams: |_| 1 },
-    Work { name: "tick", step: |t, _| t.tick(), needs_slow: false, steady: false, woken: false, streams: |_| 1 },
+    Work {
+        name: "fleet",
+        step: |t, _| t.fleet_step(),
+        needs_slow: true,
+        steady: true,
+        woken: false,
+        streams: |_| 1,
+        streams_now: ALL,
+    },
+    Work {
+        name: "tick",
+        step: |t, _| t.tick(),
+        needs_slow: false,
+        steady: false,
+        woken: false,
+        streams: |_| 1,
+        streams_now: ALL,
+    },
 ];
 
 /// How many copies are staged side by side: from a rotating disk only one, where parallel reads slow each other down.
@@ -98,29 +139,54 @@ pub(super) fn runtime() -> Result<Runtime> {
     built.build().at("start", "background threads")
 }
 
+/// How the loops of one kind of work are woken.
+#[derive(Debug, Default)]
+struct Bell {
+    /// For one of those that wait for work: the others are not disturbed.
+    one: Notify,
+    /// For those that wait until there may be more of them.
+    more: Notify,
+}
+
 /// Starts all loops. They end with the runtime.
 pub(super) fn start(runtime: &Runtime, tiers: &Arc<Tiers>, slow_wait: Duration) {
     let rotates = tiers.slow_rotates();
-    let mut wakes: Vec<Arc<Notify>> = Vec::new();
+    let (mut bells, mut of_drain): (Vec<Arc<Bell>>, Option<Arc<Bell>>) = Default::default();
     for work in WORKS {
-        for stream in 0..(work.streams)(rotates) {
+        let bell = Arc::<Bell>::default();
+        let streams = (work.streams)(rotates);
+        for stream in 0..streams {
             // Each has its own failures.
             let name = if stream == 0 { work.name } else { format!("{} {}", work.name, stream + 1).leak() };
             let work = Work { name, ..work };
-            let wake = Arc::new(Notify::new());
-            runtime.spawn(run((work, stream), Arc::clone(tiers), Arc::clone(&wake), silent_after(slow_wait)));
-            if work.woken {
-                wakes.push(wake);
-            }
+            runtime.spawn(run((work, stream), Arc::clone(tiers), Arc::clone(&bell), silent_after(slow_wait)));
         }
+        if work.woken && streams > 1 {
+            of_drain = Some(Arc::clone(&bell));
+        }
+        bells.extend(work.woken.then_some(bell));
     }
-    // `notify_one` keeps a permit when the loop is not waiting yet, so no wake-up is lost between a step and the sleep.
-    tiers.on_work(Box::new(move || wakes.iter().for_each(|wake| wake.notify_one())));
+    tiers.on_work(Box::new(move |whom| match (whom, &of_drain) {
+        // `notify_one` keeps a permit when no loop is waiting yet, so no wake-up is lost between a step and the sleep.
+        (Wake::EachKind, _) => bells.iter().for_each(|bell| bell.one.notify_one()),
+        (Wake::OneStream, Some(bell)) => bell.one.notify_one(),
+        (Wake::AllStreams, Some(bell)) => {
+            bell.more.notify_waiters();
+            bell.one.notify_waiters();
+        }
+        (_, None) => {}
+    }));
 }
 
-async fn run((work, stream): (Work, u32), tiers: Arc<Tiers>, wake: Arc<Notify>, silent_after: Duration) {
+async fn run((work, stream): (Work, u32), tiers: Arc<Tiers>, bell: Arc<Bell>, silent_after: Duration) {
     let mut health = Health::new(work);
     loop {
+        // Such a stream does not wait with the others: it would take their wake-ups. It may have taken the last one.
+        if stream > 0 && stream >= (work.streams_now)(&tiers) {
+            bell.one.notify_one();
+            woken_within(&bell.more, TICK).await;
+            continue;
+        }
         let Some(done) = step((work, stream), &tiers, silent_after).await else { return };
         tiers.report(work.name, done.as_ref().err());
         match next(done, &mut health) {
@@ -128,12 +194,16 @@ async fn run((work, stream): (Work, u32), tiers: Arc<Tiers>, wake: Arc<Notify>, 
             Next::Sleep(time) => tokio::time::sleep(time).await,
             Next::Await { least, most } => {
                 tokio::time::sleep(least).await;
-                tokio::select! {
-                    () = wake.notified() => {}
-                    () = tokio::time::sleep(most) => {}
-                }
+                woken_within(&bell.one, most).await;
             }
         }
+    }
+}
+
+async fn woken_within(notify: &Notify, most: Duration) {
+    tokio::select! {
+        () = notify.notified() => {}
+        () = tokio::time::sleep(most) => {}
     }
 }
 
@@ -247,6 +317,7 @@ mod tests {
         steady: false,
         woken: true,
         streams: |_| 1,
+        streams_now: ALL,
     };
 
     #[test]

@@ -17,7 +17,7 @@ use crate::tiers::model::state::EngineState;
 use crate::tiers::model::view::{Ages, View};
 use crate::tiers::objects::pool::Pool;
 use crate::tiers::objects::slow_tier::SlowTier;
-use crate::tiers::{Ino, Options};
+use crate::tiers::{Ino, Options, Wake};
 
 /// The trouble of a step that has been waiting for long.
 const NO_ANSWER: &str = "no answer";
@@ -41,7 +41,7 @@ pub struct EngineCore {
     pub(super) clock: Arc<dyn Clock>,
     /// When `uptime` began, since 1970, by the time of day at the start.
     epoch: Duration,
-    wake: OnceLock<Box<dyn Fn() + Send + Sync>>,
+    wake: OnceLock<Box<dyn Fn(Wake) + Send + Sync>>,
     forget_attrs: OnceLock<Box<dyn Fn(Ino) + Send + Sync>>,
 }
 
@@ -113,13 +113,17 @@ impl EngineCore {
     }
 
     pub(crate) fn wake(&self) {
+        self.wake_some(Wake::EachKind);
+    }
+
+    pub(crate) fn wake_some(&self, whom: Wake) {
         if let Some(wake) = self.wake.get() {
-            wake();
+            wake(whom);
         }
     }
 
-    /// Called once, with a function that wakes the background after an append, a close or a publish.
-    pub fn on_work(&self, wake: Box<dyn Fn() + Send + Sync>) {
+    /// Called once, with a function that wakes the background.
+    pub fn on_work(&self, wake: Box<dyn Fn(Wake) + Send + Sync>) {
         let set = self.wake.set(wake);
         debug_assert!(set.is_ok(), "a second background, which the fast tier's lock excludes");
     }

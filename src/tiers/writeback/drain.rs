@@ -39,7 +39,7 @@ use crate::tiers::objects::joint_copy::CopyEnd;
 use crate::tiers::objects::parts::{bare, copy_name, in_part};
 use crate::tiers::objects::split::Split;
 use crate::tiers::objects::version::{Content, Copied};
-use crate::tiers::{Cx, Ino, Lsn, Progress, ROOT, Tiers};
+use crate::tiers::{Cx, Ino, Lsn, Progress, ROOT, Tiers, Wake};
 
 /// How many versions are copied at once, and the largest size for that; larger ones are copied alone.
 const AT_ONCE: usize = 32;
@@ -90,6 +90,9 @@ impl Tiers {
         is_enough |= self.has_parts();
         if !is_enough {
             self.writeback.streams.lock().interrupt();
+        }
+        if !wanted.is_empty() && streams > 1 {
+            self.wake_some(Wake::OneStream);
         }
         if wanted.is_empty() && self.help(streams) {
             return Ok(Progress::Did);

@@ -19,7 +19,7 @@ use crate::tiers::objects::copy::NotCopied;
 use crate::tiers::objects::joint_copy::{CopyEnd, CopyHelper, JointCopy, PieceDone};
 use crate::tiers::objects::version::Content;
 use crate::tiers::writeback::streams::Achieved;
-use crate::tiers::{Lsn, Tiers};
+use crate::tiers::{Lsn, Tiers, Wake};
 
 /// Bytes that a stream copies of another's version in one step.
 const PART: u64 = 16 << 20;
@@ -56,7 +56,7 @@ impl Tiers {
         if is_large {
             let (content, file, copy) = (content.clone(), file.clone(), copy.clone());
             self.writeback.large.lock().push(LargeCopy { lsn, content, file, copy });
-            self.wake();
+            self.wake_some(Wake::AllStreams);
         }
         let mut measured = 0;
         copy.copy(&self.writeback.means, &mut |piece| {
@@ -146,7 +146,7 @@ impl Tiers {
             streams.get() > before
         };
         if more {
-            self.wake();
+            self.wake_some(Wake::AllStreams);
         }
     }
 
