@@ -26,8 +26,8 @@ use bars::BARS;
 use document::Notes;
 use figures::{Measured, Results};
 use peers::{
-    BARE, BARE_1MIN, BARE_1S, BELIEVED, BINDFS, BINDFS_FAST, Beside, LOGGEDFS, MERGERFS, MERGERFS_CACHED, NO_PROFILE,
-    OBSERVED, RCLONE, Stage,
+    BARE, BARE_1MIN, BARE_1S, BELIEVED, BINDFS, BINDFS_FAST, Beside, FLEET, FLEET_MORE, LOGGEDFS, MERGERFS,
+    MERGERFS_CACHED, NO_PROFILE, OBSERVED, RCLONE, Stage,
 };
 
 /// Where figures, plots and notes are, from the document on.
@@ -161,6 +161,24 @@ const PARTS: &[Part] = &[
             Beside::Peer(&OBSERVED, Device::Optane),
             Beside::Disk(Device::Optane),
             Beside::Peer(&NO_PROFILE, Device::Optane),
+        ],
+        many_inodes: false,
+        runs_max: None,
+    },
+    Part {
+        name: "fleet",
+        about: "What keeping one order with others costs: the same figures of dlio-fs as it comes, and of the first of three mounts that are \
+                a fleet; all are mounted beside, and before each of them something is measured that leaves nothing to be drained.",
+        bench: "files",
+        args: "--listing 1000",
+        quick: "--size 16MiB --files 64 --entries 200 --listing 1000",
+        slow: Device::Hdd,
+        beside: &[
+            Beside::Peer(&OBSERVED, Device::Optane),
+            Beside::Disk(Device::Optane),
+            Beside::Peer(&FLEET, Device::Optane),
+            Beside::Unmeasured(&FLEET_MORE[0], Device::Optane),
+            Beside::Unmeasured(&FLEET_MORE[1], Device::Optane),
         ],
         many_inodes: false,
         runs_max: None,
@@ -342,7 +360,7 @@ impl Part {
             line = format!("{line} {word}");
         }
         line += &format!(" --runs {}", self.runs_max.map_or(runs, |most| most.min(runs)));
-        for beside in self.beside {
+        for beside in self.beside.iter().filter(|beside| !matches!(beside, Beside::Unmeasured(..))) {
             line += &format!(" --also {}={}", beside.name(), beside.dir());
         }
         line
@@ -457,7 +475,7 @@ mod tests {
 
     #[test]
     fn a_command_line_says_what_to_measure() {
-        let all = vec!["tiers", "checkpoint", "ingest", "files", "listing", "cost", "drain", "growth"];
+        let all = vec!["tiers", "checkpoint", "ingest", "files", "listing", "cost", "fleet", "drain", "growth"];
         let asked = Asked { runs: 9, parts: all.clone(), quick: false, document: false };
         assert_eq!(parse(&[]).unwrap(), asked);
         let quick = parse(&args("--quick --only cost,tiers")).unwrap();
@@ -472,7 +490,10 @@ mod tests {
             ("--runs", "--runs needs a value"),
             ("--runs 0", "`0` is no number of runs"),
             ("--runs many", "1 to 999"),
-            ("--only tires", "`tires`: there are tiers, checkpoint, ingest, files, listing, cost, drain, growth"),
+            (
+                "--only tires",
+                "`tires`: there are tiers, checkpoint, ingest, files, listing, cost, fleet, drain, growth",
+            ),
             ("--only tiers,", "no part is named ``"),
             ("--fast", "`--fast`"),
             ("--document --quick", "stands alone"),

@@ -10,7 +10,8 @@ use std::fmt;
 
 use super::figures::{Measured, Ratio, Results, Row};
 use super::peers::{
-    BARE, BARE_1MIN, BARE_1S, BINDFS, BINDFS_FAST, LOGGEDFS, MERGERFS, MERGERFS_CACHED, NO_PROFILE, OBSERVED, RCLONE,
+    BARE, BARE_1MIN, BARE_1S, BINDFS, BINDFS_FAST, FLEET, LOGGEDFS, MERGERFS, MERGERFS_CACHED, NO_PROFILE, OBSERVED,
+    RCLONE,
 };
 
 /// How a ratio of ours to theirs is bounded; or, where there is nobody to compare with, a figure in this unit.
@@ -253,6 +254,14 @@ pub(crate) const BARS: &[Bar] = &[
         place: OBSERVED.name,
         to: &[NO_PROFILE.name],
         limit: Limit::NoSlower(1.02),
+    },
+    Bar {
+        part: "fleet",
+        text: "one of three mounts that are a fleet, beside one that is in none; without the wait for clocks: any figure",
+        cases: Cases::All,
+        place: FLEET.name,
+        to: &[OBSERVED.name],
+        limit: Limit::NoSlower(1.03),
     },
     Bar {
         part: "drain",

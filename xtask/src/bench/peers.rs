@@ -110,6 +110,27 @@ pub(crate) const NO_PROFILE: Peer = Peer {
     read_ahead_kib: None,
 };
 
+/// The first member of a fleet of three, mounted as [`OBSERVED`] is. All clocks are one, so an answer waits for no clock.
+pub(crate) const FLEET: Peer = Peer {
+    name: "fleet",
+    package: None,
+    command: "dlio-fs mount MOUNT --fast FAST --slow SLOW -o fleet=bench,fleet_size=3,clock_error=1us --foreground",
+    read_ahead_kib: None,
+};
+
+/// The others, over the slow directory of the first.
+pub(crate) const FLEET_MORE: [Peer; 2] = [more("fleet-second"), more("fleet-third")];
+
+const fn more(name: &'static str) -> Peer {
+    Peer {
+        name,
+        package: None,
+        command: "dlio-fs mount MOUNT --fast FAST --slow $DLIO_HDD/peers/fleet/slow \
+                  -o fleet=bench,fleet_size=3,clock_error=1us --foreground",
+        read_ahead_kib: None,
+    }
+}
+
 /// The program itself, for whom the kernel believes what it was told for as long as it does for [`MERGERFS_CACHED`] and [`BINDFS_FAST`].
 pub(crate) const BELIEVED: Peer = Peer {
     name: "dlio-fs-1h",
@@ -125,13 +146,15 @@ pub(crate) enum Beside {
     Peer(&'static Peer, Device),
     /// A directory of a disk itself.
     Disk(Device),
+    /// Mounted likewise, for the others, and not measured.
+    Unmeasured(&'static Peer, Device),
 }
 
 impl Beside {
     /// Of its place in the tables.
     pub(crate) fn name(&self) -> String {
         match self {
-            Beside::Peer(peer, _) => peer.name.to_owned(),
+            Beside::Peer(peer, _) | Beside::Unmeasured(peer, _) => peer.name.to_owned(),
             Beside::Disk(device) => device.to_string(),
         }
     }
@@ -139,7 +162,7 @@ impl Beside {
     /// What is measured, with variables for the disks.
     pub(crate) fn dir(&self) -> String {
         match self {
-            Beside::Peer(peer, lower) => peer.mount_point(*lower),
+            Beside::Peer(peer, lower) | Beside::Unmeasured(peer, lower) => peer.mount_point(*lower),
             Beside::Disk(device) => format!("${}", device.variable()),
         }
     }
@@ -151,7 +174,7 @@ impl Beside {
 
     /// The command lines that mount it, with variables for the disks; none for what is there anyway.
     pub(crate) fn commands(&self) -> Vec<String> {
-        let Beside::Peer(peer, lower) = self else { return Vec::new() };
+        let (Beside::Peer(peer, lower) | Beside::Unmeasured(peer, lower)) = self else { return Vec::new() };
         let read_ahead = |kib| {
             let device = format!("$(mountpoint -d {})", peer.mount_point(*lower));
             format!("echo {kib} > /sys/class/bdi/{device}/read_ahead_kb")
@@ -258,7 +281,7 @@ impl Stage<'_> {
     /// Mounts all there is to mount.
     pub(crate) fn mount(&self, beside: &'static [Beside]) -> Result<Vec<Mounted>> {
         let mount = |beside: &'static Beside| match beside {
-            Beside::Peer(peer, lower) => Some(peer.mount(*lower, self)),
+            Beside::Peer(peer, lower) | Beside::Unmeasured(peer, lower) => Some(peer.mount(*lower, self)),
             Beside::Disk(_) => None,
         };
         beside.iter().filter_map(mount).collect()
@@ -375,7 +398,7 @@ mod tests {
     fn every_peer_is_mounted_over_a_directory_and_its_words_have_no_blanks() {
         let others =
             [&MERGERFS, &MERGERFS_CACHED, &BINDFS, &BINDFS_FAST, &RCLONE, &LOGGEDFS, &BARE, &BARE_1MIN, &BARE_1S];
-        for peer in others.into_iter().chain([&OBSERVED, &NO_PROFILE, &BELIEVED]) {
+        for peer in others.into_iter().chain([&OBSERVED, &NO_PROFILE, &BELIEVED, &FLEET]) {
             let line = peer.command(Device::Optane);
             assert!(!line.contains("  ") && !line.contains('\n'), "{line}");
             for word in ["LOWER", "FAST", "SLOW", "MOUNT"] {
