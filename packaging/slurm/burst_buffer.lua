@@ -5,7 +5,9 @@
 --   #BB_LUA stage_out destination=/lustre/home/me/run7/checkpoints
 --
 -- The fast tier is in the compute node, and this runs on the controller: it checks what a job asks for, notes that where the nodes
--- see it (`requests`), and waits until the node is done. prolog.sh mounts and stages, epilog.sh drains and removes the note.
+-- see it (`requests`), and waits until all nodes of the job are done. prolog.sh mounts and stages, epilog.sh drains, and the last one of
+-- the job removes the note. The controller asks nothing else: `dlio-fs status --fleet` would have to run as the job's user, on a machine
+-- that sees the users' file system; and SAFE of a moment says nothing about a node that has not ended yet.
 --
 -- Written for Lua 5.1 and later. Slurm calls each function in a new Lua state, with strings only. slurm_bb_job_process, _pools and
 -- _paths are called by slurmctld while it holds locks: they read or write one small file and run no program.
@@ -232,21 +234,21 @@ function slurm_bb_post_run(job_id, job_script, uid, gid)
     return slurm.SUCCESS
 end
 
--- Returns once the epilog has removed the request, which it does when everything is on the slow tier. StageOutTimeout of
--- burst_buffer.conf is the limit.
+-- Returns once the epilog of the job's last node has removed the request: everything of all nodes is on the slow tier then.
+-- StageOutTimeout of burst_buffer.conf is the limit.
 function slurm_bb_data_out(job_id, job_script, uid, gid)
     local request = request_of(job_id)
     while exists(request) do
         local ended = os.execute("sleep 1")
         -- Lua 5.1 gives the number, later ones `true`.
         if ended ~= 0 and ended ~= true then
-            return slurm.ERROR, "stopped while the node still drains"
+            return slurm.ERROR, "stopped while a node still drains"
         end
     end
     return slurm.SUCCESS
 end
 
--- `hurry`: the job never ran. Otherwise a request that is still there says that a node has something left: the epilog needs it.
+-- `hurry`: the job never ran. Otherwise a request that is still there says that a node has something left: its epilog needs it.
 function slurm_bb_job_teardown(job_id, job_script, hurry, uid, gid)
     if hurry == "true" then
         os.remove(request_of(job_id))

@@ -2,7 +2,8 @@
 # Slurm's `Prolog`: run as root on each node of a job, makes the job's mount and stages what the job asks for.
 #
 # A job without `#BB_LUA` lines gets a mount by root over a directory of its own. A job with such lines names its slow directory, and
-# the mount is made by the job's user: nothing that a job names is opened, made or read with the rights of root.
+# the mount is made by the job's user: nothing that a job names is opened, made or read with the rights of root. The mounts of a job of
+# several nodes are a fleet, which has the number of the job.
 #
 # It fails, and Slurm takes the node out of service, where something is wrong with the node. If something is wrong with what the job
 # asks for, that job fails in task_prolog.sh, which says why.
@@ -24,9 +25,32 @@ rm -f "$failure"
 owner=0
 if [ -e "$request" ]; then owner=$SLURM_JOB_UID; fi
 make 755 "$mountpoint"
-if [ -e "$request" ] && ! ln -s "$us" "$claim" 2>/dev/null; then
+
+# 1. The nodes' names are known: by hand they are those of before. A list of one needs no scontrol.
+list=${SLURM_JOB_NODELIST:-${SLURM_NODELIST:-}}
+case $list in
+'') names=$(cat "$nodes") ;;
+*[[,]*) names=$(scontrol show hostnames "$list") ;;
+*) names=$list ;;
+esac
+if [ -z "$names" ]; then
+    echo "the names of the job's nodes ($list) are not known: PATH in common.sh must have scontrol" >&2
+    exit 1
+fi
+# 2. All of them are undone, before any of them can be done: whoever finds none left removes the request. If this node is, all are.
+if [ -e "$request" ] && [ ! -e "$undone/$node" ]; then
+    mkdir -p "$undone" && (cd "$undone" && touch $names) || exit
+fi
+# 3. They are noted, all at once and durably: a mount that went on without its fleet would break the order.
+echo "$names" >"$nodes.new" && sync "$nodes.new" && mv "$nodes.new" "$nodes" && sync "$fast_root" || exit
+# 4. The slow directory that the job names is its own: a link to the job. Two mounts over one directory that are no fleet would not know
+# of each other. No path that burst_buffer.lua takes has a `%`.
+claim=$requests/$(slow_directory | tr / %)
+if [ -e "$request" ] && ! ln -s "$SLURM_JOB_ID" "$claim" 2>/dev/null; then
     holder=$(readlink "$claim") || exit
-    if [ "$holder" != "$us" ]; then fail "$(slow_directory) is in use by job ${holder%%.*} on ${holder#*.} ($claim)"; fi
+    if [ "$holder" != "$SLURM_JOB_ID" ]; then
+        fail "$(slow_directory) is in use by job $holder on $(ls "$requests/$holder.nodes" | tr '\n' ' ')($claim)"
+    fi
 fi
 fresh=false
 if make 700 "$fast"; then fresh=true; fi
@@ -37,23 +61,22 @@ if [ ! -e "$request" ]; then
     mkdir -p "$slow" || exit
     # Sticky: the job makes files there, and cannot take away what the daemon keeps there.
     chgrp "$(id -g "$SLURM_JOB_USER")" "$slow" && chmod 1770 "$slow" || exit
-    mount_job
-    exit
+else
+    # Root's directory: the daemon of a user finds a file there, and cannot make one.
+    : >>"$log" && chown "$owner" "$log" && chmod 600 "$log" || exit
 fi
-
-# Root's directory: the daemon of a user finds a file there, and cannot make one.
-: >>"$log" && chown "$owner" "$log" && chmod 600 "$log" || exit
 
 said=$(mount_job 2>&1)
 code=$?
 if [ $code != 0 ]; then
     # Nothing was written to it yet. One that was there before may hold the only copy of something.
     if $fresh; then rm -r "$fast"; fi
-    # The directory that the job named is at fault; otherwise the node.
-    if [ $code = 2 ]; then fail "$said"; fi
+    # The directory that the job named is at fault, or another run of the job has left its fleet unfinished; otherwise the node.
+    if [ $code = 2 ] && { [ -e "$request" ] || is_fleet; }; then fail "$said"; fi
     echo "$said" >&2
     exit 1
 fi
+if [ ! -e "$request" ]; then exit; fi
 sed -n 's/^stage_in //p' "$request" | while read -r path; do
     said=$(as_owner dlio-fs stage --wait "$mountpoint$path" 2>&1 </dev/null) || fail "cannot stage $path: $said"
 done

@@ -142,6 +142,7 @@ impl Drop for Site {
 
 fn slurmd_s(command: &mut Command) -> &mut Command {
     command.env_clear().env("SLURM_JOB_ID", JOB).env("SLURM_JOB_UID", "65534").env("SLURM_JOB_USER", "nobody");
+    command.env("SLURMD_NODENAME", "node1").env("SLURM_NODELIST", "node1");
     command.stdin(Stdio::null())
 }
 
@@ -328,30 +329,75 @@ fn what_cannot_be_mounted_or_staged_fails_the_job_and_not_the_node() {
 
 /// Two mounts over one slow directory would not know of each other.
 #[test]
-fn a_slow_directory_is_one_nodes_of_one_job() {
+fn a_slow_directory_is_one_jobs() {
     needs!(MOUNTS, "setpriv");
     let site = Site::new();
     let request = site.path("lustre/requests/17");
     let slow = site.path("lustre/home").display().to_string();
     let claim = site.path("lustre/requests").join(slow.replace('/', "%"));
-    for (holder, keeps) in [("16.node3", false), ("17.node3", true)] {
-        fs::write(&request, format!("slow {slow}\n")).unwrap();
-        std::os::unix::fs::symlink(holder, &claim).unwrap();
-        let output = site.session(
-            "bin/prolog.sh; as_user bin/task_prolog.sh || :; bin/epilog.sh; ! ls optane/17 mnt/17 2> /dev/null",
-        );
-        let (job, node) = holder.split_once('.').unwrap();
-        let said = text(&output.stdout);
-        assert!(output.status.success() && said.contains(&format!("is in use by job {job} on {node}")), "{output:?}");
-        assert_eq!(fs::read_link(&claim).unwrap(), Path::new(holder), "it stays theirs");
-        // The controller waits for the node that has the directory.
-        assert_eq!(request.exists(), keeps, "{holder}");
-        fs::remove_file(&claim).unwrap();
-    }
+    fs::write(&request, format!("slow {slow}\n")).unwrap();
+    std::os::unix::fs::symlink("16", &claim).unwrap();
+    fs::create_dir(site.path("lustre/requests/16.nodes")).unwrap();
+    fs::write(site.path("lustre/requests/16.nodes/node3"), "").unwrap();
+    let output = site
+        .session("bin/prolog.sh; as_user bin/task_prolog.sh || :; bin/epilog.sh; ! ls optane/17 mnt/17 2> /dev/null");
+    let said = text(&output.stdout);
+    assert!(output.status.success() && said.contains("is in use by job 16 on node3 "), "{output:?}");
+    assert_eq!(fs::read_link(&claim).unwrap(), Path::new("16"), "it stays theirs");
+    assert!(!request.exists());
+    fs::remove_file(&claim).unwrap();
+    fs::remove_dir_all(site.path("lustre/requests/16.nodes")).unwrap();
     fs::write(&request, format!("slow {slow}\n")).unwrap();
     let output = site.session("bin/prolog.sh; bin/prolog.sh; as_user bin/task_prolog.sh > told; as_user touch mnt/17/made; bin/epilog.sh; ls lustre/home");
     assert_eq!((output.status.code(), text(&output.stdout).as_str()), (Some(0), "made\n"), "{output:?}");
     assert_eq!(fs::read_dir(site.path("lustre/requests")).unwrap().count(), 0, "nothing is in use");
+    assert_eq!(fs::read_dir(site.path("optane")).unwrap().count(), 0);
+}
+
+/// Its nodes come one after the other here, and in the same directories. The controller waits until the request is gone.
+#[test]
+fn a_job_is_done_when_its_last_node_is() {
+    needs!(MOUNTS, "setpriv");
+    let site = Site::new();
+    fs::write(site.path("lustre/requests/17"), format!("slow {}\n", site.path("lustre/home").display())).unwrap();
+    fs::write(
+        site.path("bin/scontrol"),
+        "#!/bin/sh\n[ \"$*\" = 'show hostnames n[1-3]' ] && printf 'n1\\nn2\\nn3\\n'\n",
+    )
+    .unwrap();
+    fs::set_permissions(site.path("bin/scontrol"), fs::Permissions::from_mode(0o755)).unwrap();
+    let session = "export SLURM_NODELIST='n[1-3]'
+        undone() { echo $(LC_ALL=C ls lustre/requests); echo $(ls lustre/requests/17.nodes); }
+        export SLURMD_NODENAME=n1
+        bin/prolog.sh
+        head -1 lustre/home/.dlio-fs/fleet/17/fleet
+        ! SLURMD_NODENAME=other bin/epilog.sh 2> told; cat told
+        bin/epilog.sh
+        undone
+        export SLURMD_NODENAME=n2
+        bin/prolog.sh
+        bin/epilog.sh
+        undone
+        export SLURMD_NODENAME=n3
+        bin/prolog.sh
+        # It was there before, and did not get to the end.
+        rm -r lustre/requests/17.nodes
+        bin/epilog.sh
+        LC_ALL=C ls lustre/requests optane";
+    let output = site.session(session);
+    let claim = site.path("lustre/home").display().to_string().replace('/', "%");
+    let said = [
+        "fleet_size = 3",
+        "no node of job 17 is called other: set SLURMD_NODENAME",
+        &format!("{claim} 17 17.nodes"),
+        "n2 n3",
+        &format!("{claim} 17 17.nodes"),
+        "n3",
+        "lustre/requests:",
+        "",
+        "optane:",
+    ];
+    assert_eq!(text(&output.stdout).lines().collect::<Vec<_>>(), said, "{output:?}");
 }
 
 /// The controller's function that waits.

@@ -1,8 +1,8 @@
-"""A Slurm of one node, with the files of packaging/slurm, on real mounts: slurmctld, slurmd and munged from Debian's packages.
+"""A Slurm of three nodes on one machine, with the files of packaging/slurm, on real mounts: slurmctld, slurmd and munged from Debian's packages.
 
     python3 tests/slurm/cluster.py PROGRAM TOOLS
 
-PROGRAM is dlio-fs; below TOOLS the packages are unpacked (/ if they are installed). Needs root. Everything is in a temporary directory, and taken down at the end.
+PROGRAM is dlio-fs; below TOOLS the packages are unpacked (/ if they are installed). Needs root. The second and the third node have mounts and a host name of their own. Everything is in a temporary directory, and taken down at the end.
 Says what is as it should be, a line each, and what is not; the exit code is 1 then.
 """
 
@@ -11,12 +11,14 @@ import os
 import pathlib
 import pwd
 import re
+import shlex
 import shutil
 import signal
 import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 
 PACKAGE = pathlib.Path(__file__).resolve().parents[2] / "packaging" / "slurm"
@@ -48,6 +50,9 @@ class Cluster:
         self.node = socket.gethostname().split(".")[0]
         self.conf = top / "etc"
         self.user = pwd.getpwnam(USER)
+        # Each of these has its own tiers and mounts in the places of the first one's, as on a machine of its own.
+        self.others = ["second", "third"]
+        self.slurmds = {}
         self.daemons = []
         self.plugins = next((tools / "usr/lib").glob("*/slurm-wlm"))
         libraries = f"{self.plugins}:{self.plugins.parent}"
@@ -84,12 +89,29 @@ class Cluster:
 
         for file in PACKAGE.iterdir():
             to = (self.conf if file.suffix == ".lua" else self.top / "scripts") / file.name
-            to.write_text(ours(file.read_text()))
+            text = ours(file.read_text())
+            if file.name == "common.sh":
+                # One clock, so it is never off; and what a check wants of the mounts of one node.
+                text = text.replace("\nclock_error=\n", "\nclock_error=2ms\n")
+                text = text.replace(" --log-file", f" $(cat {self.top}/options-$node 2>/dev/null) --log-file")
+            to.write_text(text)
             to.chmod(0o755)
-        # An epilog that does not get done in time, while this file is there.
+        # The scripts find scontrol as on a node where Slurm is installed.
+        scontrol = self.top / "bin/scontrol"
+        settings = " ".join(f"{key}={shlex.quote(str(self.env[key]))}" for key in ["LD_LIBRARY_PATH", "SLURM_CONF"])
+        scontrol.write_text(f"#!/bin/sh\n{settings} exec {self.tools}/usr/bin/scontrol \"$@\"\n")
+        scontrol.chmod(0o755)
+        for name in self.others:
+            for place in ["optane", "mnt"]:
+                (self.top / "nodes" / name / place).mkdir(parents=True)
+        # An epilog that does not get done in time, while this file is there; and one that begins later on a node with a file of its own.
         self.held = self.top / "held"
         epilog = self.top / "scripts/epilog_unless_held.sh"
-        epilog.write_text(f"#!/bin/sh\nif [ -e {self.held} ]; then exit 3; fi\nexec {self.top}/scripts/epilog.sh\n")
+        late = f"{self.top}/late-$SLURMD_NODENAME"
+        epilog.write_text(
+            f"#!/bin/sh\nif [ -e {self.held} ]; then exit 3; fi\n"
+            f"while [ -e {late} ]; do sleep 0.1; done\nexec {self.top}/scripts/epilog.sh\n"
+        )
         epilog.chmod(0o755)
         (self.conf / "burst_buffer.conf").write_text("StageOutTimeout=100\nOtherTimeout=60\n")
         settings = {
@@ -103,9 +125,9 @@ class Cluster:
             "CryptoType": "crypto/munge",
             "PluginDir": self.plugins,
             "StateSaveLocation": self.top / "state",
-            "SlurmdSpoolDir": self.top / "spool",
+            "SlurmdSpoolDir": self.top / "spool/%n",
             "SlurmctldPidFile": self.top / "run/slurmctld.pid",
-            "SlurmdPidFile": self.top / "run/slurmd.pid",
+            "SlurmdPidFile": self.top / "run/slurmd-%n.pid",
             "ProctrackType": "proctrack/linuxproc",
             "TaskPlugin": "task/none",
             "JobAcctGatherType": "jobacct_gather/none",
@@ -124,17 +146,25 @@ class Cluster:
         }
         lines = [f"{key}={value}" for key, value in settings.items()]
         lines.append(f"NodeName={self.node} NodeAddr=127.0.0.1 CPUs={os.cpu_count()}")
-        lines.append(f"PartitionName=all Nodes={self.node} Default=YES MaxTime=INFINITE")
+        lines += [f"NodeName={name} NodeAddr=127.0.0.1 Port={free_port()} CPUs={os.cpu_count()}" for name in self.others]
+        lines.append(f"PartitionName=one Nodes={self.node} Default=YES MaxTime=INFINITE")
+        lines.append(f"PartitionName=all Nodes={','.join([self.node, *self.others])} MaxTime=INFINITE")
         (self.conf / "slurm.conf").write_text("\n".join(lines) + "\n")
 
-    def daemon(self, name, *arguments):
-        log = open(self.top / f"log/{name}", "wb")
+    def daemon(self, name, *arguments, node=None):
+        log = open(self.top / f"log/{name}{node or ''}", "wb")
         found = self.tools / "usr/sbin" / name
         # They go by the name they are called by: a plugin takes `slurmctld-wlm` for another program than `slurmctld`. Debian has links.
         program = self.top / "bin" / name
-        program.symlink_to(found if found.exists() else found.with_name(f"{name}-wlm"))
-        process = subprocess.Popen([program, *arguments], env=self.env, stdout=log, stderr=log, stdin=subprocess.DEVNULL)
+        if not program.is_symlink():
+            program.symlink_to(found if found.exists() else found.with_name(f"{name}-wlm"))
+        command = [program, *arguments]
+        if node:
+            binds = "".join(f"mount --bind {self.top}/nodes/{node}/{place} {self.top}/{place} && " for place in ["optane", "mnt"])
+            command = ["unshare", "--mount", "--uts", "sh", "-c", f"{binds}hostname {node} && exec \"$@\"", "sh", *command]
+        process = subprocess.Popen(command, env=self.env, stdout=log, stderr=log, stdin=subprocess.DEVNULL)
         self.daemons.append((name, process))
+        return process
 
     def start(self):
         key = self.top / "etc/munge.key"
@@ -147,10 +177,20 @@ class Cluster:
         )
         until("munged listens", (run / "munge").exists)
         self.daemon("slurmctld", "-D", "-c")
-        self.daemon("slurmd", "-D", "-N", self.node, "-d", self.tools / "usr/sbin/slurmstepd-wlm")
-        until("the node is idle", lambda: self.asks("sinfo", "-h", "-o", "%t") == "idle")
+        for name in [None, *self.others]:
+            process = self.daemon("slurmd", "-D", "-N", name or self.node, "-d", self.tools / "usr/sbin/slurmstepd-wlm", node=name)
+            if name:
+                self.slurmds[name] = process.pid
+        until("the nodes are idle", lambda: self.asks("sinfo", "-h", "-p", "all", "-o", "%t") == "idle")
+
+    def node_state(self):
+        return self.asks("sinfo", "-h", "-p", "one", "-o", "%t")
 
     def stop(self):
+        # What a check that failed has left mounted there: the first node's is `main`'s to end.
+        for pid in self.slurmds.values():
+            for place in (self.top / "mnt").parent.glob("nodes/*/mnt/*"):
+                subprocess.run(["nsenter", "-t", str(pid), "-m", "umount", "-l", self.top / "mnt" / place.name], capture_output=True, check=False)
         for _, process in reversed(self.daemons):
             process.send_signal(signal.SIGTERM)
         for _, process in self.daemons:
@@ -211,7 +251,7 @@ def a_plain_job(cluster):
     check(arrived == written + "\n", "its checkpoint is on the slow tier, byte for byte", arrived, written)
     check(checkpoint.stat().st_uid == cluster.user.pw_uid, "it belongs to the user")
     check(not (cluster.top / "optane" / number).exists(), "nothing is left on the fast tier")
-    check(cluster.asks("sinfo", "-h", "-o", "%t") in {"idle", "mix", "alloc"}, "the node stays in service")
+    check(cluster.node_state() in {"idle", "mix", "alloc"}, "the node stays in service")
 
 
 def a_job_with_directives(cluster):
@@ -248,8 +288,8 @@ def an_epilog_that_fails(cluster):
     number = said.stdout.strip()
     said, output = cluster.submit("dependent", f"#!/bin/sh\ncat {run}/late\n", f"--dependency=afterburstbuffer:{number}")
     dependent = said.stdout.strip()
-    until("the node is out of service", lambda: cluster.asks("sinfo", "-h", "-o", "%t") == "drain")
-    check("Epilog error" in cluster.asks("sinfo", "-h", "-R", "-o", "%E"), "an epilog that fails takes the node out of service")
+    until("the node is out of service", lambda: cluster.node_state() == "drain")
+    check("Epilog error" in cluster.asks("sinfo", "-h", "-p", "one", "-R", "-o", "%E"), "an epilog that fails takes the node out of service")
     cluster.held.unlink()
     said = cluster.run("scontrol", "show", "bbstat")
     check(said.stdout == f"job {number} waits, runs or drains\n", "scontrol show bbstat says that the job is not done", said)
@@ -277,7 +317,7 @@ def jobs_that_ask_for_what_cannot_be(cluster):
         number = said.stdout.strip()
         check(cluster.ended(number) == "FAILED", f"a slow directory that is {name}: the job fails")
         check("dlio-fs: " in output.read_text(), "and its output says why", output.read_text())
-    until("the node is in service", lambda: cluster.asks("sinfo", "-h", "-o", "%t") == "idle")
+    until("the node is in service", lambda: cluster.node_state() == "idle")
 
 
 def two_jobs_over_one_directory(cluster):
@@ -302,7 +342,114 @@ def a_job_that_kills_its_daemon(cluster):
     )
     check(cluster.ended(said.stdout.strip()) == "COMPLETED", "a job that kills the daemon of its mount ends", output.read_text())
     check((run / "killed").read_text() == "last words\n", "what it wrote is on the slow tier")
-    check(cluster.asks("sinfo", "-h", "-o", "%t") == "idle", "and the node stays in service")
+    check(cluster.node_state() == "idle", "and the node stays in service")
+
+
+SHARD = 300_000
+STEPS = 3
+
+
+def shards_and_markers(nodes):
+    """Each rank writes its shards, and the first one a marker when all have: what a program without a library of its own does."""
+    return f"""
+cat >$SHARED.rank <<'END'
+rank=$SLURM_PROCID
+for step in $(seq {STEPS}); do
+    head -c {SHARD} /dev/zero >$DLIO_MOUNT/step-$step-rank-$rank || exit
+    touch $SHARED-$step-$rank
+    if [ $rank = 0 ]; then
+        for other in $(seq 0 {nodes - 1}); do until [ -e $SHARED-$step-$other ]; do sleep 0.05; done; done
+        echo $step >$DLIO_MOUNT/marker-$step || exit
+    fi
+done
+END
+srun -N {nodes} -n {nodes} sh $SHARED.rank || exit
+"""
+
+
+def watch(slow, nodes, ends):
+    """Looks at the slow directory until it is told to end: which markers were there before a shard."""
+    early = set()
+    while not ends.is_set():
+        # The marker first: what comes meanwhile is no fault.
+        for step in [step for step in range(1, STEPS + 1) if (slow / f"marker-{step}").exists()]:
+            for rank in range(nodes):
+                shard = slow / f"step-{step}-rank-{rank}"
+                if not shard.exists() or shard.stat().st_size != SHARD:
+                    early.add(f"step {step} without rank {rank}")
+        time.sleep(0.002)
+    return early
+
+
+def has_all(slow, nodes):
+    names = {f"step-{step}-rank-{rank}" for step in range(1, STEPS + 1) for rank in range(nodes)}
+    return {path.name for path in slow.iterdir()} - {".dlio-fs"} == names | {f"marker-{step}" for step in range(1, STEPS + 1)}
+
+
+@contextlib.contextmanager
+def watched(slow, nodes):
+    ends, early = threading.Event(), set()
+    thread = threading.Thread(target=lambda: early.update(watch(slow, nodes, ends)))
+    thread.start()
+    try:
+        yield early
+    finally:
+        ends.set()
+        thread.join()
+
+
+def a_job_of_three_nodes(cluster):
+    """Without directives: one directory for all nodes, and no marker comes before a shard of any of them."""
+    shared = cluster.top / "lustre/home/three"
+    script = f"#!/bin/sh\nSHARED={shared}; export SHARED\n{shards_and_markers(3)}dlio-fs sync --fleet $DLIO_MOUNT\necho synced\n"
+    script = script.replace("dlio-fs sync", f"{cluster.top}/bin/dlio-fs sync")
+    # Its shards come long after the others', unless they wait.
+    (cluster.top / "options-second").write_text("-o drain_bandwidth=1MiB")
+    said, output = cluster.submit("three", script, "-p", "all", "-N", "3", "-n", "3", "--ntasks-per-node=1")
+    number = said.stdout.strip()
+    check(said.returncode == 0 and number.isdigit(), "a job of three nodes is taken", said)
+    slow = cluster.top / "lustre/jobs" / number / "all"
+    with watched(slow, 3) as early:
+        state = cluster.ended(number)
+        until("the epilogs have ended", lambda: cluster.asks("sinfo", "-h", "-p", "all", "-o", "%t") == "idle")
+    check(state == "COMPLETED" and "synced" in output.read_text(), "it ends, and waited for all nodes", state, output.read_text())
+    check(not early, "no marker came before a shard of another node", early)
+    check(has_all(slow, 3), "everything of all nodes arrived in one directory", sorted(slow.iterdir()))
+    fleets = [path.name for path in (slow / ".dlio-fs/fleet").iterdir()]
+    check(fleets == [number], "the fleet has the number of the job", fleets)
+    verdict = cluster.run(cluster.top / "bin/dlio-fs", "status", "--fleet", number, "--slow", slow)
+    check(verdict.returncode == 0 and verdict.stdout.startswith("SAFE"), "its verdict, from the slow tier alone, is safe", verdict)
+    left = [path for place in ["optane", "nodes/second/optane", "nodes/third/optane"] for path in (cluster.top / place).iterdir()]
+    check(not left, "nothing is left on the fast tiers", left)
+
+
+def a_job_with_directives_on_two_nodes(cluster):
+    """The burst buffer is done when the last node is, whichever that is."""
+    slow = cluster.top / "lustre/home/run8"
+    cluster.run("mkdir", slow, user=True)
+    requests = cluster.top / "lustre/requests"
+    late = cluster.top / f"late-{cluster.others[0]}"
+    late.touch()
+    script = f"#!/bin/sh\n#BB_LUA jobdw slow={slow}\nSHARED={cluster.top}/lustre/home/two; export SHARED\n{shards_and_markers(2)}"
+    said, output = cluster.submit("two", script, "-p", "all", "-w", f"{cluster.node},{cluster.others[0]}", "-N", "2", "-n", "2", "--ntasks-per-node=1")
+    number = said.stdout.strip()
+    check(said.returncode == 0 and number.isdigit(), "a job with directives on two nodes is taken", said)
+    undone = requests / f"{number}.nodes"
+    with watched(slow, 2) as early:
+        until("the first node is done", lambda: undone.exists() and [path.name for path in undone.iterdir()] == cluster.others[:1])
+        # The controller has gone round since: it would have run the one that waits, too.
+        other, _ = cluster.submit("after_one", "#!/bin/sh\n")
+        check(cluster.ended(other.stdout.strip()) == "COMPLETED", "another job runs on the node that is done")
+        check((requests / number).exists(), "the request stays while a node is not done")
+        state = cluster.asks("squeue", "-h", "-t", "all", "-j", number, "-o", "%T")
+        check(state in {"COMPLETING", "STAGE_OUT"}, "and the burst buffer is not done", state)
+        said = cluster.run("scontrol", "show", "bbstat")
+        check(said.stdout == f"job {number} waits, runs or drains\n", "scontrol show bbstat says so, too", said)
+        late.unlink()
+        check(cluster.ended(number) == "COMPLETED", "it is once both nodes are", output.read_text())
+    check(not early, "no marker came before a shard of the other node", early)
+    check(has_all(slow, 2), "everything of both nodes arrived", sorted(slow.iterdir()))
+    check(not any(requests.iterdir()), "nothing is in use")
 
 
 def let_users_mount(top):
@@ -325,7 +472,7 @@ def main():
         let_users_mount(top)
         cluster.configure()
         cluster.start()
-        for tried in [a_plain_job, a_job_with_directives, an_epilog_that_fails, jobs_that_ask_for_what_cannot_be, two_jobs_over_one_directory, a_job_that_kills_its_daemon]:
+        for tried in [a_plain_job, a_job_with_directives, an_epilog_that_fails, jobs_that_ask_for_what_cannot_be, two_jobs_over_one_directory, a_job_that_kills_its_daemon, a_job_of_three_nodes, a_job_with_directives_on_two_nodes]:
             tried(cluster)
     except Exception as error:
         print(cluster.told())

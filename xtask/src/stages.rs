@@ -126,7 +126,7 @@ pub(crate) const STAGES: &[Stage] = &[
         .about("GlusterFS with three replicas as the slow tier, one of them away for a while")
         .full(2),
     stage("slurm", When::All, &[Need::Mount, Need::Slurm], 10, clients::slurm)
-        .about("a Slurm of one node runs jobs with the scripts and burst_buffer.lua of packaging/slurm")
+        .about("a Slurm of three nodes runs jobs with the scripts and burst_buffer.lua of packaging/slurm")
         .full(2),
     stage("million", When::All, MOUNT, 30, files::million)
         .about("a million files that were there before, with 1,024 descriptors")
