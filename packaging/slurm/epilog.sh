@@ -14,6 +14,11 @@ cd / || exit
 # Never goes into a mount, nor into what a mount point is if something is still mounted there.
 remove() { rm -r --one-file-system --preserve-root=all "$1"; }
 
+# After a reboot, for example. Whoever takes that for a job without a mount says too early that it is done.
+if [ -s "$undone/$node" ] && [ ! -e "$nodes" ]; then
+    echo "the job had a mount here, and $nodes is missing: is the disk of the fast tier mounted?" >&2
+    exit 1
+fi
 if [ -d "$fast" ]; then
     mount_job || exit
     as_owner dlio-fs umount --timeout "$drain_timeout" "$mountpoint" || exit

@@ -43,6 +43,8 @@ if [ -e "$request" ] && [ ! -e "$undone/$node" ]; then
 fi
 # 3. They are noted, all at once and durably: a mount that went on without its fleet would break the order.
 echo "$names" >"$nodes.new" && sync "$nodes.new" && mv "$nodes.new" "$nodes" && sync "$fast_root" || exit
+# From now on an epilog that finds no note has another disk before it.
+if [ -e "$request" ]; then echo begun >"$undone/$node" || exit; fi
 # 4. The slow directory that the job names is its own: a link to the job. Two mounts over one directory that are no fleet would not know
 # of each other. No path that burst_buffer.lua takes has a `%`.
 claim=$requests/$(slow_directory | tr / %)

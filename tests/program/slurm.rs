@@ -380,6 +380,11 @@ fn a_job_is_done_when_its_last_node_is() {
         undone
         export SLURMD_NODENAME=n3
         bin/prolog.sh
+        # After a reboot, without its disk.
+        mount -t tmpfs none optane
+        ! bin/epilog.sh 2> told; grep -c 'is the disk of the fast tier mounted' told
+        umount optane
+        undone
         # It was there before, and did not get to the end.
         rm -r lustre/requests/17.nodes
         bin/epilog.sh
@@ -391,6 +396,9 @@ fn a_job_is_done_when_its_last_node_is() {
         "no node of job 17 is called other: set SLURMD_NODENAME",
         &format!("{claim} 17 17.nodes"),
         "n2 n3",
+        &format!("{claim} 17 17.nodes"),
+        "n3",
+        "1",
         &format!("{claim} 17 17.nodes"),
         "n3",
         "lustre/requests:",
