@@ -455,3 +455,38 @@ fn mounts_that_keep_no_order_name_each_other() {
     let told = String::from_utf8(made.stderr).unwrap();
     assert!(told.contains(&format!("--slow {slow} is mounted by ")) && told.matches(":/").count() >= 4, "{told}");
 }
+
+/// `DLIO_FIRST_MOUNTS` says how many times.
+#[test]
+fn ten_first_mounts_at_once_are_one_fleet() {
+    needs!(MOUNTS);
+    let times = std::env::var("DLIO_FIRST_MOUNTS").map_or(1, |times| times.parse().unwrap());
+    for _ in 0..times {
+        let dir = tempfile::tempdir().unwrap();
+        let slow = dir.path();
+        let mut members: Vec<_> = (0..10).map(|_| member(slow, &["fleet_size=10"])).collect();
+        thread::scope(|scope| {
+            for member in &mut members {
+                scope.spawn(|| member.start());
+            }
+        });
+        for (number, member) in members.iter().enumerate() {
+            member.put(&format!("shard-{number}"), "weights");
+        }
+        members[0].put("marker", "all");
+        let until_all_have_it = Command::new(env!("CARGO_BIN_EXE_dlio-fs"))
+            .args(["sync", "--fleet"])
+            .arg(members[3].root())
+            .output()
+            .unwrap();
+        assert!(until_all_have_it.status.success(), "{until_all_have_it:?}");
+        assert!((0..10).all(|number| slow.join(format!("shard-{number}")).exists()) && slow.join("marker").exists());
+        let slots: BTreeSet<_> = (0..10)
+            .map(|slot| {
+                let lease = fs::read_to_string(slow.join(format!(".dlio-fs/fleet/job/{slot}"))).unwrap();
+                lease.split(' ').find_map(|word| word.strip_prefix("member=")).unwrap().to_owned()
+            })
+            .collect();
+        assert_eq!(slots.len(), 10, "each has a slot of its own");
+    }
+}

@@ -100,7 +100,11 @@ pub(crate) fn sysroot() -> Result<PathBuf> {
 
 /// Its tests wait for file systems and daemons most of the time: more at once than there are processors.
 pub(crate) fn program(cx: &Context) -> Result<Tally> {
-    counted(&mut tests(cx, &["--test", "program"], &["--test-threads=6"]))
+    let mut command = tests(cx, &["--test", "program"], &["--test-threads=6"]);
+    if cx.all {
+        command.env("DLIO_FIRST_MOUNTS", "20");
+    }
+    counted(&mut command)
 }
 
 /// One of the program's tests, which a plain `cargo test` leaves out: its package is large, and hardly anybody has it.
