@@ -45,6 +45,9 @@ pub struct MemberStatus {
     /// How long its lease had been the same when it was read last, as far as the reader has watched.
     #[serde(with = "json::seconds")]
     pub unchanged_for: Duration,
+    /// A forgotten member had this place until then: what it had logged may be missing on the slow tier.
+    #[serde(with = "json::optional_date")]
+    pub lost_before: Option<Duration>,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
@@ -278,7 +281,7 @@ mod tests {
     fn member(slot: u32, standing: MemberStanding, up_to: Option<u64>) -> MemberStatus {
         let unchanged_for = Duration::from_secs(if standing == MemberStanding::Silent { 47 } else { 0 });
         let host = if standing == MemberStanding::NotMounted { String::new() } else { format!("node{slot}") };
-        MemberStatus { slot, host, standing, up_to: up_to.map(Duration::from_secs), unchanged_for }
+        MemberStatus { slot, host, standing, up_to: up_to.map(Duration::from_secs), unchanged_for, lost_before: None }
     }
 
     fn fleet(members: Vec<MemberStatus>) -> FleetStatus {

@@ -106,6 +106,8 @@ struct FleetState {
     /// Lines for the names that we have published and not told yet, and our file of them.
     untold: Vec<u8>,
     names: OwnNames,
+    /// What our lease says of a forgotten member that had our slot before.
+    lost_before: u64,
     /// Since when they let nothing go that is pending here.
     refused: Option<Duration>,
     /// Why nothing is published, until somebody has done something.
@@ -129,17 +131,19 @@ impl Fleet {
         let id = Uuid::try_parse(uuid).map_err(|why| Error::refused(why.to_string(), "report this"))?;
         let host = nix::unistd::gethostname().ok().and_then(|host| host.into_string().ok()).unwrap_or_default();
         let names = NamesEnd::default();
-        let first = MemberLease { member: id, host, least: 0, beat: 0, names, standing: Standing::Here };
+        let first =
+            MemberLease { member: id, host, least: 0, beat: 0, names, lost_before: 0, standing: Standing::Here };
         let (members, slot, lease) = Members::join(ours, settings, error, &first)?;
         let size = settings.size as usize;
-        let (beat, least) = (lease.beat, lease.least);
+        let (beat, least, lost_before) = (lease.beat, lease.least, lease.lost_before);
         // What was published before is no news to a mount that knows nothing yet.
         let told = |slot| members.read(slot).ok().flatten().map(|lease| lease.names).unwrap_or_default();
         let followed = (0..settings.size).map(told).collect();
         // One that has not left may have published more than it told. With no beat it has published nothing.
         let is_told = lease.standing == Standing::Left || beat == 0;
         let names = OwnNames::ending_at(if is_told { lease.names } else { lease.names.lost() });
-        let state = FleetState { beat, least, seen: vec![None; size], followed, names, ..FleetState::default() };
+        let state =
+            FleetState { beat, least, seen: vec![None; size], followed, names, lost_before, ..FleetState::default() };
         let fleet = Fleet {
             name: settings.name.clone(),
             slot,

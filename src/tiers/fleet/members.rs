@@ -82,7 +82,8 @@ impl Members {
             let Some(lease) = given_up.filter(|lease| lease.member != first.member) else { continue };
             if claim(&*dir, slot, &lease, first)? {
                 // The beats of a slot only grow, so that no two claims have one name.
-                let first = MemberLease { beat: lease.beat + 1, names: lease.names, ..first.clone() };
+                let lost_before = lease.lost_before_next();
+                let first = MemberLease { beat: lease.beat + 1, names: lease.names, lost_before, ..first.clone() };
                 replace(&*dir, slot, &first)?;
                 return Members::of(dir, &settings.name, slot, first);
             }

@@ -16,7 +16,7 @@ pub(crate) const SILENT: Duration = Duration::from_secs(30);
 pub(crate) const WATCHED: Duration = Duration::from_secs(10);
 
 /// Bytes of a lease in its file. It is overwritten in place by one write, so it has always the same length.
-pub(crate) const LEASE_LEN: usize = 256;
+pub(crate) const LEASE_LEN: usize = 320;
 /// A longer host name is cut.
 const HOST_MAX: usize = 64;
 
@@ -32,6 +32,9 @@ pub(crate) struct MemberLease {
     pub(crate) beat: u64,
     /// How far its file of published names goes.
     pub(crate) names: NamesEnd,
+    /// 0, or a forgotten member had the slot until then: what it logged may be missing. The largest number until the
+    /// next one has written its first own lease.
+    pub(crate) lost_before: u64,
     pub(crate) standing: Standing,
 }
 
@@ -49,7 +52,7 @@ pub(crate) enum Standing {
 impl MemberLease {
     /// One line of `lines.rs`, padded to [`LEASE_LEN`].
     pub(crate) fn encode(&self) -> Vec<u8> {
-        let MemberLease { member, least, beat, names, .. } = self;
+        let MemberLease { member, least, beat, names, lost_before, .. } = self;
         let is_plain = |c: &char| c.is_ascii_graphic() && *c != '=';
         let host: String = self.host.chars().filter(is_plain).take(HOST_MAX).collect();
         let standing = match self.standing {
@@ -57,7 +60,9 @@ impl MemberLease {
             Standing::Left => "left",
             Standing::Forgotten => "forgotten",
         };
-        let words = format!("lease member={member} host={host} least={least} beat={beat} names={names} {standing}");
+        let words = format!(
+            "lease member={member} host={host} least={least} beat={beat} names={names} lost={lost_before} {standing}"
+        );
         let mut line = with_crc(&words).into_bytes();
         line.resize(LEASE_LEN - 1, b' ');
         line.push(b'\n');
@@ -71,14 +76,19 @@ impl MemberLease {
         let mut value = |key: &str| words.next()?.strip_prefix(key)?.strip_prefix('=');
         let (member, host) = (Uuid::try_parse(value("member")?).ok()?, value("host")?.to_owned());
         let (least, beat) = (value("least")?.parse().ok()?, value("beat")?.parse().ok()?);
-        let names = value("names")?.parse().ok()?;
+        let (names, lost_before) = (value("names")?.parse().ok()?, value("lost")?.parse().ok()?);
         let standing = match words.next()? {
             "here" => Standing::Here,
             "left" => Standing::Left,
             "forgotten" => Standing::Forgotten,
             _ => return None,
         };
-        words.next().is_none().then_some(MemberLease { member, host, least, beat, names, standing })
+        words.next().is_none().then_some(MemberLease { member, host, least, beat, names, lost_before, standing })
+    }
+
+    /// The same of whoever has the slot next.
+    pub(crate) fn lost_before_next(&self) -> u64 {
+        if self.standing == Standing::Forgotten { u64::MAX } else { self.lost_before }
     }
 }
 
@@ -169,7 +179,9 @@ impl SeenLease {
             Standing::Here => MemberStanding::Here,
         };
         let up_to = up_to.filter(|_| !self.is_ahead);
-        MemberStatus { slot, host: self.lease.host.clone(), standing, up_to, unchanged_for }
+        let lost = self.lease.lost_before;
+        let lost_before = (lost > 0).then(|| Duration::from_millis(lost.div_ceil(1_000_000)));
+        MemberStatus { slot, host: self.lease.host.clone(), standing, up_to, unchanged_for, lost_before }
     }
 }
 
@@ -246,6 +258,7 @@ mod tests {
             least,
             beat: 3,
             names: NamesEnd { file: 2, len: 5 },
+            lost_before: least / 2,
             standing: Standing::Here,
         }
     }
@@ -326,6 +339,18 @@ mod tests {
         assert_eq!(told(lease(1021 * MS, 1)).standing, MemberStanding::Here);
         let ahead = told(lease(1021 * MS + 1, 1));
         assert_eq!((ahead.standing, ahead.up_to), (MemberStanding::ClockOff, None));
+    }
+
+    #[test]
+    fn whoever_takes_the_slot_of_a_forgotten_member_says_that_something_is_lost() {
+        let left = MemberLease { standing: Standing::Left, lost_before: 0, ..lease(900 * MS, 1) };
+        assert_eq!((left.lost_before_next(), told(left.clone()).lost_before), (0, None));
+        let forgotten = MemberLease { standing: Standing::Forgotten, ..left };
+        assert_eq!(forgotten.lost_before_next(), u64::MAX, "until it has a lease of its own");
+        let next = MemberLease { lost_before: 950 * MS + 1, ..lease(990 * MS, 2) };
+        assert_eq!(told(next.clone()).lost_before, Some(Duration::from_millis(951)));
+        let after = MemberLease { standing: Standing::Left, ..next };
+        assert_eq!(after.lost_before_next(), 950 * MS + 1, "the one after it, too");
     }
 
     #[test]

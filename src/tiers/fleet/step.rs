@@ -177,12 +177,16 @@ impl Fleet {
 
     /// Step 5.
     pub(super) fn write(&self, least: u64, standing: Standing) -> Result<()> {
-        let (beat, names) = {
-            let state = self.state.lock();
-            (state.beat + 1, state.names.end)
+        let (beat, names, lost_before) = {
+            let mut state = self.state.lock();
+            if state.lost_before == u64::MAX && least > 0 {
+                // Our first one: what begins from now on is ours.
+                state.lost_before = least.max(self.floor.load(Ordering::Acquire));
+            }
+            (state.beat + 1, state.names.end, state.lost_before)
         };
         let (member, host) = (self.id, self.host.clone());
-        self.members.write(&MemberLease { member, host, least, beat, names, standing })?;
+        self.members.write(&MemberLease { member, host, least, beat, names, lost_before, standing })?;
         let mut state = self.state.lock();
         (state.beat, state.least) = (beat, least);
         Ok(())
