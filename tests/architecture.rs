@@ -87,6 +87,7 @@ const ROOMS: &[&str] = &[
     "ops",
     "fleet::views",
     "checkpoints::store",
+    "checkpoints::of_fleet",
     "writeback",
     "staging",
     "recovery",

@@ -43,6 +43,9 @@ mod lapses;
 mod model;
 #[path = "model/newest.rs"]
 mod newest;
+#[cfg(debug_assertions)]
+#[path = "model/of_fleet.rs"]
+mod of_fleet;
 #[path = "model/ops.rs"]
 mod ops;
 #[path = "model/order.rs"]

@@ -47,79 +47,34 @@ struct Work {
 /// All loops of a kind.
 const ALL: fn(&Tiers) -> u32 = |_| u32::MAX;
 
-const WORKS: [Work; 8] = [
-    Work {
-        name: "seal",
-        step: |t, _| t.seal_step(),
-        needs_slow: false,
-        steady: false,
-        woken: true,
-        streams: |_| 1,
-        streams_now: ALL,
-    },
+/// What most kinds have in common.
+const PLAIN: Work = Work {
+    name: "",
+    step: |_, _| Ok(Progress::Idle),
+    needs_slow: true,
+    steady: false,
+    woken: false,
+    streams: |_| 1,
+    streams_now: ALL,
+};
+
+const WORKS: [Work; 9] = [
+    Work { name: "seal", step: |t, _| t.seal_step(), needs_slow: false, woken: true, ..PLAIN },
     Work {
         name: "drain",
         step: Tiers::drain_stream_step,
-        needs_slow: true,
-        steady: false,
         woken: true,
         streams: |_| STREAMS_MAX,
         streams_now: Tiers::drain_streams,
+        ..PLAIN
     },
-    Work {
-        name: "publish",
-        step: |t, _| t.publish_step(),
-        needs_slow: true,
-        steady: false,
-        woken: true,
-        streams: |_| 1,
-        streams_now: ALL,
-    },
-    Work {
-        name: "evict",
-        step: |t, _| t.evict_step(),
-        needs_slow: true,
-        steady: false,
-        woken: false,
-        streams: |_| 1,
-        streams_now: ALL,
-    },
-    Work {
-        name: "stage",
-        step: |t, _| t.stage_step(),
-        needs_slow: true,
-        steady: false,
-        woken: false,
-        streams: staging_streams,
-        streams_now: ALL,
-    },
-    Work {
-        name: "recheck",
-        step: |t, _| t.recheck_step(),
-        needs_slow: true,
-        steady: false,
-        woken: false,
-        streams: |_| 1,
-        streams_now: ALL,
-    },
-    Work {
-        name: "fleet",
-        step: |t, _| t.fleet_step(),
-        needs_slow: true,
-        steady: true,
-        woken: false,
-        streams: |_| 1,
-        streams_now: ALL,
-    },
-    Work {
-        name: "tick",
-        step: |t, _| t.tick(),
-        needs_slow: false,
-        steady: false,
-        woken: false,
-        streams: |_| 1,
-        streams_now: ALL,
-    },
+    Work { name: "publish", step: |t, _| t.publish_step(), woken: true, ..PLAIN },
+    Work { name: "evict", step: |t, _| t.evict_step(), ..PLAIN },
+    Work { name: "stage", step: |t, _| t.stage_step(), streams: staging_streams, ..PLAIN },
+    Work { name: "recheck", step: |t, _| t.recheck_step(), ..PLAIN },
+    Work { name: "fleet", step: |t, _| t.fleet_step(), steady: true, ..PLAIN },
+    Work { name: "checkpoints", step: |t, _| t.look_at_parts(), ..PLAIN },
+    Work { name: "tick", step: |t, _| t.tick(), needs_slow: false, ..PLAIN },
 ];
 
 /// How many copies are staged side by side: from a rotating disk only one, where parallel reads slow each other down.
@@ -310,15 +265,7 @@ mod tests {
     use super::*;
     use crate::error::{Errno, Error};
 
-    const SLOW: Work = Work {
-        name: "test",
-        step: |_, _| Ok(Progress::Idle),
-        needs_slow: true,
-        steady: false,
-        woken: true,
-        streams: |_| 1,
-        streams_now: ALL,
-    };
+    const SLOW: Work = Work { name: "test", woken: true, ..PLAIN };
 
     #[test]
     fn backoff_goes_from_one_second_to_sixty() {

@@ -28,6 +28,8 @@ pub struct Checkpoint {
     /// When all of it was durable on the fast tier (D1), and published on the slow one (D2).
     pub durable: Option<f64>,
     pub drained: Option<f64>,
+    /// In a fleet: all of it, whichever member wrote it, has been on the slow tier since then at the latest.
+    pub elsewhere: Option<f64>,
     /// Nobody writes to it any more.
     pub complete: bool,
     /// All its files exist, and none is being rewritten.
@@ -63,6 +65,7 @@ pub fn json(checkpoints: &[Checkpoint], mounted: Duration) -> String {
         absorbed_at: at(one.absorbed),
         durable_at: one.durable.and_then(at),
         drained_at: one.drained.and_then(at),
+        elsewhere_at: one.elsewhere.and_then(at),
         checkpoint: one.clone(),
     };
     let all: Vec<DatedCheckpoint> = checkpoints.iter().map(dated).collect();
@@ -78,6 +81,7 @@ struct DatedCheckpoint {
     absorbed_at: Option<String>,
     durable_at: Option<String>,
     drained_at: Option<String>,
+    elsewhere_at: Option<String>,
 }
 
 /// The text of `.dlio/checkpoints`. Ends with a newline. `now`: on the same clock as the moments.

@@ -117,7 +117,7 @@ struct FleetState {
 }
 
 /// Nanoseconds since 1970.
-fn nanos(time: Time) -> u64 {
+pub(crate) fn nanos(time: Time) -> u64 {
     u64::try_from(time.sec).unwrap_or(0).saturating_mul(1_000_000_000).saturating_add(time.nsec.into())
 }
 
@@ -255,6 +255,11 @@ impl Fleet {
         let why = state.lost.clone().or_else(|| state.clock.clone());
         let why = why.or_else(own).or_else(others).or_else(last)?;
         Some(format!("fleet {}, member {} of {}: {why}", self.name, self.slot, self.size))
+    }
+
+    /// Whether the clock is as right as the fleet was promised, as far as this machine knows.
+    pub(crate) fn has_right_clock(&self) -> bool {
+        self.state.lock().clock.is_none()
     }
 
     /// Compares the clock with what the fleet was promised.

@@ -54,6 +54,14 @@ impl Pair {
         self.members = self.fast.iter().map(open).collect();
     }
 
+    /// A member with a new fast tier takes the slot that another one has given up.
+    pub fn replace(&mut self, member: usize) {
+        self.fast[member] = SimDisk::new("fast", MetadataOrder::Journaled, 1 << 30, &SimPower::new(), &self.clock);
+        let (fast, slow) = (self.fast[member].root(), self.slow.root());
+        let engine = tiers::open(fast, slow, SlowTree::Writable, options(), self.clock.clone(), "boot").unwrap();
+        self.members.insert(member, engine);
+    }
+
     /// A power cut of the slow tier's server, or none of it; both members end.
     pub fn crash(&mut self, lose: Lose) {
         self.power.restore();

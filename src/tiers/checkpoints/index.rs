@@ -25,7 +25,7 @@ const SAVED: usize = 20;
 /// A checkpoint may lose a file that is smaller than this and than a hundredth of the checkpoint.
 const HEAVY: u64 = 64 << 10;
 /// Names that a framework writes once the other files are there.
-const MARKERS: [&str; 8] = [
+pub(crate) const MARKERS: [&str; 8] = [
     "checkpoint",
     "latest",
     ".metadata",
@@ -85,6 +85,42 @@ struct BurstFiles {
     incomplete: bool,
     /// Its place when the first file that counts was lost, escaped, and its step.
     place: Option<(String, Option<u64>)>,
+    /// In a fleet: the latest `end` of its events, and what is known of the parts of the other members.
+    #[serde(default)]
+    end: u64,
+    #[serde(default)]
+    parts: PartsKnown,
+}
+
+/// What a member of a fleet knows of the parts of a checkpoint that the others write (`checkpoints/of_fleet.rs`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+struct PartsKnown {
+    /// When somebody first looked for a marker.
+    #[serde(skip)]
+    looked: Option<Duration>,
+    /// By this moment all members had written their parts; by the clock whose moments verdicts are about.
+    #[serde(skip)]
+    finished: Option<Duration>,
+    /// All of it has been on the slow tier since then at the latest.
+    elsewhere: Option<Duration>,
+}
+
+/// A checkpoint whose parts of other members may not be on the slow tier.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct UnprovedCheckpoint {
+    pub(crate) number: u64,
+    /// Its newest event: it is another checkpoint once it has a newer one.
+    pub(crate) upto: Lsn,
+    pub(crate) path: Path,
+    pub(crate) step: Option<u64>,
+    pub(crate) began: Duration,
+    /// The latest `end` of its events here.
+    pub(crate) end: u64,
+    /// It is one file, or this member has made its marker: nobody has a part that comes after what is known here.
+    pub(crate) is_ours: bool,
+    pub(crate) published: Duration,
+    pub(crate) looked: Option<Duration>,
+    pub(crate) finished: Option<Duration>,
 }
 
 /// One version of a file, when it gets its place in the order.
@@ -97,6 +133,8 @@ pub(crate) struct Version {
     /// When the file was opened, or first written to if that was not soon after; and when it got its place.
     pub(crate) began: Duration,
     pub(crate) at: Duration,
+    /// The event's `end` by the fleet's stamps; 0 outside of a fleet.
+    pub(crate) end: u64,
 }
 
 /// The state saved for the next mount.
@@ -129,6 +167,8 @@ pub(crate) struct Moment {
     pub(crate) going_on: Option<u64>,
     /// A large file that belongs to it is still being written.
     pub(crate) writing: bool,
+    /// The mount is in a fleet: other members may have parts of a checkpoint.
+    pub(crate) in_fleet: bool,
     /// Files with bytes that are not in an event.
     pub(crate) uncommitted: HashSet<Path>,
 }
@@ -145,6 +185,8 @@ pub(crate) struct CheckpointStatus {
     pub(crate) last: Duration,
     pub(crate) durable: Option<Duration>,
     pub(crate) published: Option<Duration>,
+    /// In a fleet: since when all of it, whoever wrote it, has been on the slow tier.
+    pub(crate) elsewhere: Option<Duration>,
     pub(crate) complete: bool,
     /// None of its files is lost or being overwritten.
     pub(crate) whole: bool,
@@ -161,7 +203,7 @@ pub(crate) struct CheckpointStatus {
 impl CheckpointIndex {
     /// A version got its place in the order.
     pub(crate) fn written(&mut self, version: Version) {
-        let Version { burst: number, path, lsn, bytes, began, at } = version;
+        let Version { burst: number, path, lsn, bytes, began, at, end } = version;
         self.make_room(number);
         let again = self.files.get(&path).is_some_and(|file| file.burst == number);
         let before = if again { self.files.remove(&path) } else { None };
@@ -177,6 +219,7 @@ impl CheckpointIndex {
         burst.unsealed.insert(lsn);
         (burst.durable, burst.published) = (None, None);
         burst.upto = burst.upto.max(lsn);
+        (burst.end, burst.parts) = (burst.end.max(end), PartsKnown::default());
         if listed {
             self.files.insert(path, CheckpointFile { burst: number, lsn, bytes, verified: false });
         }
@@ -251,7 +294,7 @@ impl CheckpointIndex {
     pub(crate) fn saved(&self, moment: &Moment) -> SavedIndex {
         let complete: Vec<CheckpointStatus> = self.statuses(moment).into_iter().filter(|one| one.complete).collect();
         let newest = complete.iter().skip(complete.len().saturating_sub(SAVED));
-        let safe = complete.iter().rfind(|one| one.whole && one.safe);
+        let safe = complete.iter().rfind(|one| one.is_safe_for_all(moment));
         let mut saved: BTreeMap<u64, SavedBurst> = newest
             .chain(safe)
             .filter_map(|one| {
@@ -350,11 +393,59 @@ impl CheckpointIndex {
         statuses
     }
 
-    /// The path of the newest checkpoint that is complete, whole and safe.
+    /// The path of the newest checkpoint that is complete, whole and safe; in a fleet, with the parts of all members.
     pub(crate) fn latest_safe(&self, moment: &Moment) -> Option<Path> {
         let statuses = self.statuses(moment);
-        let newest = statuses.into_iter().rev().find(|one| one.complete && one.whole && one.safe);
+        let newest = statuses.into_iter().rev().find(|one| one.is_safe_for_all(moment));
         newest.map(|one| one.path)
+    }
+
+    /// In a fleet: the newest checkpoints that are safe as far as this member knows, but for the parts of the others.
+    /// None that is older than one with all parts.
+    pub(crate) fn unproved(&self, moment: &Moment, most: usize) -> Vec<UnprovedCheckpoint> {
+        let may_be = |burst: &BurstFiles| {
+            let is_ready = burst.bytes >= SMALLEST && burst.published.is_some();
+            is_ready && !burst.lost && !burst.incomplete && burst.parts.elsewhere.is_none()
+        };
+        // As a rule there is none, and this is asked all the time.
+        if !self.bursts.values().any(may_be) {
+            return Vec::new();
+        }
+        let newest = self.statuses(moment).into_iter().rev();
+        let newest = newest.take_while(|one| !one.is_safe_for_all(moment));
+        let safe = newest.filter(|one| one.complete && one.whole && one.safe);
+        let unproved = safe.filter_map(|one| {
+            let burst = self.bursts.get(&one.number)?;
+            Some(UnprovedCheckpoint {
+                number: one.number,
+                upto: burst.upto,
+                step: one.step,
+                began: one.began,
+                end: burst.end,
+                is_ours: burst.marked || self.files.contains_key(&one.path),
+                published: burst.published?,
+                looked: burst.parts.looked,
+                finished: burst.parts.finished,
+                path: one.path,
+            })
+        });
+        unproved.take(most).collect()
+    }
+
+    /// Somebody has looked for a marker of this checkpoint at `now`; by `finished` all had written their parts.
+    pub(crate) fn looked_for_parts(&mut self, of: &UnprovedCheckpoint, now: Duration, finished: Option<Duration>) {
+        if let Some(burst) = self.bursts.get_mut(&of.number).filter(|burst| burst.upto == of.upto) {
+            burst.parts.looked.get_or_insert(now);
+            burst.parts.finished = finished;
+        }
+    }
+
+    /// All parts of this checkpoint have been on the slow tier since `elsewhere` at the latest.
+    pub(crate) fn has_all_parts(&mut self, of: &UnprovedCheckpoint, elsewhere: Duration) {
+        if let Some(burst) = self.bursts.get_mut(&of.number).filter(|burst| burst.upto == of.upto) {
+            burst.parts.elsewhere = Some(elsewhere);
+            self.changed = true;
+        }
     }
 
     /// How many files a checkpoint has.
@@ -371,7 +462,7 @@ impl CheckpointIndex {
                     burst.upto = lsn;
                     // An older checkpoint keeps its publishing time: publishing the rename is no news for it.
                     if going_on == Some(file.burst) {
-                        burst.published = None;
+                        (burst.published, burst.parts) = (None, PartsKnown::default());
                         burst.marked |= path != *from && is_temporary(from);
                     }
                 }
@@ -443,6 +534,8 @@ impl BurstFiles {
             lost: false,
             incomplete: false,
             place: None,
+            end: 0,
+            parts: PartsKnown::default(),
         }
     }
 
@@ -470,6 +563,7 @@ impl BurstFiles {
             last: self.last,
             durable: self.durable,
             published: self.published,
+            elsewhere: self.parts.elsewhere,
             complete: over || said_so,
             whole: self.left > 0 && !self.lost && !self.incomplete && !written_over,
             incomplete: self.incomplete,
@@ -477,6 +571,14 @@ impl BurstFiles {
             verified: !files.is_empty() && files.iter().all(|(_, file)| file.verified),
             current: false,
         }
+    }
+}
+
+impl CheckpointStatus {
+    /// Whether the slow tier has all of it, whoever wrote it.
+    fn is_safe_for_all(&self, moment: &Moment) -> bool {
+        let has_all = !moment.in_fleet || self.elsewhere.is_some() || left_out!(PartsOfAll);
+        self.complete && self.whole && self.safe && has_all
     }
 }
 
@@ -559,7 +661,7 @@ mod tests {
 
     fn write(index: &mut CheckpointIndex, burst: u64, path: &str, lsn: Lsn, bytes: u64, at: u32) {
         let (began, at) = (S * (at - 1), S * at);
-        index.written(Version { burst, path: path.into(), lsn, bytes, began, at });
+        index.written(Version { burst, path: path.into(), lsn, bytes, began, at, end: lsn });
     }
 
     fn at(now: u32, applied: Lsn, going_on: Option<u64>) -> Moment {
@@ -681,6 +783,42 @@ mod tests {
             [(1, false, Some(1)), (2, false, Some(2)), (3, true, Some(1))]
         );
         assert_eq!(statuses[1].path, b"kept/ckpt-2", "where it was");
+    }
+
+    #[test]
+    fn in_a_fleet_only_one_with_the_parts_of_all_members_is_offered() {
+        let mut index = CheckpointIndex::default();
+        write(&mut index, 1, "run/step-1/a", 10, 2 * MIB, 5);
+        write(&mut index, 2, "run/step-2/a", 20, 2 * MIB, 15);
+        index.published(20, S * 16);
+        let moment = Moment { in_fleet: true, ..at(60, 30, None) };
+        let offered = |index: &CheckpointIndex| text(index.latest_safe(&moment));
+        let unproved = index.unproved(&moment, 9);
+        let numbers = |of: &[UnprovedCheckpoint]| of.iter().map(|one| (one.number, one.is_ours)).collect::<Vec<_>>();
+        assert_eq!((offered(&index), numbers(&unproved)), (None, vec![(2, false), (1, false)]));
+        index.has_all_parts(&unproved[1], S * 17);
+        assert_eq!(offered(&index).as_deref(), Some("run/step-1"));
+        // What is noted about a checkpoint is not about the one that it has become.
+        write(&mut index, 2, "run/step-2/b", 21, MIB, 16);
+        index.looked_for_parts(&unproved[0], S, Some(S));
+        index.has_all_parts(&unproved[0], S * 18);
+        index.published(21, S * 19);
+        let again = index.unproved(&moment, 9);
+        assert_eq!((again[0].end, again[0].looked, again[0].finished), (21, None, None));
+        assert_eq!(numbers(&again), [(2, false)], "an older one is of no use");
+        index.has_all_parts(&again[0], S * 20);
+        assert_eq!(offered(&index).as_deref(), Some("run/step-2"));
+        assert!(index.unproved(&moment, 9).is_empty());
+        // One file has one writer, and whoever makes the marker knows that all have written.
+        write(&mut index, 3, "run/ckpt-3.pt", 22, 2 * MIB, 25);
+        write(&mut index, 4, "run/step-4/a", 23, 2 * MIB, 35);
+        write(&mut index, 4, "run/step-4/.metadata", 24, 9, 35);
+        index.published(24, S * 36);
+        assert_eq!(numbers(&index.unproved(&moment, 9)), [(4, true), (3, true)]);
+        let next = serde_json::to_string(&index.saved(&moment)).expect("as JSON");
+        let mut restored = CheckpointIndex::default();
+        restored.restore(serde_json::from_str(&next).expect("an index"), false);
+        assert_eq!(offered(&restored).as_deref(), Some("run/step-2"), "it is not found out again");
     }
 
     #[test]

@@ -54,18 +54,19 @@ impl Tiers {
     }
 
     /// The first writes of the large files that are being written; empty while no checkpoint is being written.
-    fn being_written(&self) -> Vec<Duration> {
+    pub(super) fn being_written(&self) -> Vec<Duration> {
         let any = self.state.lock().bursts.being_written() > 0;
         if any { self.written_since(LARGE) } else { Vec::new() }
     }
 
-    fn moment(&self, st: &EngineState, writing: &[Duration]) -> Moment {
+    pub(super) fn moment(&self, st: &EngineState, writing: &[Duration]) -> Moment {
         let uncommitted = st.uncommitted.files().filter_map(|ino| st.view.path(ino)).collect();
         Moment {
             now: self.stamp(self.uptime()),
             applied: if st.queue.is_empty() { Lsn::MAX } else { st.queue.applied() },
             going_on: st.bursts.going_on(),
             writing: st.bursts.is_joined_by(writing),
+            in_fleet: self.fleet.is_some(),
             uncommitted,
         }
     }
@@ -94,6 +95,7 @@ impl Tiers {
             absorbed: since_mount(one.last),
             durable: one.durable.map(since_mount),
             drained: one.published.map(since_mount),
+            elsewhere: one.elsewhere.map(since_mount),
             complete: one.complete,
             whole: one.whole,
             incomplete: one.incomplete,
@@ -109,8 +111,9 @@ impl Tiers {
         self.state.lock().checkpoints.forgotten()
     }
 
-    /// The path, from the root, of the newest checkpoint that is complete and wholly on the slow tier. The caller must
-    /// check that it is still there: it may be remembered from the previous mount.
+    /// The path, from the root, of the newest checkpoint that is complete and wholly on the slow tier; in a fleet, with
+    /// the parts of all members (`of_fleet.rs`). The caller must check that it is still there: it may be remembered from
+    /// the previous mount, or another member may have removed it.
     pub fn latest_safe(&self) -> Option<Vec<u8>> {
         let writing = self.being_written();
         let st = self.state.lock();

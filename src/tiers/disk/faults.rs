@@ -253,6 +253,10 @@ pub enum Lapse {
     OwnSlot,
     /// In a fleet: a version that is pending is overwritten.
     KeepPending,
+    /// In a fleet: a checkpoint is safe once this member's part of it is.
+    PartsOfAll,
+    /// In a fleet: a marker of an earlier save under the same names counts.
+    MarkerLater,
 }
 
 thread_local! {

@@ -314,8 +314,8 @@ impl EngineState {
         }
     }
 
-    /// An event got its place in the log, and the view does not show it yet. `now` is the uptime, `epoch` the start of
-    /// the uptime, since 1970.
+    /// An event got its place in the log and its stamps, and the view does not show it yet. `now` is the uptime, `epoch`
+    /// the start of the uptime, since 1970.
     pub(crate) fn note_checkpoint(&mut self, lsn: Lsn, change: &Change, now: Duration, epoch: Duration) {
         let going_on = self.bursts.going_on();
         match change {
@@ -323,7 +323,9 @@ impl EngineState {
                 let Some(path) = self.view.path_at(at) else { return };
                 let began = epoch.saturating_add(self.began_to_write(*ino, now));
                 let (burst, bytes) = (content.burst(), content.size);
-                self.checkpoints.written(Version { burst, path, lsn, bytes, began, at: epoch.saturating_add(now) });
+                let end = self.queue.stamps(lsn).end;
+                let at = epoch.saturating_add(now);
+                self.checkpoints.written(Version { burst, path, lsn, bytes, began, at, end });
             }
             Change::Rename { from, to, .. } => {
                 if let (Some(from), Some(to)) = (self.view.path_at(from), self.view.path_at(to)) {

@@ -282,8 +282,8 @@ impl Tiers {
         let stamps = self.event_stamps(&st, &change);
         let last = self.log.append_stamped(&records, stamps)?;
         let now = self.uptime();
-        st.note_checkpoint(last - 1, &change, self.uptime(), self.stamp(Duration::ZERO));
         st.queue.stamp(stamps.map(|stamps| (last - 1, stamps)));
+        st.note_checkpoint(last - 1, &change, self.uptime(), self.stamp(Duration::ZERO));
         self.queue_event(&mut st, last - 1, now, change);
         st.uncommitted.remove(state.ino);
         st.uncommitted.bind(state.ino, last, live, now);

@@ -698,9 +698,9 @@ impl Tiers {
         let stamps = self.event_stamps(st, &change);
         let append = || self.log.append_stamped(&records, stamps);
         let lsn = if left_out!(LogFirst) { self.log.last() + records.len() as u64 } else { append()? };
+        st.queue.stamp(stamps.map(|stamps| (lsn, stamps)));
         st.note_checkpoint(lsn, &change, self.uptime(), self.stamp(Duration::ZERO));
         apply(st, lsn);
-        st.queue.stamp(stamps.map(|stamps| (lsn, stamps)));
         self.queue_event(st, lsn, self.uptime(), change);
         if left_out!(LogFirst) { append() } else { Ok(lsn) }
     }
