@@ -6,6 +6,7 @@
 mod advise;
 mod bench;
 mod checkpoints;
+mod checkpoints_of_fleet;
 mod client;
 mod completions;
 mod demo;

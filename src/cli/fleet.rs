@@ -105,6 +105,15 @@ impl FleetQuestion {
         Ok(FleetQuestion { source, as_of: status.asked_at, status })
     }
 
+    /// The same, with its answer. Returns at once if it is a good one, and otherwise once every member has had the time to
+    /// give it.
+    pub(super) fn about_now(source: FleetSource) -> Result<FleetQuestion, Failure> {
+        let mut question = FleetQuestion::ask(source)?;
+        let patience = PATIENCE + CLOCK_WAITS * question.status.clock_error;
+        question.wait(Some(patience), |_| ())?;
+        Ok(question)
+    }
+
     /// Errors: the mount that was asked is gone.
     pub(super) fn check_source(&self) -> Result<(), Failure> {
         match &self.source {
@@ -139,11 +148,9 @@ impl FleetQuestion {
     }
 }
 
-/// The verdict about now. Returns at once if it is a good one, and otherwise once every member has had the time to give it.
+/// Prints the verdict about now.
 pub(super) fn status(source: FleetSource, as_json: bool) -> Outcome {
-    let mut question = FleetQuestion::ask(source)?;
-    let patience = PATIENCE + CLOCK_WAITS * question.status.clock_error;
-    question.wait(Some(patience), |_| ())?;
+    let question = FleetQuestion::about_now(source)?;
     let answer = question.answer();
     if as_json {
         say_json(&answer)?

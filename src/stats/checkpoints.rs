@@ -45,7 +45,8 @@ pub struct Checkpoint {
 }
 
 impl Checkpoint {
-    fn state(&self) -> &'static str {
+    /// The word for it in lists.
+    pub fn state(&self) -> &'static str {
         match self {
             Checkpoint { incomplete: true, .. } => "incomplete",
             Checkpoint { whole: false, .. } => "replaced",

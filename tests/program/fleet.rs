@@ -490,3 +490,42 @@ fn ten_first_mounts_at_once_are_one_fleet() {
         assert_eq!(slots.len(), 10, "each has a slot of its own");
     }
 }
+
+/// On a member that wrote a part of it and no marker, and whose own part is long on the slow tier.
+#[test]
+fn latest_safe_waits_for_the_parts_of_all_members() {
+    needs!(MOUNTS);
+    let dir = tempfile::tempdir().unwrap();
+    let mut members = [member(dir.path(), &[]), member(dir.path(), &[]), member(dir.path(), &[])];
+    members.iter_mut().for_each(Mount::start);
+    let link = |member: &Mount| fs::read_link(member.at(".dlio/latest-safe")).ok();
+    members[1].control("pause");
+    // The paused one comes last, so that the others need not wait for it.
+    for rank in [0, 2, 1] {
+        fs::create_dir_all(members[rank].at("step-700")).unwrap();
+        members[rank].put(&format!("step-700/rank-{rank}"), vec![7; 1 << 20]);
+    }
+    let listed = |member: &Mount| {
+        let (code, said) = told(&["checkpoints", "--fleet", "--json"], &member.root());
+        (code, serde_json::from_str::<serde_json::Value>(&said).unwrap()["checkpoints"][0].clone())
+    };
+    until("its own part is safe", || {
+        let text = fs::read_to_string(members[2].at(".dlio/checkpoints.json")).unwrap();
+        text.contains("\"safe\": true") && text.contains("\"complete\": true")
+    });
+    assert_eq!(link(&members[2]), None);
+    let (code, one) = listed(&members[2]);
+    assert_eq!((code, &one["elsewhere_at"]), (3, &serde_json::Value::Null), "{one}");
+    members[0].put("step-700/.metadata", "all");
+    members[1].control("resume");
+    until("all know that it is safe", || {
+        members.iter().all(|member| link(member).is_some_and(|to| to == Path::new("../step-700")))
+    });
+    assert!((0..3).all(|rank| dir.path().join(format!("step-700/rank-{rank}")).exists()));
+    let (code, one) = listed(&members[2]);
+    let known = [&one["step"], &one["files"], &one["ranks"], &one["complete"]];
+    assert_eq!((code, known), (0, [&700.into(), &4.into(), &3.into(), &true.into()]), "{one}");
+    assert!(one["elsewhere_at"].is_string(), "{one}");
+    let (_, said) = told(&["checkpoints", "--fleet"], &members[2].root());
+    assert!(said.starts_with("SAFE as of") && said.contains("readable elsewhere since"), "{said}");
+}
