@@ -270,3 +270,18 @@ fn a_pointer_speaks_of_its_own_step_only() {
     rounds(&pair, &[0, 1]);
     assert_eq!(named(&pair, 1).as_deref(), Some("step-2"));
 }
+
+#[test]
+fn a_checkpoint_from_which_another_member_removes_a_file_is_not_named_any_more() {
+    let pair = Pair::new(MetadataOrder::Journaled);
+    (0..2).for_each(|member| put_part(&pair, member, "step-1", 1));
+    pair.put(0, pair.dir(0, "step-1"), ".metadata", "all");
+    rounds(&pair, &[0, 1]);
+    assert_eq!(named(&pair, 1).as_deref(), Some("step-1"));
+    pair.members[0].unlink(&Cx::internal(), pair.dir(0, "step-1"), &name("rank-1")).unwrap();
+    rounds(&pair, &[0, 1]);
+    // Whoever asks for a name lets the others' be read.
+    pair.members[1].getattr(&Cx::internal(), ROOT).unwrap();
+    rounds(&pair, &[0, 1]);
+    assert_eq!(named(&pair, 1), None);
+}

@@ -500,6 +500,15 @@ impl CheckpointIndex {
         self.files.remove(path);
     }
 
+    /// Another member has removed or replaced what was at this path, by an event with this `end`. A file of ours that is
+    /// later, or not published up to `applied` yet, stays.
+    pub(crate) fn removed_by_other(&mut self, path: &[u8], end: u64, applied: Lsn) {
+        let Some(file) = self.files.get(path).filter(|file| file.lsn <= applied) else { return };
+        if self.bursts.get(&file.burst).is_some_and(|burst| burst.end < end) {
+            self.removed(path);
+        }
+    }
+
     /// Called before a burst of this number gets a file: drops earlier bursts that were no checkpoints, and the oldest
     /// burst if there are too many.
     fn make_room(&mut self, number: u64) {
@@ -819,6 +828,19 @@ mod tests {
         let mut restored = CheckpointIndex::default();
         restored.restore(serde_json::from_str(&next).expect("an index"), false);
         assert_eq!(offered(&restored).as_deref(), Some("run/step-2"), "it is not found out again");
+    }
+
+    #[test]
+    fn what_another_member_removes_later_is_lost_to_its_checkpoint() {
+        let mut index = CheckpointIndex::default();
+        write(&mut index, 1, "run/step-1/a", 10, 2 * MIB, 5);
+        let is_whole = |index: &CheckpointIndex| index.statuses(&at(60, 30, None))[0].whole;
+        index.removed_by_other(b"run/step-1/b", 11, 10);
+        index.removed_by_other(b"run/step-1/a", 10, 10);
+        index.removed_by_other(b"run/step-1/a", 11, 9);
+        assert!(is_whole(&index), "another file; before ours; ours comes after it");
+        index.removed_by_other(b"run/step-1/a", 11, 10);
+        assert!(!is_whole(&index));
     }
 
     #[test]

@@ -16,8 +16,8 @@ use crate::path::Name;
 use crate::tiers::disk::layout::split;
 use crate::tiers::fleet::Fleet;
 use crate::tiers::fleet::members::ToldNames;
-use crate::tiers::fleet::names::{ChangedName, NamesEnd};
-use crate::tiers::{Ino, Progress, ROOT, Tiers};
+use crate::tiers::fleet::names::{ChangedName, NameChange, NamesEnd};
+use crate::tiers::{Ino, Lsn, Progress, ROOT, Tiers};
 
 /// The shortest time between two rounds.
 const ROUND: Duration = Duration::from_millis(100);
@@ -71,9 +71,13 @@ impl Tiers {
         {
             let mut st = self.state.lock();
             let applied = st.queue.applied();
+            let applied_or_all = if st.queue.is_empty() { Lsn::MAX } else { applied };
             for changed in names {
                 let (above, name) = split(&changed.path);
                 let Ok(name) = Name::new(name) else { continue };
+                if changed.change != NameChange::Touched {
+                    st.checkpoints.removed_by_other(&changed.path, changed.end, applied_or_all);
+                }
                 for dir in st.view.slow_dirs(above, changed.dir) {
                     let (is_known, expired) = st.view.expire_name(dir, &name, applied);
                     nodes.extend(expired);
