@@ -22,6 +22,7 @@ use change::Delta;
 use clap::Args;
 use draw::Theme;
 use snapshot::Snapshot;
+use table::TopView;
 
 use super::client;
 use super::duration::parse_duration;
@@ -33,7 +34,7 @@ const INTERVAL_MAX: Duration = Duration::from_secs(24 * 3600);
 
 /// Show a mount live: throughput of each tier, busiest files, processes, operations, queue
 ///
-/// On a terminal it shows a screen: f, p, o and u (or Tab) choose the table, < and > the column to sort by, / filters,
+/// On a terminal it shows a screen: f, p, o, u and m (or Tab) choose the table, < and > the column to sort by, / filters,
 /// space pauses, ? shows all keys, q quits. Elsewhere, or with --plain, it prints one line per interval; with --json
 /// one object: bytes and calls of that interval (`span` seconds), and the safety from stats.json.
 ///
@@ -43,6 +44,7 @@ const INTERVAL_MAX: Duration = Duration::from_secs(24 * 3600);
 #[command(after_long_help = "\
 Examples:
   dlio-fs top /mnt/train
+  dlio-fs top --fleet
   dlio-fs top --plain --interval 5s | tee throughput.txt
   dlio-fs top --json --count 60 | jq '.read_slow / .span'")]
 pub(super) struct TopArgs {
@@ -57,6 +59,9 @@ pub(super) struct TopArgs {
     /// Print JSON
     #[arg(long, conflicts_with = "plain")]
     json: bool,
+    /// Begin with the members of the mount's fleet
+    #[arg(long, conflicts_with_all = ["plain", "json", "count"])]
+    fleet: bool,
     /// End after this many lines
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     count: Option<u64>,
@@ -80,7 +85,11 @@ pub(super) fn run(args: &TopArgs) -> Outcome {
     if capable && !args.plain && !args.json && args.count.is_none() {
         // https://no-color.org: any value counts, except an empty one.
         let colours = std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
-        return screen::run(&mountpoint, args.interval, Theme { colours });
+        let view = if args.fleet { TopView::Members } else { TopView::default() };
+        return screen::run(&mountpoint, args.interval, Theme { colours }, view);
+    }
+    if args.fleet {
+        return Err(Failure::new(Exit::Usage, "--fleet needs a terminal; elsewhere use dlio-fs status --fleet"));
     }
     print(args, &mountpoint)
 }

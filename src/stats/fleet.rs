@@ -197,6 +197,17 @@ impl FleetStatus {
         self.latest().text()
     }
 
+    /// The same in a few words.
+    pub fn short(&self) -> String {
+        let latest = self.latest();
+        match latest.verdict {
+            FleetVerdict::Safe => format!("SAFE up to {} ago", seconds(self.asked_at.saturating_sub(latest.as_of))),
+            FleetVerdict::SafeBut => "SAFE, but for what was lost".to_owned(),
+            FleetVerdict::NotSafe => "NOT SAFE".to_owned(),
+            FleetVerdict::Held => "HELD".to_owned(),
+        }
+    }
+
     /// The content of `.dlio/fleet.json`. Ends with a newline.
     pub fn json(&self) -> String {
         json::document(&self.latest())
@@ -251,7 +262,7 @@ impl FleetAnswer<'_> {
 }
 
 impl MemberStatus {
-    fn standing_text(&self) -> String {
+    pub fn standing_text(&self) -> String {
         match self.standing {
             MemberStanding::NotMounted => "not mounted yet".to_owned(),
             MemberStanding::Here => "here".to_owned(),

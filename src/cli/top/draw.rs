@@ -51,7 +51,7 @@ const KEYS: [(&str, &str); 9] = [
 ];
 
 const HELP: [&str; 14] = [
-    "f p o u, Tab   files, processes, operations, queue",
+    "f p o u m Tab  files, processes, operations, queue, members",
     "< >            sort by the column to the left, or right",
     "r              reverse the order",
     "/              show rows that contain a text; Esc: all",
@@ -410,6 +410,8 @@ fn nothing(state: &State) -> &'static str {
     match state.view {
         _ if !state.filter.is_empty() => "no row contains this text; Esc shows all",
         TopView::Queue => "nothing is pending",
+        TopView::Members if state.snapshot.fleet.is_none() => "the mount is in no fleet",
+        TopView::Members => "the leases have not been read yet",
         _ if state.change.is_none() => "rates appear after the second interval",
         _ => "nothing yet",
     }
@@ -593,7 +595,7 @@ mod tests {
     }
 
     fn state() -> State {
-        let mut state = State::new("/mnt/train".into(), 1.0);
+        let mut state = State::new("/mnt/train".into(), 1.0, TopView::default());
         state.update(snapshot(60));
         state.update(snapshot(61));
         state
@@ -647,7 +649,7 @@ mod tests {
 
     #[test]
     fn no_size_and_nothing_in_the_figures_stops_it() {
-        let mut states = vec![State::new("/mnt".into(), 1.0), state()];
+        let mut states = vec![State::new("/mnt".into(), 1.0, TopView::default()), state()];
         for keys in ["p", "o>>", "u", "?", "/nothing", " ", "f---", "+++++++"] {
             let mut state = state();
             press(&mut state, keys);

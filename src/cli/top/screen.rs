@@ -12,6 +12,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use super::draw::{Theme, draw};
 use super::snapshot::Snapshot;
 use super::state::{KeyAction, State};
+use super::table::TopView;
 use super::watch::watch;
 use crate::cli::outcome::{Exit, Failure, Outcome};
 use crate::error::{Context, Error};
@@ -30,10 +31,10 @@ enum ScreenEvent {
 }
 
 /// Shows the mount until the user quits. Errors: the mount is gone.
-pub(super) fn run(mountpoint: &Path, interval: Duration, theme: Theme) -> Outcome {
+pub(super) fn run(mountpoint: &Path, interval: Duration, theme: Theme, view: TopView) -> Outcome {
     let (send, news) = mpsc::channel();
     let _signals = watch_signals(&send)?;
-    let mut state = State::new(mountpoint.display().to_string(), interval.as_secs_f64());
+    let mut state = State::new(mountpoint.display().to_string(), interval.as_secs_f64(), view);
     let snapshots = send.clone();
     let ask = watch(mountpoint.to_path_buf(), interval, Some(state.view()), move |snapshot| {
         snapshots.send(ScreenEvent::Snapshot(Box::new(snapshot))).is_ok()
@@ -54,7 +55,7 @@ fn show(
     state: &mut State,
     theme: Theme,
     news: &Receiver<ScreenEvent>,
-    ask: impl Fn(super::table::TopView),
+    ask: impl Fn(TopView),
 ) -> Outcome {
     let mut answered = Instant::now();
     loop {

@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::json;
 use crate::stats::files::{ActiveFiles, Activity};
+use crate::stats::fleet::FleetStatus;
 use crate::stats::pace::CheckpointPace;
 use crate::stats::queue::Queue;
 use crate::stats::recording::Checkpoint;
@@ -20,6 +21,7 @@ pub(in crate::cli) struct Snapshot {
     pub(super) files: Option<Dated<ActiveFiles>>,
     pub(super) processes: Option<Dated<ProcessTable>>,
     pub(super) queue: Option<Queue>,
+    pub(super) fleet: Option<FleetStatus>,
     /// Oldest first; empty if the daemon does not report them.
     pub(super) checkpoints: Vec<Checkpoint>,
     pub(super) pace: Option<CheckpointPace>,

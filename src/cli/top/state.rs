@@ -48,12 +48,12 @@ pub(in crate::cli) enum KeyAction {
 }
 
 impl State {
-    pub(in crate::cli) fn new(mountpoint: String, interval: f64) -> Self {
+    pub(in crate::cli) fn new(mountpoint: String, interval: f64, view: TopView) -> Self {
         let zoom = STEPS.iter().position(|step| *step >= interval.max(1.0)).unwrap_or(STEPS.len() - 1);
         State {
             mountpoint,
             interval,
-            view: TopView::default(),
+            view,
             sorts: TopView::ALL.map(|view| Sort { column: view.first_sort(), reverse: false }),
             filter: String::new(),
             typing: false,
@@ -209,7 +209,7 @@ mod tests {
     use crate::cli::top::snapshot::Dated;
 
     fn state() -> State {
-        State::new("/mnt".into(), 1.0)
+        State::new("/mnt".into(), 1.0, TopView::default())
     }
 
     fn press(state: &mut State, keys: &str) -> KeyAction {
@@ -219,8 +219,8 @@ mod tests {
     #[test]
     fn each_view_has_its_key_and_its_own_order() {
         let mut state = state();
-        for (key, view) in "pouf".chars().zip([TopView::Processes, TopView::Operations, TopView::Queue, TopView::Files])
-        {
+        let views = [TopView::Processes, TopView::Operations, TopView::Queue, TopView::Members, TopView::Files];
+        for (key, view) in "poumf".chars().zip(views) {
             assert_eq!((press(&mut state, &key.to_string()), state.view), (KeyAction::Table, view));
         }
         let first = state.sort();
@@ -232,7 +232,7 @@ mod tests {
         assert_eq!(state.sort(), first);
         press(&mut state, &">".repeat(TopView::Files.columns().len()));
         assert_eq!(state.sort(), first, "it goes round");
-        assert_eq!((state.key(KeyCode::BackTab.into()), state.view), (KeyAction::Table, TopView::Queue));
+        assert_eq!((state.key(KeyCode::BackTab.into()), state.view), (KeyAction::Table, TopView::Members));
         assert_eq!((state.key(KeyCode::Tab.into()), state.view), (KeyAction::Table, TopView::Files));
     }
 

@@ -6,6 +6,7 @@ use std::time::Duration;
 use super::change::{ActivityChange, Delta, OpChange};
 use super::shown;
 use super::snapshot::Snapshot;
+use crate::stats::fleet::{FleetStatus, MemberStanding, MemberStatus};
 use crate::stats::queue::{PendingEvent, Queue};
 use crate::stats::render::{one_line, seconds};
 
@@ -17,10 +18,13 @@ pub(in crate::cli) enum TopView {
     Processes,
     Operations,
     Queue,
+    /// Of the mount's fleet.
+    Members,
 }
 
 impl TopView {
-    pub(super) const ALL: [TopView; 4] = [TopView::Files, TopView::Processes, TopView::Operations, TopView::Queue];
+    pub(super) const ALL: [TopView; 5] =
+        [TopView::Files, TopView::Processes, TopView::Operations, TopView::Queue, TopView::Members];
 
     /// The underlined letter is the key.
     pub(super) fn title(self) -> (&'static str, char) {
@@ -29,6 +33,7 @@ impl TopView {
             TopView::Processes => ("processes", 'p'),
             TopView::Operations => ("operations", 'o'),
             TopView::Queue => ("queue", 'u'),
+            TopView::Members => ("members", 'm'),
         }
     }
 
@@ -38,12 +43,17 @@ impl TopView {
             TopView::Processes => &PROCESSES,
             TopView::Operations => &OPERATIONS,
             TopView::Queue => &QUEUE,
+            TopView::Members => &MEMBERS,
         }
     }
 
     /// The initial sort column.
     pub(super) fn first_sort(self) -> usize {
-        let wanted = if self == TopView::Queue { "LSN" } else { "BUSY" };
+        let wanted = match self {
+            TopView::Queue => "LSN",
+            TopView::Members => "MEMBER",
+            TopView::Files | TopView::Processes | TopView::Operations => "BUSY",
+        };
         self.columns().iter().position(|column| column.title == wanted).unwrap_or(0)
     }
 }
@@ -125,6 +135,14 @@ const QUEUE: [ViewColumn; 8] = [
     column("FILE", 12, 0, Path),
 ];
 
+const MEMBERS: [ViewColumn; 5] = [
+    column("MEMBER", 6, 0, Order),
+    column("STATE", 17, 0, Text),
+    column("BEHIND", 7, 0, Number),
+    column("LEASE", 7, 2, Number),
+    column("HOST", 12, 1, Text),
+];
+
 /// A cell: its text, and for a number its sort key.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct ViewCell {
@@ -169,6 +187,7 @@ pub(super) fn rows(
         (TopView::Files, Some(change)) => change.files.iter().map(file).collect(),
         (TopView::Processes, Some(change)) => change.processes.iter().map(process).collect(),
         (TopView::Operations, Some(change)) => change.operations.iter().map(|op| operation(op, change)).collect(),
+        (TopView::Members, _) => snapshot.fleet.iter().flat_map(members).collect(),
         (TopView::Queue, _) => snapshot.queue.iter().flat_map(|queue| &queue.pending).map(pending).collect(),
         (_, None) => Vec::new(),
     };
@@ -272,6 +291,26 @@ fn pending(pending: &PendingEvent) -> ViewRow {
     ViewRow { cells, more, idle: false }
 }
 
+/// A lease that nobody has read says nothing, not even that it is missing.
+fn members(fleet: &FleetStatus) -> Vec<ViewRow> {
+    let read_at = fleet.read_ago.map(|ago| fleet.asked_at.saturating_sub(ago));
+    let row = |read_at: Duration, member: &MemberStatus| {
+        let span = |span: Option<Duration>| ViewCell {
+            text: shown::or_dash(span, seconds),
+            value: span.map(|span| span.as_secs_f64()),
+        };
+        let cells = vec![
+            number(Some(f64::from(member.slot)), |slot| format!("{slot:.0}")),
+            text(member.standing_text()),
+            span(member.up_to.map(|up_to| read_at.saturating_sub(up_to))),
+            span((!member.host.is_empty()).then_some(member.unchanged_for)),
+            text(&member.host),
+        ];
+        ViewRow { cells, more: String::new(), idle: member.standing != MemberStanding::Here }
+    };
+    read_at.map_or_else(Vec::new, |at| fleet.members.iter().map(|member| row(at, member)).collect())
+}
+
 /// The title of a view, after its name.
 pub(super) fn extent(view: TopView, snapshot: &Snapshot, shown: usize) -> String {
     match view {
@@ -279,6 +318,10 @@ pub(super) fn extent(view: TopView, snapshot: &Snapshot, shown: usize) -> String
             format!("{} in use of {} known", files.table.files.len(), files.table.known)
         }),
         TopView::Processes | TopView::Operations => String::new(),
+        TopView::Members => snapshot
+            .fleet
+            .as_ref()
+            .map_or_else(String::new, |fleet| format!("fleet {}, {}", fleet.fleet, fleet.short())),
         TopView::Queue => {
             snapshot.queue.as_ref().map_or_else(String::new, |Queue { events, bytes_to_copy, .. }| {
                 let more = if *events > shown as u64 { format!(", {shown} shown") } else { String::new() };
@@ -367,6 +410,14 @@ mod tests {
         };
         snapshot.queue = Some(Queue { events: 9, bytes_to_copy: 8, pending: vec![held], ..Queue::default() });
         snapshot.files = Some(Dated { at: 0.0, table: ActiveFiles { files: Vec::new(), known: 7 } });
+        let member =
+            MemberStatus { host: "node7".into(), up_to: Some(Duration::from_secs(90)), ..MemberStatus::default() };
+        snapshot.fleet = Some(FleetStatus {
+            asked_at: Duration::from_secs(100),
+            read_ago: Some(Duration::from_secs(1)),
+            members: vec![member],
+            ..FleetStatus::default()
+        });
         let op = OpChange { op: "read".into(), calls: 4, bytes: 8192, ..OpChange::default() };
         let one = || vec![busy("a", 1, 1)];
         let change = Delta { span: 1.0, files: one(), processes: one(), operations: vec![op], ..Delta::default() };
@@ -376,11 +427,15 @@ mod tests {
                 assert_eq!((rows.len(), rows[0].cells.len()), (1, view.columns().len()), "{view:?}");
             }
             let before = rows(view, &snapshot, None, Sort::default(), "");
-            assert_eq!(before.len(), usize::from(view == TopView::Queue), "{view:?}");
+            let is_of_one_look = matches!(view, TopView::Queue | TopView::Members);
+            assert_eq!(before.len(), usize::from(is_of_one_look), "{view:?}");
         }
         let row = &rows(TopView::Queue, &snapshot, None, Sort::default(), "")[0];
         assert_eq!((&*row.cells[1].text, &*row.more), ("copying 25%", "/a -> /b; no room"));
         assert_eq!(extent(TopView::Queue, &snapshot, 1), "9 pending, 8 to copy, 1 shown");
+        let member = &rows(TopView::Members, &snapshot, None, Sort::default(), "")[0];
+        let told: Vec<&str> = member.cells.iter().map(|cell| &*cell.text).collect();
+        assert_eq!(told, ["0", "not mounted yet", "9 s", "0 s", "node7"]);
         let op = &rows(TopView::Operations, &snapshot, Some(&change), Sort::default(), "")[0];
         assert_eq!((&*op.cells[3].text, &*op.cells[4].text), ("2.0K", "-"));
     }

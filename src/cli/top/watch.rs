@@ -60,6 +60,9 @@ fn read_snapshot(mountpoint: &Path, view: Option<TopView>) -> Result<Snapshot> {
         Some(TopView::Queue) => {
             snapshot.queue = table(mountpoint, "queue.json", snapshot::parse)?;
         }
+        Some(TopView::Members) => {
+            snapshot.fleet = table(mountpoint, "fleet.json", snapshot::parse)?;
+        }
     }
     if view.is_some() {
         let checkpoints: Option<Checkpoints> = table(mountpoint, "checkpoints.json", snapshot::parse)?;
