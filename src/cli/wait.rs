@@ -3,8 +3,11 @@
 //! Two moments would do. If PATH was made after all the rest (a marker), the fleet's order says that the rest is there
 //! once PATH is on the slow tier. If it was not (a directory), nothing about PATH itself says so. What is right for both
 //! is the moment at which PATH is seen: whatever was answered before PATH was made was answered before that moment, too.
+//!
+//! With a step, PATH is the directory of the checkpoints, and what is looked for in it is the marker of that step.
 
-use std::io::ErrorKind;
+use std::fs::File;
+use std::io::{ErrorKind, Read};
 use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -16,9 +19,12 @@ use super::fleet::{self, FleetQuestion, FleetSource};
 use super::outcome::{Exit, Failure, Outcome, complain};
 use super::progress::News;
 use crate::error::{Context, Error};
+use crate::tiers::{MARKERS, is_temporary, step_in};
 
 /// How often PATH is looked for.
 const LOOK: Duration = Duration::from_millis(250);
+/// A pointer names its checkpoint in its first bytes.
+const POINTER_MAX: u64 = 256;
 
 /// Wait until a path exists and everything that any node wrote before it is on the slow tier; prints nothing
 ///
@@ -27,16 +33,24 @@ const LOOK: Duration = Duration::from_millis(250);
 /// directory, or a file that is not the last one, the command cannot know what is still to come: call it once all nodes
 /// have finished writing. What this mount has looked up before may be shown as it was for a second or two.
 ///
+/// With --step, PATH is the directory in which the checkpoints are. It waits for the one whose name has that step, until
+/// a marker is in it, such as .metadata, or one beside it, such as latest, names that step or a later one; for a
+/// checkpoint that is a single file, until that is there. One without a marker is waited for by the name of its last file.
+///
 /// At the timeout the exit code is 1 if the path does not exist, and otherwise that of `dlio-fs status --fleet`. It is 3
 /// also if what a forgotten member had may be missing.
 #[derive(Debug, Args)]
 #[command(after_long_help = "\
 Examples:
   dlio-fs wait /mnt/train/ckpt/step-700/.metadata --timeout 10min
+  dlio-fs wait /mnt/train/ckpt --step 700
   dlio-fs wait /lustre/run7/ckpt/latest --fleet run7 --slow /lustre/run7     # where there is no mount")]
 pub(super) struct WaitArgs {
     /// A file or directory, in a mount that is a member, or on the slow tier
     path: PathBuf,
+    /// Wait for the checkpoint of this step in the directory PATH
+    #[arg(long, value_name = "N")]
+    step: Option<u64>,
     /// How long to wait
     #[arg(long, value_name = "TIME", value_parser = super::duration::parse_duration)]
     timeout: Option<Duration>,
@@ -46,6 +60,23 @@ pub(super) struct WaitArgs {
     /// The slow tier of that fleet
     #[arg(long, value_name = "DIR", requires = "fleet")]
     slow: Option<PathBuf>,
+}
+
+impl WaitArgs {
+    /// What is waited for, once it is there.
+    fn found(&self) -> Result<Option<PathBuf>, Error> {
+        match self.step {
+            None => Ok(exists(&self.path)?.then(|| self.path.clone())),
+            Some(step) => of_step(&self.path, step),
+        }
+    }
+
+    fn wanted(&self) -> String {
+        match self.step {
+            None => self.path.display().to_string(),
+            Some(step) => format!("a whole checkpoint of step {step} in {}", self.path.display()),
+        }
+    }
 }
 
 /// 1. PATH exists.
@@ -61,29 +92,109 @@ pub(super) fn run(args: &WaitArgs) -> Outcome {
     // Whoever names no fleet is not to wait for the path first.
     let mut question = FleetQuestion::ask(source)?;
     let mut news = News::default();
-    while !exists(&args.path)? {
+    let path = loop {
+        if let Some(path) = args.found()? {
+            break path;
+        }
         if left().is_some_and(|left| left.is_zero()) {
-            return Err(Failure::new(Exit::Failure, format!("{} does not exist", args.path.display())));
+            return Err(Failure::new(Exit::Failure, format!("{} does not exist", args.wanted())));
         }
         // Below a mount that is gone it would be waited for in vain.
         question.check_source()?;
-        news.tell(&format!("waits for {}, which does not exist", args.path.display()));
+        news.tell(&format!("waits for {}, which does not exist", args.wanted()));
         thread::sleep(LOOK.min(left().unwrap_or(LOOK)));
-    } // 1
+    }; // 1
     question.ask_again()?; // 2
     question.wait(left(), |line| news.tell(line))?; // 3
     let answer = question.answer();
     answer.why.iter().for_each(complain);
-    if !exists(&args.path)? {
-        let why = format!("{} has been removed meanwhile", args.path.display());
+    if !exists(&path)? {
+        let why = format!("{} has been removed meanwhile", path.display());
         return Err(Failure::new(Exit::Failure, why));
     }
     Ok(fleet::exit(&answer))
+}
+
+/// The file that says that the checkpoint of a step in this directory is whole.
+fn of_step(dir: &Path, step: u64) -> Result<Option<PathBuf>, Error> {
+    let entries = match std::fs::read_dir(dir) {
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+        entries => entries.at("list", dir.display())?,
+    };
+    for entry in entries {
+        let entry = entry.at("list", dir.display())?;
+        let name = entry.file_name();
+        let name = name.as_encoded_bytes();
+        if is_temporary(name) || step_in(name).is_none_or(|(_, found)| found != step) {
+            continue;
+        }
+        let path = entry.path();
+        // Gone meanwhile.
+        let Ok(found) = path.metadata() else { continue };
+        if found.is_file() {
+            return Ok(Some(path));
+        }
+        for marker in MARKERS {
+            let (inside, beside) = (path.join(marker), dir.join(marker));
+            if exists(&inside)? {
+                return Ok(Some(inside));
+            }
+            if points_to(&beside, step) {
+                return Ok(Some(beside));
+            }
+        }
+    }
+    Ok(None)
+}
+
+/// Whether the first line of this file names that step or a later one.
+fn points_to(pointer: &Path, step: u64) -> bool {
+    let mut text = Vec::new();
+    // A directory may have this name, too.
+    let read = File::open(pointer).and_then(|file| file.take(POINTER_MAX).read_to_end(&mut text));
+    let line = text.split(|byte| *byte == b'\n').next().unwrap_or_default().trim_ascii();
+    read.is_ok() && step_in(line).is_some_and(|(_, found)| found >= step)
 }
 
 fn exists(path: &Path) -> Result<bool, Error> {
     match path.metadata() {
         Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => Ok(false),
         found => found.map(|_| true).at("look for", path.display()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    #[test]
+    fn a_checkpoint_of_a_step_is_there_with_its_marker() {
+        let top = tempfile::tempdir().expect("a directory");
+        let dir = top.path();
+        let of = |step| of_step(dir, step).expect("listed");
+        let put = |name: &str, text: &str| {
+            let path = dir.join(name);
+            fs::create_dir_all(path.parent().expect("one")).and_then(|()| fs::write(&path, text)).expect("written");
+            path
+        };
+        assert_eq!(of_step(&dir.join("none"), 7).expect("nothing"), None);
+        put("step-7/rank-0", "");
+        put("step-70/.metadata", "");
+        put("step-7.tmp/.metadata", "");
+        assert_eq!(of(7), None);
+        let marker = put("step-7/.metadata", "");
+        assert_eq!(of(7), Some(marker));
+        // As Megatron has it.
+        put("iter_0000800/mp_rank_00/model.pt", "");
+        put("iter_0000900/mp_rank_00/model.pt", "");
+        let pointer = put("latest_checkpointed_iteration.txt", "800");
+        assert_eq!((of(800), of(900)), (Some(pointer.clone()), None));
+        put("latest_checkpointed_iteration.txt", "900\n");
+        assert_eq!((of(800), of(900)), (Some(pointer.clone()), Some(pointer)));
+        // As Lightning has it.
+        let file = put("epoch=1-step=1000.ckpt", "");
+        assert_eq!((of(1000), of(1)), (Some(file), None));
     }
 }

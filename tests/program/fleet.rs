@@ -352,6 +352,13 @@ fn a_checkpoint_is_waited_for_until_it_is_whole() {
     assert!(slow.join("shard").exists() && slow.join("step/.metadata").exists() && markers[1].exists());
     let outside = ["wait", "--fleet", "job", "--slow", slow.to_str().unwrap()];
     assert_eq!(told(&outside, &slow.join("step")).0, 0);
+    let of_step = || told(&["wait", "--step", "700", "--timeout", "0"], &members[0].root());
+    fs::create_dir(members[0].at("step-700")).unwrap();
+    let (code, said) = of_step();
+    assert!(code == 1 && said.contains("a whole checkpoint of step 700 in "), "{said}");
+    members[0].put("step-700/.metadata", "all");
+    assert_eq!(told(&["wait", "--step", "700"], &members[0].root()).0, 0);
+    assert!(slow.join("step-700/.metadata").exists());
     let (code, said) = told(&["wait", "--timeout", "0"], &members[0].at("none"));
     assert!(code == 1 && said.contains("none does not exist"), "{said}");
     // Not for ever where there is no mount any more.

@@ -599,7 +599,8 @@ fn is_marker(path: &[u8]) -> bool {
     MARKERS.iter().any(|marker| marker.as_bytes() == name_of(path))
 }
 
-fn is_temporary(path: &[u8]) -> bool {
+/// A name that a checkpoint has while it is written.
+pub(crate) fn is_temporary(path: &[u8]) -> bool {
     String::from_utf8_lossy(name_of(path)).to_lowercase().contains("tmp")
 }
 
