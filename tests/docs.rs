@@ -11,7 +11,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use dlio_fs::cli::man_pages;
-use dlio_fs::config::{KEYS, ReloadEffect};
+use dlio_fs::config::{Config, KEYS, ReloadEffect};
 
 /// Beside all pages of `docs`.
 const PAGES: [&str; 6] =
@@ -302,7 +302,8 @@ fn files_in(dir: &str) -> Vec<String> {
 
 /// Command lines of a script or a manifest as a page would have them: a list of words is a line, and the program goes by its name.
 fn as_code(text: &str) -> String {
-    let plain = text.replace(['[', ']', '"', ','], " ").replace(" /usr/bin/dlio-fs ", " dlio-fs ");
+    // A comma within a word is one of `-o`.
+    let plain = text.replace(", ", " ").replace(['[', ']', '"'], " ").replace(" /usr/bin/dlio-fs ", " dlio-fs ");
     let lines = plain.lines().map(|line| line.split('#').next().unwrap_or_default());
     let lines = lines.map(|line| format!("    {}\n", line.split_whitespace().collect::<Vec<_>>().join(" ")));
     lines.filter(|line| line.contains(" dlio-fs ")).collect()
@@ -318,7 +319,26 @@ fn what_the_files_for_other_programs_call_is_there() {
         calls += code.matches("dlio-fs mount ").count() + code.matches("dlio-fs drain ").count();
         assert_eq!(unknown_commands(&code, &commands), [""; 0], "{file}");
     }
-    assert_eq!(calls, 5, "two daemons with their preStop, and the mount of a job");
+    assert_eq!(calls, 7, "three daemons with their preStop, and the mount of a job");
+}
+
+/// What a daemon does not accept, a pod would say only when it is started.
+#[test]
+fn a_daemon_accepts_the_settings_that_a_manifest_gives_it() {
+    let mut fleets = Vec::new();
+    for file in files_in("packaging/kubernetes") {
+        let code = as_code(&read(&file));
+        for mount in code.lines().filter(|line| line.contains(" dlio-fs mount ")) {
+            let mut config = Config::default();
+            let given = mount.split(" -o ").skip(1).filter_map(|rest| rest.split(' ').next());
+            for option in given.flat_map(|options| options.split(',')) {
+                config.apply_option(option).unwrap_or_else(|e| panic!("{file}: {option}: {e}"));
+            }
+            config.validate().unwrap_or_else(|e| panic!("{file}: {e}"));
+            fleets.extend(config.fleet().unwrap().map(|fleet| (file.clone(), fleet.name)));
+        }
+    }
+    assert_eq!(fleets, [("packaging/kubernetes/fleet.yaml".to_owned(), "run7".to_owned())]);
 }
 
 /// Keys that are set in a page and are none.

@@ -24,7 +24,7 @@ use crate::error::{Context, Error};
 /// The unit from the repository, for a program in `/usr/local/bin`.
 const UNIT: &str = include_str!("../../systemd/dlio-fs@.service");
 /// The files below `share/doc/dlio-fs`, arranged as in the repository, so that links between pages work.
-const DOCS: [(&str, &str); 40] = [
+const DOCS: [(&str, &str); 41] = [
     ("LICENSE", include_str!("../../LICENSE")),
     ("README.md", include_str!("../../README.md")),
     ("config.example.toml", include_str!("../../config.example.toml")),
@@ -59,6 +59,7 @@ const DOCS: [(&str, &str); 40] = [
     ("monitoring/grafana.json", include_str!("../../monitoring/grafana.json")),
     ("packaging/kubernetes/claims.yaml", include_str!("../../packaging/kubernetes/claims.yaml")),
     ("packaging/kubernetes/daemonset.yaml", include_str!("../../packaging/kubernetes/daemonset.yaml")),
+    ("packaging/kubernetes/fleet.yaml", include_str!("../../packaging/kubernetes/fleet.yaml")),
     ("packaging/kubernetes/sidecar.yaml", include_str!("../../packaging/kubernetes/sidecar.yaml")),
     ("packaging/slurm/burst_buffer.lua", include_str!("../../packaging/slurm/burst_buffer.lua")),
     ("packaging/slurm/common.sh", include_str!("../../packaging/slurm/common.sh")),

@@ -1,5 +1,6 @@
 """The manifests of packaging/kubernetes against the schemas of Kubernetes itself, as kubernetes-validate brings them, and for what these
-do not say: sidecar, probes, draining, volumes. A line each; the exit code is 1 if one is not as it should be.
+do not say: sidecar, probes, draining, volumes, and what makes the mounts of several pods one fleet. A line each; the exit code is 1 if
+one is not as it should be.
 """
 
 import pathlib
@@ -19,9 +20,24 @@ def seconds(text):
     return int(text.removesuffix("s"))
 
 
-def complaints_about_mount(pod, claims):
-    """What the schemas cannot say of a pod that has a daemon of ours."""
-    daemons = [c for c in [*pod.get("initContainers", []), *pod["containers"]] if c["name"] == "dlio-fs"]
+def daemons_of(pod):
+    return [c for c in [*pod.get("initContainers", []), *pod["containers"]] if c["name"] == "dlio-fs"]
+
+
+def flags_of(daemon):
+    words = daemon["command"]
+    return dict(zip(words, words[1:]))
+
+
+def options_of(daemon):
+    """What -o gives."""
+    given = flags_of(daemon).get("-o", "")
+    return dict(option.split("=", 1) for option in given.split(",") if option)
+
+
+def complaints_about_mount(pod, claims, templates):
+    """What the schemas cannot say of a pod that has a daemon of ours. `templates`: the names of the claims that each pod has for itself."""
+    daemons = daemons_of(pod)
     if len(daemons) != 1:
         yield f"has {len(daemons)} daemons"
         return
@@ -33,7 +49,7 @@ def complaints_about_mount(pod, claims):
     words = daemon["command"]
     if words[:2] != [PROGRAM, "mount"] or "--foreground" not in words:
         yield f"starts no daemon: {words}"
-    flags = dict(zip(words, words[1:]))
+    flags = flags_of(daemon)
     mountpoint, fast, slow = words[2], flags["--fast"], flags["--slow"]
     port = int(flags["--metrics-addr"].rpartition(":")[2])
     ports = {p["name"]: p["containerPort"] for p in daemon["ports"]}
@@ -52,7 +68,7 @@ def complaints_about_mount(pod, claims):
     above = str(pathlib.PurePath(mountpoint).parent)
     if mounts[above].get("mountPropagation") != "Bidirectional" or not daemon["securityContext"]["privileged"]:
         yield f"nobody else sees {mountpoint}"
-    if "emptyDir" in volumes[mounts[fast]["name"]]:
+    if mounts[fast]["name"] not in templates and "emptyDir" in volumes[mounts[fast]["name"]]:
         yield "the fast tier is deleted with the pod"
     if not mounts[slow].keys() & {"subPath", "subPathExpr"}:
         yield "two of it would have one slow directory"
@@ -65,10 +81,31 @@ def complaints_about_mount(pod, claims):
             yield f"{other['name']} does not see a mount that replaces a dead one"
 
 
+def complaints_about_fleet(document):
+    """What makes the mounts of several pods one fleet, whose members find their slots again."""
+    name, spec = document["metadata"]["name"], document["spec"]
+    (daemon,) = daemons_of(spec["template"]["spec"])
+    options = options_of(daemon)
+    if options.get("fleet") != name:
+        yield f"the fleet {options.get('fleet')} has another name than the claims of {name}"
+    if options.get("fleet_size") != str(spec["replicas"]):
+        yield f"{spec['replicas']} pods are a fleet of {options.get('fleet_size')}"
+    if spec.get("podManagementPolicy") != "Parallel":
+        yield "a pod waits until the one before it is ready"
+    if spec.get("persistentVolumeClaimRetentionPolicy") != {"whenDeleted": "Retain", "whenScaled": "Retain"}:
+        yield "a fast tier may be deleted with what is on it only"
+    mounts = {m["mountPath"]: m for m in daemon["volumeMounts"]}
+    flags = flags_of(daemon)
+    if mounts[flags["--fast"]]["name"] not in {c["metadata"]["name"] for c in spec.get("volumeClaimTemplates", [])}:
+        yield "the pods have one fast tier together"
+    if mounts[flags["--slow"]].get("subPath") != name:
+        yield "the pods have no slow directory in common that is this fleet's alone"
+
+
 def main():
     documents = [(file.name, d) for file in sorted(MANIFESTS.glob("*.yaml")) for d in yaml.safe_load_all(file.read_text())]
     claims = {d["metadata"]["name"] for _, d in documents if d["kind"] == "PersistentVolumeClaim"}
-    failed, mounts = 0, 0
+    failed, mounts, fleets = 0, 0, 0
 
     def tell(what, complaints):
         nonlocal failed
@@ -88,8 +125,12 @@ def main():
                 tell(f"{what}, Kubernetes {version}", [error])
         if "template" in document.get("spec", {}):
             mounts += 1
-            tell(what, list(complaints_about_mount(document["spec"]["template"]["spec"], claims)))
-    tell("a sidecar and a DaemonSet", [] if mounts == 2 else [f"{mounts} of them"])
+            templates = {c["metadata"]["name"] for c in document["spec"].get("volumeClaimTemplates", [])}
+            tell(what, list(complaints_about_mount(document["spec"]["template"]["spec"], claims, templates)))
+        if document["kind"] == "StatefulSet":
+            fleets += 1
+            tell(f"{what}, a fleet", list(complaints_about_fleet(document)))
+    tell("a sidecar, a DaemonSet and a fleet", [] if (mounts, fleets) == (3, 1) else [f"{mounts} mounts, {fleets} fleets"])
     sys.exit(failed > 0)
 
 
