@@ -70,7 +70,7 @@ use staging::jobs::StagingJobs;
 use writeback::Writeback;
 
 pub use capacity::evict::{Evictable, Evicted};
-pub(crate) use checkpoints::index::{MARKERS, is_temporary, step_in};
+pub(crate) use checkpoints::index::{FLEET_MARKERS, is_temporary, step_in};
 pub use fleet::forget::Watched;
 pub use fleet::reader::FleetReader;
 pub use objects::abilities::{Abilities, Lack};

@@ -7,6 +7,7 @@ use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::fmt::Write;
 use std::fs;
+use std::io::ErrorKind;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
@@ -63,13 +64,18 @@ struct CountedParts {
     ranks: Option<u64>,
 }
 
+/// Of the newest ones the files are counted: each is asked for.
+const COUNTED: usize = 20;
+
 pub(super) fn list(mountpoint: &Path, as_json: bool) -> Outcome {
     let question = FleetQuestion::about_now(FleetSource::Mount(mountpoint.to_owned()))?;
     let answer = question.answer();
     let text = client::read(mountpoint, "checkpoints.json")?;
     let listed: ListedCheckpoints = serde_json::from_str(&text)
         .map_err(|e| Error::refused(format!("checkpoints.json: {e}"), "use the dlio-fs that made the mount"))?;
-    let checkpoints: Vec<_> = listed.checkpoints.into_iter().map(|one| counted(mountpoint, one)).collect();
+    let older = listed.checkpoints.len().saturating_sub(COUNTED);
+    let checkpoints: Vec<_> =
+        listed.checkpoints.into_iter().enumerate().map(|(at, one)| counted(mountpoint, one, at >= older)).collect();
     if as_json {
         say_json(&FleetCheckpoints { answer: &answer, checkpoints })?;
     } else {
@@ -78,12 +84,13 @@ pub(super) fn list(mountpoint: &Path, as_json: bool) -> Outcome {
     Ok(fleet::exit(&answer))
 }
 
-fn counted(mountpoint: &Path, listed: ListedCheckpoint) -> FleetCheckpoint {
+fn counted(mountpoint: &Path, listed: ListedCheckpoint, is_wanted: bool) -> FleetCheckpoint {
     let ListedCheckpoint { checkpoint, elsewhere_at } = listed;
-    let below = unescape(checkpoint.path.trim_start_matches('/')).unwrap_or_default();
+    let below = unescape(checkpoint.path.trim_start_matches('/')).filter(|_| is_wanted);
     let (mut parts, mut ranks) = (CountedParts::default(), BTreeSet::new());
     // What was removed, or may not be read, has no figures.
-    let found = count(&mountpoint.join(OsStr::from_bytes(&below)), &mut parts, &mut ranks);
+    let found = below.ok_or(ErrorKind::NotFound.into());
+    let found = found.and_then(|below| count(&mountpoint.join(OsStr::from_bytes(&below)), &mut parts, &mut ranks));
     parts.ranks = Some(ranks.len() as u64).filter(|ranks| *ranks > 0);
     let (state, step, complete) = (checkpoint.state(), checkpoint.step, checkpoint.complete);
     FleetCheckpoint { step, path: checkpoint.path, parts: found.ok().map(|()| parts), complete, state, elsewhere_at }
@@ -92,7 +99,11 @@ fn counted(mountpoint: &Path, listed: ListedCheckpoint) -> FleetCheckpoint {
 fn count(path: &Path, parts: &mut CountedParts, ranks: &mut BTreeSet<u64>) -> std::io::Result<()> {
     let found = path.symlink_metadata()?;
     if found.is_dir() {
-        return fs::read_dir(path)?.try_for_each(|entry| count(&entry?.path(), parts, ranks));
+        return fs::read_dir(path)?.try_for_each(|entry| match count(&entry?.path(), parts, ranks) {
+            // A rotation removes it at this moment.
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
+            counted => counted,
+        });
     }
     parts.files += 1;
     parts.bytes += found.len();

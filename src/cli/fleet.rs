@@ -79,7 +79,7 @@ impl FleetSource {
                 let file = mountpoint.join(".dlio/fleet.json");
                 if !file.exists() {
                     let what = format!("the mount at {} is in no fleet", mountpoint.display());
-                    return Err(Error::refused(what, "ask it alone: dlio-fs status or dlio-fs sync, without --fleet"));
+                    return Err(Error::refused(what, "ask it alone: the same command without --fleet"));
                 }
                 let text = client::read(mountpoint, "fleet.json")?;
                 serde_json::from_str(&text).map_err(|e| {

@@ -19,7 +19,7 @@ use super::fleet::{self, FleetQuestion, FleetSource};
 use super::outcome::{Exit, Failure, Outcome, complain};
 use super::progress::News;
 use crate::error::{Context, Error};
-use crate::tiers::{MARKERS, is_temporary, step_in};
+use crate::tiers::{FLEET_MARKERS, is_temporary, step_in};
 
 /// How often PATH is looked for.
 const LOOK: Duration = Duration::from_millis(250);
@@ -134,7 +134,7 @@ fn of_step(dir: &Path, step: u64) -> Result<Option<PathBuf>, Error> {
         if found.is_file() {
             return Ok(Some(path));
         }
-        for marker in MARKERS {
+        for marker in FLEET_MARKERS {
             let (inside, beside) = (path.join(marker), dir.join(marker));
             if exists(&inside)? {
                 return Ok(Some(inside));

@@ -63,7 +63,7 @@ const OWN_LEASE_MAX: Duration = Duration::from_secs(20);
 #[derive(derive_more::Debug)]
 #[debug("Fleet({name}, member {slot} of {size})")]
 pub(crate) struct Fleet {
-    name: String,
+    pub(crate) name: String,
     /// This member: the number of its slot, and the fast tier's id.
     slot: u32,
     id: Uuid,
@@ -234,7 +234,7 @@ impl Fleet {
         }
     }
 
-    pub(super) fn note_use(&self) {
+    pub(crate) fn note_use(&self) {
         self.used.store(true, Ordering::Relaxed);
     }
 

@@ -14,6 +14,7 @@ use serde::{Deserialize, Serialize};
 use crate::path::{escape, unescape};
 use crate::tiers::Lsn;
 use crate::tiers::checkpoints::bursts::SMALLEST;
+use crate::tiers::disk::layout::{is_at_or_below, split};
 use crate::tiers::log::record::Path;
 
 /// How many checkpoints the index keeps, and how many files in all; the oldest go first. Further files of a checkpoint
@@ -35,6 +36,18 @@ pub(crate) const MARKERS: [&str; 8] = [
     "model.safetensors.index.json",
     "pytorch_model.bin.index.json",
 ];
+/// Those of them that a framework writes when all ranks have finished: an index of weights may come before the state of
+/// the optimizer.
+pub(crate) const FLEET_MARKERS: [&str; 6] = [
+    "checkpoint",
+    "latest",
+    ".metadata",
+    ".snapshot_metadata",
+    "commit_success.txt",
+    "latest_checkpointed_iteration.txt",
+];
+/// A marker of another member that comes later than this after the first look is not looked for.
+const PATIENCE: Duration = Duration::from_secs(600);
 /// After a marker, and this long without another file, a checkpoint is complete before its burst is over.
 const QUIET: Duration = Duration::from_secs(1);
 
@@ -60,6 +73,8 @@ struct CheckpointFile {
     lsn: Lsn,
     bytes: u64,
     verified: bool,
+    /// The event's `end` by the fleet's stamps; 0 outside of a fleet.
+    end: u64,
 }
 
 /// Moments count from the beginning of 1970.
@@ -85,15 +100,20 @@ struct BurstFiles {
     incomplete: bool,
     /// Its place when the first file that counts was lost, escaped, and its step.
     place: Option<(String, Option<u64>)>,
-    /// In a fleet: the latest `end` of its events, and what is known of the parts of the other members.
+    /// In a fleet: its name; the latest `end` of its events; the directory that got its name, escaped, when it was whole,
+    /// with the latest `end` by then; and what is known of the parts of the other members.
+    #[serde(default)]
+    fleet: String,
     #[serde(default)]
     end: u64,
+    #[serde(default)]
+    placed: Option<(String, u64)>,
     #[serde(default)]
     parts: PartsKnown,
 }
 
 /// What a member of a fleet knows of the parts of a checkpoint that the others write (`checkpoints/of_fleet.rs`).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 struct PartsKnown {
     /// When somebody first looked for a marker.
     #[serde(skip)]
@@ -103,6 +123,23 @@ struct PartsKnown {
     finished: Option<Duration>,
     /// All of it has been on the slow tier since then at the latest.
     elsewhere: Option<Duration>,
+    /// When the leases were asked last.
+    #[serde(skip)]
+    asked: Option<Duration>,
+    /// Where it is, escaped, once there was a marker.
+    #[serde(default)]
+    place: String,
+    /// Another member has written something there since: it is no one checkpoint any more.
+    #[serde(default)]
+    mixed: bool,
+}
+
+impl PartsKnown {
+    /// Nobody looks for its marker any more, or it can never be proved.
+    fn is_given_up(&self, uptime: Duration) -> bool {
+        let is_late = self.looked.is_some_and(|since| uptime.saturating_sub(since) > PATIENCE);
+        self.mixed || self.elsewhere.is_some() || (is_late && self.finished.is_none())
+    }
 }
 
 /// A checkpoint whose parts of other members may not be on the slow tier.
@@ -121,6 +158,7 @@ pub(crate) struct UnprovedCheckpoint {
     pub(crate) published: Duration,
     pub(crate) looked: Option<Duration>,
     pub(crate) finished: Option<Duration>,
+    pub(crate) asked: Option<Duration>,
 }
 
 /// One version of a file, when it gets its place in the order.
@@ -155,6 +193,8 @@ struct SavedFile {
     lsn: Lsn,
     bytes: u64,
     verified: bool,
+    #[serde(default)]
+    end: u64,
 }
 
 /// Further facts about the moment of a query.
@@ -167,8 +207,10 @@ pub(crate) struct Moment {
     pub(crate) going_on: Option<u64>,
     /// A large file that belongs to it is still being written.
     pub(crate) writing: bool,
-    /// The mount is in a fleet: other members may have parts of a checkpoint.
-    pub(crate) in_fleet: bool,
+    /// The fleet that the mount is in, whose members may have parts of a checkpoint; empty: none.
+    pub(crate) fleet: String,
+    /// Our uptime.
+    pub(crate) uptime: Duration,
     /// Files with bytes that are not in an event.
     pub(crate) uncommitted: HashSet<Path>,
 }
@@ -187,6 +229,8 @@ pub(crate) struct CheckpointStatus {
     pub(crate) published: Option<Duration>,
     /// In a fleet: since when all of it, whoever wrote it, has been on the slow tier.
     pub(crate) elsewhere: Option<Duration>,
+    /// It was written in a fleet, so other members may have parts of it.
+    pub(crate) of_fleet: bool,
     pub(crate) complete: bool,
     /// None of its files is lost or being overwritten.
     pub(crate) whole: bool,
@@ -221,7 +265,7 @@ impl CheckpointIndex {
         burst.upto = burst.upto.max(lsn);
         (burst.end, burst.parts) = (burst.end.max(end), PartsKnown::default());
         if listed {
-            self.files.insert(path, CheckpointFile { burst: number, lsn, bytes, verified: false });
+            self.files.insert(path, CheckpointFile { burst: number, lsn, bytes, verified: false, end });
         }
         self.changed = true;
     }
@@ -298,13 +342,17 @@ impl CheckpointIndex {
         let mut saved: BTreeMap<u64, SavedBurst> = newest
             .chain(safe)
             .filter_map(|one| {
-                let burst = self.bursts.get(&one.number)?.clone();
+                let mut burst = self.bursts.get(&one.number)?.clone();
+                if one.number > self.resumed {
+                    moment.fleet.clone_into(&mut burst.fleet);
+                }
                 Some((one.number, SavedBurst { number: one.number, burst, files: Vec::new() }))
             })
             .collect();
-        for (path, CheckpointFile { burst, lsn, bytes, verified }) in &self.files {
+        for (path, CheckpointFile { burst, lsn, bytes, verified, end }) in &self.files {
             if let Some(saved) = saved.get_mut(burst) {
-                saved.files.push(SavedFile { path: escape(path), lsn: *lsn, bytes: *bytes, verified: *verified });
+                let (path, lsn, bytes, verified, end) = (escape(path), *lsn, *bytes, *verified, *end);
+                saved.files.push(SavedFile { path, lsn, bytes, verified, end });
             }
         }
         SavedIndex(saved.into_values().collect())
@@ -321,10 +369,10 @@ impl CheckpointIndex {
             if burst.durable.is_none() {
                 burst.unsealed.extend(files.iter().map(|file| file.lsn));
             }
-            for SavedFile { path, lsn, bytes, verified } in files {
+            for SavedFile { path, lsn, bytes, verified, end } in files {
                 let Some(path) = unescape(&path) else { continue };
                 self.unchecked.push((path.clone(), lsn));
-                self.files.insert(path, CheckpointFile { burst: number, lsn, bytes, verified });
+                self.files.insert(path, CheckpointFile { burst: number, lsn, bytes, verified, end });
                 burst.left += 1;
             }
             self.bursts.insert(number, burst);
@@ -402,34 +450,85 @@ impl CheckpointIndex {
 
     /// In a fleet: the newest checkpoints that are safe as far as this member knows, but for the parts of the others.
     /// None that is older than one with all parts.
+    ///
+    /// Of those written in another fleet, or in none, nobody knows who had a part.
     pub(crate) fn unproved(&self, moment: &Moment, most: usize) -> Vec<UnprovedCheckpoint> {
-        let may_be = |burst: &BurstFiles| {
-            let is_ready = burst.bytes >= SMALLEST && burst.published.is_some();
-            is_ready && !burst.lost && !burst.incomplete && burst.parts.elsewhere.is_none()
+        let is_of_this_fleet =
+            |number: u64, burst: &BurstFiles| burst.end > 0 && (number > self.resumed || burst.fleet == moment.fleet);
+        let may_be = |(number, burst): (&u64, &BurstFiles)| {
+            let is_ready = burst.bytes >= SMALLEST && burst.published.is_some() && is_of_this_fleet(*number, burst);
+            is_ready && !burst.lost && !burst.incomplete && !burst.parts.is_given_up(moment.uptime)
         };
         // As a rule there is none, and this is asked all the time.
-        if !self.bursts.values().any(may_be) {
+        if !self.bursts.iter().rev().take_while(|(_, burst)| burst.parts.elsewhere.is_none()).any(may_be) {
             return Vec::new();
         }
         let newest = self.statuses(moment).into_iter().rev();
         let newest = newest.take_while(|one| !one.is_safe_for_all(moment));
         let safe = newest.filter(|one| one.complete && one.whole && one.safe);
         let unproved = safe.filter_map(|one| {
-            let burst = self.bursts.get(&one.number)?;
+            let burst = self.bursts.get(&one.number).filter(|burst| may_be((&one.number, burst)))?;
+            let end = self.end_of(&one.path, one.number);
             Some(UnprovedCheckpoint {
                 number: one.number,
                 upto: burst.upto,
                 step: one.step,
                 began: one.began,
-                end: burst.end,
-                is_ours: burst.marked || self.files.contains_key(&one.path),
+                end,
+                is_ours: self.files.contains_key(&one.path) || self.is_marked_here(&one, burst, end),
                 published: burst.published?,
                 looked: burst.parts.looked,
                 finished: burst.parts.finished,
+                asked: burst.parts.asked,
                 path: one.path,
             })
         });
         unproved.take(most).collect()
+    }
+
+    /// The latest `end` of this burst's files at or below a path, without markers.
+    fn end_of(&self, path: &[u8], number: u64) -> u64 {
+        let paths = self.at_or_below(path).into_iter().filter(|path| !is_marker(path));
+        let files = paths.filter_map(|path| self.files.get(&path)).filter(|file| file.burst == number);
+        files.map(|file| file.end).max().unwrap_or_default()
+    }
+
+    /// Whether this member has made the checkpoint's marker, after all else that it wrote there: in its directory or the
+    /// one above; or has given the directory its name then.
+    fn is_marked_here(&self, one: &CheckpointStatus, burst: &BurstFiles, end: u64) -> bool {
+        let (above, _) = split(&one.path);
+        let is_made =
+            FLEET_MARKERS.iter().flat_map(|marker| [&one.path[..], above].map(|dir| join(dir, marker.as_bytes())));
+        let is_made =
+            is_made.filter_map(|path| self.files.get(&path)).any(|made| made.burst == one.number && made.end > end);
+        let is_placed = burst.placed.as_ref().is_some_and(|(dir, upto)| {
+            *upto >= end && unescape(dir).is_some_and(|dir| is_at_or_below(&one.path, &dir))
+        });
+        is_made || is_placed
+    }
+
+    /// The leases were asked about this checkpoint.
+    pub(crate) fn asked_leases(&mut self, of: &UnprovedCheckpoint, now: Duration) {
+        if let Some(burst) = self.bursts.get_mut(&of.number) {
+            burst.parts.asked = Some(now);
+        }
+    }
+
+    /// Another member has published something at this path, by an event with this `end`. After the marker of a checkpoint
+    /// that is there, it belongs to a later save.
+    pub(crate) fn placed_by_other(&mut self, path: &[u8], end: u64) {
+        if is_marker(path) {
+            return;
+        }
+        for burst in self.bursts.values_mut() {
+            let finished = burst.parts.finished.or(burst.parts.elsewhere);
+            let is_later = finished.is_some_and(|at| u128::from(end) > at.as_nanos());
+            let is_there = || unescape(&burst.parts.place).is_some_and(|place| is_at_or_below(path, &place));
+            if is_later && !burst.parts.place.is_empty() && is_there() {
+                burst.parts.mixed = true;
+                self.changed = true;
+            }
+        }
     }
 
     /// Somebody has looked for a marker of this checkpoint at `now`; by `finished` all had written their parts.
@@ -437,6 +536,7 @@ impl CheckpointIndex {
         if let Some(burst) = self.bursts.get_mut(&of.number).filter(|burst| burst.upto == of.upto) {
             burst.parts.looked.get_or_insert(now);
             burst.parts.finished = finished;
+            burst.parts.place = escape(&of.path);
         }
     }
 
@@ -463,7 +563,10 @@ impl CheckpointIndex {
                     // An older checkpoint keeps its publishing time: publishing the rename is no news for it.
                     if going_on == Some(file.burst) {
                         (burst.published, burst.parts) = (None, PartsKnown::default());
-                        burst.marked |= path != *from && is_temporary(from);
+                        if path != *from && is_temporary(from) {
+                            burst.marked = true;
+                            burst.placed = Some((escape(to), burst.end));
+                        }
                     }
                 }
                 carried.push(([to, &path[from.len()..]].concat(), file));
@@ -504,7 +607,7 @@ impl CheckpointIndex {
     /// later, or not published up to `applied` yet, stays.
     pub(crate) fn removed_by_other(&mut self, path: &[u8], end: u64, applied: Lsn) {
         let Some(file) = self.files.get(path).filter(|file| file.lsn <= applied) else { return };
-        if self.bursts.get(&file.burst).is_some_and(|burst| burst.end < end) {
+        if file.end < end {
             self.removed(path);
         }
     }
@@ -543,7 +646,9 @@ impl BurstFiles {
             lost: false,
             incomplete: false,
             place: None,
+            fleet: String::new(),
             end: 0,
+            placed: None,
             parts: PartsKnown::default(),
         }
     }
@@ -572,7 +677,8 @@ impl BurstFiles {
             last: self.last,
             durable: self.durable,
             published: self.published,
-            elsewhere: self.parts.elsewhere,
+            elsewhere: self.parts.elsewhere.filter(|_| !self.parts.mixed),
+            of_fleet: self.end > 0,
             complete: over || said_so,
             whole: self.left > 0 && !self.lost && !self.incomplete && !written_over,
             incomplete: self.incomplete,
@@ -586,9 +692,15 @@ impl BurstFiles {
 impl CheckpointStatus {
     /// Whether the slow tier has all of it, whoever wrote it.
     fn is_safe_for_all(&self, moment: &Moment) -> bool {
-        let has_all = !moment.in_fleet || self.elsewhere.is_some() || left_out!(PartsOfAll);
+        let is_of_one = moment.fleet.is_empty() && !self.of_fleet;
+        let has_all = is_of_one || self.elsewhere.is_some() || left_out!(PartsOfAll);
         self.complete && self.whole && self.safe && has_all
     }
+}
+
+/// A name in a directory, which may be the root.
+pub(crate) fn join(dir: &[u8], name: &[u8]) -> Path {
+    if dir.is_empty() { name.to_vec() } else { [dir, b"/", name].concat() }
 }
 
 fn name_of(path: &[u8]) -> &[u8] {
@@ -670,6 +782,11 @@ mod tests {
     const MIB: u64 = 1 << 20;
 
     fn write(index: &mut CheckpointIndex, burst: u64, path: &str, lsn: Lsn, bytes: u64, at: u32) {
+        let (began, at) = (S * (at - 1), S * at);
+        index.written(Version { burst, path: path.into(), lsn, bytes, began, at, end: 0 });
+    }
+
+    fn write_in_fleet(index: &mut CheckpointIndex, burst: u64, path: &str, lsn: Lsn, bytes: u64, at: u32) {
         let (began, at) = (S * (at - 1), S * at);
         index.written(Version { burst, path: path.into(), lsn, bytes, began, at, end: lsn });
     }
@@ -798,10 +915,10 @@ mod tests {
     #[test]
     fn in_a_fleet_only_one_with_the_parts_of_all_members_is_offered() {
         let mut index = CheckpointIndex::default();
-        write(&mut index, 1, "run/step-1/a", 10, 2 * MIB, 5);
-        write(&mut index, 2, "run/step-2/a", 20, 2 * MIB, 15);
+        write_in_fleet(&mut index, 1, "run/step-1/a", 10, 2 * MIB, 5);
+        write_in_fleet(&mut index, 2, "run/step-2/a", 20, 2 * MIB, 15);
         index.published(20, S * 16);
-        let moment = Moment { in_fleet: true, ..at(60, 30, None) };
+        let moment = Moment { fleet: "job".into(), ..at(60, 30, None) };
         let offered = |index: &CheckpointIndex| text(index.latest_safe(&moment));
         let unproved = index.unproved(&moment, 9);
         let numbers = |of: &[UnprovedCheckpoint]| of.iter().map(|one| (one.number, one.is_ours)).collect::<Vec<_>>();
@@ -809,7 +926,7 @@ mod tests {
         index.has_all_parts(&unproved[1], S * 17);
         assert_eq!(offered(&index).as_deref(), Some("run/step-1"));
         // What is noted about a checkpoint is not about the one that it has become.
-        write(&mut index, 2, "run/step-2/b", 21, MIB, 16);
+        write_in_fleet(&mut index, 2, "run/step-2/b", 21, MIB, 16);
         index.looked_for_parts(&unproved[0], S, Some(S));
         index.has_all_parts(&unproved[0], S * 18);
         index.published(21, S * 19);
@@ -820,9 +937,9 @@ mod tests {
         assert_eq!(offered(&index).as_deref(), Some("run/step-2"));
         assert!(index.unproved(&moment, 9).is_empty());
         // One file has one writer, and whoever makes the marker knows that all have written.
-        write(&mut index, 3, "run/ckpt-3.pt", 22, 2 * MIB, 25);
-        write(&mut index, 4, "run/step-4/a", 23, 2 * MIB, 35);
-        write(&mut index, 4, "run/step-4/.metadata", 24, 9, 35);
+        write_in_fleet(&mut index, 3, "run/ckpt-3.pt", 22, 2 * MIB, 25);
+        write_in_fleet(&mut index, 4, "run/step-4/a", 23, 2 * MIB, 35);
+        write_in_fleet(&mut index, 4, "run/step-4/.metadata", 24, 9, 35);
         index.published(24, S * 36);
         assert_eq!(numbers(&index.unproved(&moment, 9)), [(4, true), (3, true)]);
         let next = serde_json::to_string(&index.saved(&moment)).expect("as JSON");
@@ -832,9 +949,103 @@ mod tests {
     }
 
     #[test]
+    fn a_marker_of_this_member_counts_where_it_is_the_last_thing_that_it_wrote_there() {
+        let in_fleet = |name: &str| Moment { fleet: name.into(), ..at(60, 90, None) };
+        let is_ours = |files: &[&str]| {
+            let mut index = CheckpointIndex::default();
+            for (lsn, path) in (10..).zip(files) {
+                let bytes = if is_marker(path.as_bytes()) { 9 } else { 2 * MIB };
+                write_in_fleet(&mut index, 1, path, lsn, bytes, 5);
+            }
+            index.published(90, S * 16);
+            index.unproved(&in_fleet("job"), 9)[0].is_ours
+        };
+        assert!(is_ours(&["run/step-1/a", "run/step-1/.metadata"]));
+        assert!(is_ours(&["run/step-1/a", "run/latest"]));
+        assert!(is_ours(&["run/step-1/a", "run/step-1/.metadata", "logs/events"]));
+        assert!(!is_ours(&["run/step-1/.metadata", "run/step-1/a"]), "the rest is still to come");
+        assert!(!is_ours(&["run/step-1/a", "run/step-1/model.safetensors.index.json"]));
+        assert!(!is_ours(&["run/step-1/a", "run/step-1/b", "logs/latest"]));
+        assert!(!is_ours(&["run/step-1/a", "run/step-1/b", "run/step-1/inner/checkpoint"]));
+    }
+
+    #[test]
+    fn a_directory_that_gets_its_name_when_it_is_whole_is_a_marker() {
+        let moment = Moment { fleet: "job".into(), ..at(60, 90, None) };
+        let is_ours = |from: &str, to: &str, later: bool| {
+            let mut index = CheckpointIndex::default();
+            write_in_fleet(&mut index, 1, &format!("{from}/a"), 10, 2 * MIB, 5);
+            write_in_fleet(&mut index, 1, "run/step-1/b", 11, 2 * MIB, 5);
+            index.moved(from.as_bytes(), to.as_bytes(), 12, Some(1));
+            if later {
+                write_in_fleet(&mut index, 1, "run/step-1/c", 13, 2 * MIB, 5);
+            }
+            index.published(90, S * 16);
+            index.unproved(&moment, 9)[0].is_ours
+        };
+        assert!(is_ours("run/step-1.tmp", "run/step-1", false));
+        assert!(!is_ours("run/step-1.tmp", "run/step-1", true));
+        assert!(!is_ours("run/step-1/rank-3.tmp", "run/step-1/rank-3", false), "each rank does that");
+    }
+
+    #[test]
+    fn a_checkpoint_is_proved_in_the_fleet_that_wrote_it_only() {
+        let mut index = CheckpointIndex::default();
+        write_in_fleet(&mut index, 1, "run/step-1/a", 10, 2 * MIB, 5);
+        index.published(90, S * 16);
+        let in_fleet = |name: &str| Moment { fleet: name.into(), ..at(60, 90, None) };
+        let saved = serde_json::to_string(&index.saved(&in_fleet("job"))).expect("as JSON");
+        for (fleet, unproved) in [("job", 1), ("another", 0), ("", 0)] {
+            let mut index = CheckpointIndex::default();
+            index.restore(serde_json::from_str(&saved).expect("an index"), false);
+            assert_eq!(index.unproved(&in_fleet(fleet), 9).len(), unproved, "{fleet}");
+            assert_eq!(index.latest_safe(&in_fleet(fleet)), None, "{fleet}");
+            let again = serde_json::to_string(&index.saved(&in_fleet(fleet))).expect("as JSON");
+            assert_eq!(again, saved, "{fleet}");
+        }
+        // One of a mount in no fleet, which had no other parts, and a member that cannot know that.
+        let mut alone = CheckpointIndex::default();
+        write(&mut alone, 1, "run/step-1/a", 10, 2 * MIB, 5);
+        alone.published(90, S * 16);
+        assert!(alone.latest_safe(&in_fleet("")).is_some() && alone.latest_safe(&in_fleet("job")).is_none());
+        assert!(alone.unproved(&in_fleet("job"), 9).is_empty(), "any marker would be later than it");
+    }
+
+    #[test]
+    fn what_others_save_there_later_makes_it_no_checkpoint() {
+        let mut index = CheckpointIndex::default();
+        write_in_fleet(&mut index, 1, "run/last/a", 10, 2 * MIB, 5);
+        write_in_fleet(&mut index, 1, "run/last/c", 11, 2 * MIB, 5);
+        index.published(90, S * 16);
+        let moment = Moment { fleet: "job".into(), ..at(60, 90, None) };
+        let unproved = index.unproved(&moment, 9);
+        index.looked_for_parts(&unproved[0], S, Some(S * 17));
+        index.has_all_parts(&unproved[0], S * 17);
+        let at_17 = (S * 17).as_nanos() as u64;
+        index.placed_by_other(b"run/last/b", at_17 - 1);
+        index.placed_by_other(b"run/next/b", at_17 + 1);
+        index.placed_by_other(b"run/last/.metadata", at_17 + 1);
+        assert!(index.latest_safe(&moment).is_some());
+        index.placed_by_other(b"run/last/b", at_17 + 1);
+        assert!(index.latest_safe(&moment).is_none() && index.unproved(&moment, 9).is_empty());
+    }
+
+    #[test]
+    fn nobody_looks_for_ever() {
+        let mut index = CheckpointIndex::default();
+        write_in_fleet(&mut index, 1, "run/step-1/a", 10, 2 * MIB, 5);
+        index.published(90, S * 16);
+        let after = |uptime: Duration| Moment { fleet: "job".into(), uptime, ..at(60, 90, None) };
+        let unproved = index.unproved(&after(S), 9);
+        index.looked_for_parts(&unproved[0], S, None);
+        assert_eq!(index.unproved(&after(PATIENCE), 9).len(), 1);
+        assert_eq!(index.unproved(&after(PATIENCE + S * 2), 9), []);
+    }
+
+    #[test]
     fn what_another_member_removes_later_is_lost_to_its_checkpoint() {
         let mut index = CheckpointIndex::default();
-        write(&mut index, 1, "run/step-1/a", 10, 2 * MIB, 5);
+        write_in_fleet(&mut index, 1, "run/step-1/a", 10, 2 * MIB, 5);
         let is_whole = |index: &CheckpointIndex| index.statuses(&at(60, 30, None))[0].whole;
         index.removed_by_other(b"run/step-1/b", 11, 10);
         index.removed_by_other(b"run/step-1/a", 10, 10);

@@ -2,8 +2,8 @@
 //! member's index knows only its own.
 //!
 //! 1. This member's part is complete and published ([`UnprovedCheckpoint`]).
-//! 2. There is a sign that all members had finished writing: this member has made the marker, or the checkpoint is one
-//!    file, which nobody else has a part of; else a marker of another member is there that was made after this member's
+//! 2. There is a sign that all members had finished writing: this member has made the marker, after all else that it
+//!    wrote there, or the checkpoint is one file, which nobody else has a part of; else a marker of another member is there that was made after this member's
 //!    part, in the checkpoint's directory, or above it with the checkpoint's step in it. Without such a sign nobody
 //!    knows what is still to come, and the checkpoint is not taken for safe.
 //! 3. `finished`, the moment behind that, is noted: whatever was answered before the marker was made was logged by then.
@@ -21,19 +21,21 @@
 
 use std::time::Duration;
 
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::stats::fleet::{FleetStatus, FleetVerdict};
-use crate::tiers::checkpoints::index::{MARKERS, UnprovedCheckpoint, step_in};
+use crate::tiers::checkpoints::index::{FLEET_MARKERS, UnprovedCheckpoint, join, step_in};
+use crate::tiers::disk::Kind;
 use crate::tiers::disk::layout::split;
-use crate::tiers::fleet::nanos;
+use crate::tiers::fleet::{Fleet, nanos};
 use crate::tiers::{Cx, OpenMode, Progress, Tiers};
 
 /// Time between two looks.
 const ROUND: Duration = Duration::from_secs(1);
 /// So many checkpoints are looked at, the newest ones.
 const AT_ONCE: usize = 2;
-/// A marker that comes later is not looked for.
-const PATIENCE: Duration = Duration::from_secs(600);
+/// Of a checkpoint that was looked at for so long, the leases are asked about now and then only.
+const OLD: Duration = Duration::from_secs(600);
+const PAUSE: Duration = Duration::from_secs(30);
 /// A pointer names its checkpoint in its first bytes.
 const POINTER_MAX: usize = 256;
 
@@ -48,20 +50,28 @@ impl Tiers {
             st.checkpoints.unproved(&moment, AT_ONCE)
         }; // 1
         for one in &unproved {
-            // With a clock that is off, its moments are no others' moments.
-            if one.finished.is_none() && fleet.has_right_clock() && self.is_finished(one)? {
-                self.note_look(one, true); // 2, 3
-            } else if one.finished.is_none() {
-                self.note_look(one, false);
-            }
-            let Some(finished) = one.finished else { continue };
-            // Asking makes the background read the leases again.
-            if self.fleet_status().is_some_and(|status| has_all(&status, one, finished)) {
-                let elsewhere = if one.is_ours { one.published } else { finished };
-                self.state.lock().checkpoints.has_all_parts(one, elsewhere); // 4, 5
+            match one.finished {
+                // With a clock that is off, its moments are no others' moments.
+                None if fleet.has_right_clock() => self.note_look(one, self.is_finished(fleet, one)), // 2, 3
+                None => {}
+                Some(finished) => self.ask_leases(one, finished), // 4, 5
             }
         }
         Ok(Progress::Wait(ROUND))
+    }
+
+    fn ask_leases(&self, one: &UnprovedCheckpoint, finished: Duration) {
+        let now = self.uptime();
+        // Asking makes the background read all leases again.
+        if one.asked.is_some_and(|at| now.saturating_sub(at) < pause(one, now)) {
+            return;
+        }
+        let has_all = self.fleet_status().is_some_and(|status| has_all(&status, one, finished));
+        let mut st = self.state.lock();
+        st.checkpoints.asked_leases(one, now);
+        if has_all {
+            st.checkpoints.has_all_parts(one, if one.is_ours { one.published } else { finished });
+        }
     }
 
     fn note_look(&self, one: &UnprovedCheckpoint, is_finished: bool) {
@@ -70,32 +80,28 @@ impl Tiers {
         self.state.lock().checkpoints.looked_for_parts(one, self.uptime(), finished);
     }
 
-    /// Step 2.
-    fn is_finished(&self, one: &UnprovedCheckpoint) -> Result<bool> {
-        let is_late = one.looked.is_some_and(|since| self.uptime().saturating_sub(since) > PATIENCE);
-        if one.is_ours || is_late {
-            return Ok(one.is_ours);
+    /// Step 2. What cannot be looked at is no sign: a slow tier that does not answer is told by other work.
+    fn is_finished(&self, fleet: &Fleet, one: &UnprovedCheckpoint) -> bool {
+        if one.is_ours {
+            return true;
         }
-        for marker in MARKERS {
-            let marker = marker.as_bytes();
-            let inside = [&one.path, &b"/"[..], marker].concat();
+        // Whoever looks for a name wants to hear of it.
+        fleet.note_use();
+        FLEET_MARKERS.iter().any(|marker| {
             let (above, _) = split(&one.path);
-            let beside = [above, b"/", marker].concat();
-            if self.is_later(&inside, one.end)? || (self.is_later(&beside, one.end)? && self.points_to(&beside, one)?) {
-                return Ok(true);
-            }
-        }
-        Ok(false)
+            let [inside, beside] = [&one.path[..], above].map(|dir| join(dir, marker.as_bytes()));
+            self.is_later(&inside, one.end) || (self.is_later(&beside, one.end) && self.points_to(&beside, one))
+        })
     }
 
-    /// Whether there is a file at this path that was written after this `end`.
-    fn is_later(&self, path: &[u8], end: u64) -> Result<bool> {
-        let written = self.at_path(&Cx::internal(), path, |ino| Ok(self.getattr(&Cx::internal(), ino)?.mtime));
-        Ok(absent(written)?.is_some_and(|written| nanos(written) > end || left_out!(MarkerLater)))
+    /// Whether there is a file at this path that was written after this `end`. A directory is as late as what is in it.
+    fn is_later(&self, path: &[u8], end: u64) -> bool {
+        let found = self.at_path(&Cx::internal(), path, |ino| self.getattr(&Cx::internal(), ino));
+        found.is_ok_and(|found| found.kind == Kind::File && (nanos(found.mtime) > end || left_out!(MarkerLater)))
     }
 
     /// Whether the first line of the file at this path names the checkpoint's step.
-    fn points_to(&self, path: &[u8], one: &UnprovedCheckpoint) -> Result<bool> {
+    fn points_to(&self, path: &[u8], one: &UnprovedCheckpoint) -> bool {
         let cx = Cx::internal();
         let text = self.at_path(&cx, path, |ino| {
             let file = self.open(&cx, ino, OpenMode { read: true, ..OpenMode::default() })?;
@@ -105,18 +111,16 @@ impl Tiers {
             text.truncate(got?);
             Ok(text)
         });
-        let Some(text) = absent(text)? else { return Ok(false) };
+        let text = text.unwrap_or_default();
         let line = text.split(|byte| *byte == b'\n').next().unwrap_or_default().trim_ascii();
-        Ok(one.step.is_some() && step_in(line).map(|(_, step)| step) == one.step)
+        one.step.is_some() && step_in(line).map(|(_, step)| step) == one.step
     }
 }
 
-/// `None`: no such file. An error: the slow tier does not answer.
-fn absent<T>(found: Result<T>) -> Result<Option<T>> {
-    match found {
-        Err(Error::Posix(_)) => Ok(None),
-        found => found.map(Some),
-    }
+/// Between two questions to the leases about one checkpoint. One that is not safe for so long waits for somebody.
+fn pause(one: &UnprovedCheckpoint, now: Duration) -> Duration {
+    let is_old = one.looked.is_some_and(|since| now.saturating_sub(since) > OLD);
+    if is_old { PAUSE } else { Duration::ZERO }
 }
 
 /// Steps 4 and 5.

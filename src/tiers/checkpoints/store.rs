@@ -66,7 +66,8 @@ impl Tiers {
             applied: if st.queue.is_empty() { Lsn::MAX } else { st.queue.applied() },
             going_on: st.bursts.going_on(),
             writing: st.bursts.is_joined_by(writing),
-            in_fleet: self.fleet.is_some(),
+            fleet: self.fleet.as_ref().map(|fleet| fleet.name.clone()).unwrap_or_default(),
+            uptime: self.uptime(),
             uncommitted,
         }
     }

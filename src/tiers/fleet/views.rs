@@ -78,6 +78,9 @@ impl Tiers {
                 if changed.change != NameChange::Touched {
                     st.checkpoints.removed_by_other(&changed.path, changed.end, applied_or_all);
                 }
+                if changed.change == NameChange::Placed {
+                    st.checkpoints.placed_by_other(&changed.path, changed.end);
+                }
                 for dir in st.view.slow_dirs(above, changed.dir) {
                     let (is_known, expired) = st.view.expire_name(dir, &name, applied);
                     nodes.extend(expired);
