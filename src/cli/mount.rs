@@ -99,15 +99,19 @@ pub(super) fn run(args: &MountArgs) -> Outcome {
     mount::open_device()?;
     if !args.announce {
         // Once: the daemon in the background checks again.
-        let fleet = config.fleet().map_err(Failure::usage)?;
-        let others = || mount::note_of_other_mounts(&places.slow, fleet.as_ref().map(|fleet| fleet.name.as_str()));
-        let others = places.slow_is_writable.then(others).flatten();
-        places.notes.iter().chain(&others).for_each(|note| complain(format_args!("note: {note}")));
+        places.notes.iter().for_each(|note| complain(format_args!("note: {note}")));
     }
-    match args.foreground {
-        true => serve(args, settings, flags, places),
-        false => start(args, &config, &places),
+    if args.foreground {
+        // It looks for other mounts itself.
+        return serve(args, settings, flags, places);
     }
+    let fleet = config.fleet().map_err(Failure::usage)?.map(|fleet| fleet.name);
+    // Before this one is among them; told once it is.
+    let others = places.slow_is_writable.then(|| mount::note_of_other_mounts(&places.slow, fleet.as_deref()));
+    let started = start(args, &config, &places)?;
+    let others = others.flatten().filter(|_| matches!(started, Exit::Done));
+    others.iter().for_each(|note| complain(format_args!("note: {note}")));
+    Ok(started)
 }
 
 impl MountArgs {

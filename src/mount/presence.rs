@@ -91,10 +91,12 @@ impl Presence {
             _ => {}
         }
         let name = Uuid::new_v4().to_string();
-        let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(dir.join(&name))?;
-        fcntl(&file, FcntlArg::F_OFD_SETLK(&all_of_it(libc::F_WRLCK)))?;
+        let mut written = OpenOptions::new().write(true).create_new(true).mode(0o600).open(dir.join(&name))?;
+        // The lock is on a descriptor that only reads: one that writes would keep the slow tier from becoming read-only.
+        let file = File::open(dir.join(&name))?;
+        fcntl(&file, FcntlArg::F_OFD_SETLK(&all_of_it(libc::F_RDLCK)))?;
         // Whoever reads it before this sees nobody, and looks again in a minute.
-        writeln!(file, "{owner} fleet={}", fleet.as_deref().unwrap_or_default())?;
+        writeln!(written, "{owner} fleet={}", fleet.as_deref().unwrap_or_default())?;
         Ok(Presence { _root: root, _file: file, dir, name, fleet })
     }
 
@@ -143,7 +145,7 @@ fn others(dir: &Path, fleet: Option<&str>, own: Option<&str>) -> io::Result<Vec<
         }
         let flags = (OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK).bits();
         // Gone meanwhile, or another user's.
-        let Ok(file) = OpenOptions::new().read(true).write(true).custom_flags(flags).open(dir.join(&name)) else {
+        let Ok(file) = OpenOptions::new().read(true).custom_flags(flags).open(dir.join(&name)) else {
             continue;
         };
         let mut text = String::new();

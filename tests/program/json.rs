@@ -25,13 +25,14 @@ const STAND_FOR: [(&str, &str, &str); 6] = [
     ("EPOCH", "windows.json", "epochs[]."),
 ];
 /// They stand for no more than this: a file's name stands only once, and the report has no dates.
-const NOT_THERE: [&str; 8] = [
+const NOT_THERE: [&str; 9] = [
     "files[].before.ino",
     "files[].before.path",
     "checkpoints[].began_at",
     "checkpoints[].absorbed_at",
     "checkpoints[].durable_at",
     "checkpoints[].drained_at",
+    "checkpoints[].elsewhere_at",
     "epochs[].began_at",
     "epochs[].ended_at",
 ];
@@ -317,6 +318,14 @@ fn fleet(seen: &mut Seen) {
     let mount = Mount::with(&["fleet=one", "fleet_size=1", "clock_error=2ms"], |_| ());
     seen.add("fleet.json", &fs::read_to_string(mount.at(".dlio/fleet.json")).unwrap());
     seen.run("status --fleet", &["status", "--json", "--fleet"], &[&mount.root()]);
+    mount.put("ckpt-8", vec![8; 3 << 20]);
+    mount.sync();
+    until("the other nodes could read the checkpoint", || {
+        let text = fs::read_to_string(mount.at(".dlio/checkpoints.json")).unwrap();
+        seen.add("checkpoints.json", &text)["checkpoints"][0]["elsewhere_at"].is_string()
+    });
+    seen.run("checkpoints --fleet", &["checkpoints", "--json", "--fleet"], &[&mount.root()]);
+    seen.run("report", &["report", "--format", "json"], &[&mount.root()]);
 }
 
 /// Intervals until something was done in one.
