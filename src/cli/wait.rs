@@ -35,7 +35,7 @@ const POINTER_MAX: u64 = 256;
 ///
 /// With --step, PATH is the directory in which the checkpoints are. It waits for the one whose name has that step, until
 /// a marker is in it, such as .metadata, or one beside it, such as latest, names that step or a later one; for a
-/// checkpoint that is a single file, until that is there. One without a marker is waited for by the name of its last file.
+/// checkpoint that is a single file, until that is there. For one without a marker, name its last file.
 ///
 /// At the timeout the exit code is 1 if the path does not exist, and otherwise that of `dlio-fs status --fleet`. It is 3
 /// also if what a forgotten member had may be missing.

@@ -171,7 +171,7 @@ impl EngineCore {
         self.label_of(st, ino).unwrap_or_else(|| format!("removed file {ino}"))
     }
 
-    /// A path for messages. To be written where no other lock excludes that of the state.
+    /// A path for messages. Formatting it takes the state lock.
     pub(crate) fn label(&self, ino: Ino) -> FileLabel<'_> {
         FileLabel { core: self, ino }
     }

@@ -285,3 +285,19 @@ fn a_checkpoint_from_which_another_member_removes_a_file_is_not_named_any_more()
     rounds(&pair, &[0, 1]);
     assert_eq!(named(&pair, 1), None);
 }
+
+#[test]
+fn what_only_has_the_name_of_a_marker_says_nothing() {
+    let pair = Pair::new(MetadataOrder::Journaled);
+    put_part(&pair, 1, "step-1", 1);
+    let place = dir(&pair, 0, "step-1");
+    let inner = pair.members[0].mkdir(&Cx::internal(), place, &name("checkpoint"), 0o755, 0).unwrap().ino;
+    pair.clock.advance(Duration::from_millis(5));
+    pair.put(0, inner, "rank-0", "a directory is as late as what is in it");
+    pair.put(0, place, "model.safetensors.index.json", "before the state of the optimizer");
+    rounds(&pair, &[0, 1]);
+    assert_eq!((pair.members[0].status().safety.events, named(&pair, 1)), (0, None));
+    pair.put(0, place, ".metadata", "all");
+    rounds(&pair, &[0, 1]);
+    assert_eq!(named(&pair, 1).as_deref(), Some("step-1"));
+}

@@ -129,7 +129,7 @@ struct PartsKnown {
     /// Where it is, escaped, once there was a marker.
     #[serde(default)]
     place: String,
-    /// Another member has written something there since: it is no one checkpoint any more.
+    /// Another member has written something there since: it is a mixture of two saves.
     #[serde(default)]
     mixed: bool,
 }
