@@ -77,7 +77,7 @@ const MOUNTS: &str = ".dlio-fs/mounts";
 struct Presence {
     /// `dir` leads through its descriptor.
     _root: File,
-    _file: File,
+    file: File,
     dir: PathBuf,
     name: String,
     fleet: Option<String>,
@@ -94,10 +94,12 @@ impl Presence {
         let mut written = OpenOptions::new().write(true).create_new(true).mode(0o600).open(dir.join(&name))?;
         // The lock is on a descriptor that only reads: one that writes would keep the slow tier from becoming read-only.
         let file = File::open(dir.join(&name))?;
-        fcntl(&file, FcntlArg::F_OFD_SETLK(&all_of_it(libc::F_RDLCK)))?;
+        // From here on a failure, as on a full slow tier, takes the file away.
+        let presence = Presence { _root: root, file, dir, name, fleet };
+        fcntl(&presence.file, FcntlArg::F_OFD_SETLK(&all_of_it(libc::F_RDLCK)))?;
         // Whoever reads it before this sees nobody, and looks again in a minute.
-        writeln!(written, "{owner} fleet={}", fleet.as_deref().unwrap_or_default())?;
-        Ok(Presence { _root: root, _file: file, dir, name, fleet })
+        writeln!(written, "{owner} fleet={}", presence.fleet.as_deref().unwrap_or_default())?;
+        Ok(presence)
     }
 
     fn look(&self, told: &OtherMounts) {
