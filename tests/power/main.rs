@@ -266,7 +266,8 @@ impl Past {
         Cut { courses: &self.courses, time, drained: drained.unwrap_or(0) }
     }
 
-    /// Where to cut: mostly where there are writes to lose, and some in each kind of window.
+    /// Where to cut: mostly where there are writes to lose, some in each kind of window, and once after the drain for
+    /// certain.
     fn blows(&self, count: usize, random: &mut SmallRng) -> Vec<Blow> {
         let Windows { evicting, recalling, recovering, drained } = &self.windows;
         let within = |window: &(u64, u64), at: usize| (window.0..window.1).contains(&self.log[at].stamp);
@@ -276,7 +277,10 @@ impl Past {
             .map(|windows| self.places(|at| windows.iter().any(|window| within(window, at))))
             .filter(|places| !places.is_empty())
             .collect();
-        let mut chosen = BTreeSet::new();
+        let is_drained = |at: &&usize| drained.iter().any(|(_, to)| *to < self.log[**at].stamp);
+        let after_drain: Vec<usize> = all.iter().filter(is_drained).copied().collect();
+        assert!(!after_drain.is_empty(), "nothing was written after the drain");
+        let mut chosen = BTreeSet::from([after_drain[random.random_range(0..after_drain.len())]]);
         while chosen.len() < count.min(all.len()) {
             let places = match random.random_range(0..3) {
                 0 => &of_interest[random.random_range(0..of_interest.len())],
@@ -384,8 +388,7 @@ impl Found {
     /// States in which nothing was at stake would prove nothing.
     fn proves_something(&self) {
         let few = |count: u32, of: u32| count * of < self.states;
-        // A drain that comes late leaves few states behind it.
-        let enough = !few(self.unflushed, 2) && !few(self.behind, 4) && !few(self.drained, 100);
+        let enough = !few(self.unflushed, 2) && !few(self.behind, 4) && self.drained > 0;
         assert!(self.states > 0 && enough, "too few states of interest: {self}");
         if self.states >= 100 {
             let rare = [self.discarded, self.publishing, self.evicting, self.recalling, self.recovering, self.again];

@@ -25,6 +25,9 @@ const MORE_THAN_PROCESSORS: usize = 1;
 
 /// Tests whose times the summary tells.
 const SLOWEST: usize = 20;
+/// Of a stage that failed, the summary shows so many panics, and the last lines of each: there the reason is.
+const PANICS: usize = 5;
+const PANIC_LINES: usize = 15;
 
 /// What a stage's process leaves for whoever has started it.
 #[derive(Debug, Serialize, Deserialize)]
@@ -48,6 +51,8 @@ struct Ended {
     name: &'static str,
     row: String,
     tally: Tally,
+    /// What its tests panicked with, if it failed.
+    panics: Vec<String>,
 }
 
 /// Runs the stages, whatever fails, and ends with the summary: a line per stage, the count, and what failed.
@@ -128,13 +133,22 @@ impl Pool<'_> {
 impl Started {
     fn end(mut self, cx: &Context) -> Result<Ended> {
         let status = self.process.wait()?;
+        let mut panicked = Vec::new();
         if let Some(path) = &self.output {
+            let text = fs::read(path)?;
+            let text = String::from_utf8_lossy(&text);
             println!("\n==== {}, from its beginning to its end", self.stage.name);
-            print!("{}", String::from_utf8_lossy(&fs::read(path)?));
+            print!("{text}");
+            panicked = panics(&text);
         }
         let report = fs::read(report_path(cx, self.stage)).map_err(anyhow::Error::from);
         match report.and_then(|text| Ok(serde_json::from_slice::<Report>(&text)?)) {
-            Ok(Report { tally, busy }) => Ok(Ended::new(self.stage, tally, self.began.elapsed(), busy)),
+            Ok(Report { tally, busy }) => {
+                let ended = Ended::new(self.stage, tally, self.began.elapsed(), busy);
+                // A test that passed may have panicked on purpose.
+                let panics = if ended.tally.failed > 0 { panicked } else { Vec::new() };
+                Ok(Ended { panics, ..ended })
+            }
             Err(_) => {
                 let error = anyhow::anyhow!("its process ended with {status} and has left no report");
                 Ok(Ended::stopped(self.stage, &error, self.began.elapsed()))
@@ -145,7 +159,7 @@ impl Started {
 
 impl Ended {
     fn new(stage: &Stage, tally: Tally, took: Duration, busy: f64) -> Self {
-        Ended { name: stage.name, row: row(stage.name, &tally, took, busy), tally }
+        Ended { name: stage.name, row: row(stage.name, &tally, took, busy), tally, panics: Vec::new() }
     }
 
     fn stopped(stage: &Stage, error: &anyhow::Error, took: Duration) -> Self {
@@ -185,8 +199,25 @@ fn sum_up(ended: &[Ended], took: Duration) -> bool {
         for failure in &stage.tally.failures {
             println!("{} FAILED: {failure}", stage.name);
         }
+        stage.panics.iter().for_each(|panic| println!("{panic}"));
     }
     failed == 0
+}
+
+/// The last panics in the output of `cargo test`: where, and the end of what was said.
+fn panics(text: &str) -> Vec<String> {
+    let lines: Vec<&str> = text.lines().collect();
+    let places =
+        (0..lines.len()).filter(|at| lines[*at].starts_with("thread '") && lines[*at].contains("panicked at "));
+    let places: Vec<usize> = places.collect();
+    let is_end = |line: &&str| line.starts_with("stack backtrace:") || line.starts_with("note: run with");
+    let mut panics = Vec::new();
+    for at in &places[places.len().saturating_sub(PANICS)..] {
+        let said: Vec<&str> = lines[at + 1..].iter().copied().take_while(|line| !is_end(line)).collect();
+        let end = said[said.len().saturating_sub(PANIC_LINES)..].join("\n");
+        panics.push(format!("{}\n{end}", lines[*at]));
+    }
+    panics
 }
 
 /// The tests that took longest, as far as stages tell of theirs.
@@ -250,5 +281,23 @@ pub(crate) fn in_time(name: &str, minutes: u64, run: impl FnOnce() -> Result<Tal
             drop(receiver.recv_timeout(Duration::from_secs(30)));
             bail!("not finished after {minutes} minutes: killed")
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn of_a_panic_the_place_and_the_end_are_shown() {
+        let told: String = (0..PANIC_LINES).map(|line| format!("told {line}\n")).collect();
+        let text = format!(
+            "test a ... \nthread 'a' (7) panicked at tests/a.rs:1:2:\nthe log of a daemon\n{told}stack backtrace:\n   0: main\n\
+             test b ... \nthread 'b' (8) panicked at tests/b.rs:3:4:\nwhy\nnote: run with `RUST_BACKTRACE=1`\nfine\n"
+        );
+        let place = "thread 'a' (7) panicked at tests/a.rs:1:2:\n";
+        let second = "thread 'b' (8) panicked at tests/b.rs:3:4:\nwhy";
+        assert_eq!(panics(&text), [format!("{place}{}", told.trim_end()), second.to_owned()]);
+        assert!(panics("test a ... ok\n").is_empty());
     }
 }
