@@ -3,16 +3,36 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, UNIX_EPOCH};
 
 use clap::Args;
 
 use super::outcome::{Exit, Failure, Outcome, complain, say};
 use crate::error::{Context, Error};
 use crate::stats::render::count;
-use crate::tiers::Watched;
 use crate::tiers::disk::Dir;
 use crate::tiers::disk::os::OsDir;
+use crate::tiers::{FinishedGroup, Watched, finish_group};
+
+/// Finishes the group that the member had begun, before the others go on.
+fn finish(watched: &Watched, slow: &Arc<dyn Dir>) -> Result<(), Failure> {
+    let FinishedGroup { done, all, stopped } = finish_group(watched, slow)?;
+    if let Some(why) = stopped {
+        complain(format!("of {} that it had begun to publish, {done} are done; not {why}", count(all as u64, "step")));
+    }
+    Ok(())
+}
+
+/// A checkpoint whose marker was written before the lost member's oldest unpublished change has all its parts: they were
+/// written before the marker.
+fn tell_what_is_whole(watched: &Watched) -> Result<(), Failure> {
+    let until = UNIX_EPOCH + Duration::from_nanos(watched.least());
+    say(format!(
+        "checkpoints that were finished before {} have all parts of {}; a newer one may lack some, though its marker is there",
+        humantime::format_rfc3339_seconds(until),
+        watched.host()
+    ))
+}
 
 /// How long the member must be silent meanwhile: it publishes nothing once its own lease is 20 s old.
 const SILENCE: Duration = Duration::from_secs(60);
@@ -23,7 +43,7 @@ const LINE_EVERY: u32 = 10;
 ///
 /// The other members of a fleet wait for a node that died: what they have pending stays on their fast tiers. If the node
 /// comes back, mount it again instead, and nothing is lost. This command watches the member for a minute and, if it is
-/// silent all the while, tells the others not to wait for it. What only that node had is then missing on the slow tier,
+/// silent all the while, finishes what it had begun to publish and tells the others not to wait for it. What only that node had is then missing on the slow tier,
 /// and newer files of the others will be there without it. What it had copied and not published is moved to .dlio-fs/saved
 /// there, each file under its path. If the member comes back, it publishes nothing more and cannot be mounted;
 /// `dlio-fs rescue` saves what it has.
@@ -46,7 +66,9 @@ pub(super) fn run(args: &ForgetArgs) -> Outcome {
     let watched = Watched::begin(&*slow, &args.fleet, args.member).map_err(Failure::usage)?;
     if !watched.is_forgotten() {
         watch(args, &watched)?;
+        finish(&watched, &slow)?;
         watched.forget()?;
+        tell_what_is_whole(&watched)?;
     }
     let (moved, place) = watched.save_copies(&slow).inspect_err(|_| {
         let copies = args.slow.join(".dlio-fs/tmp").join(watched.id());

@@ -5,6 +5,7 @@ pub(crate) mod aside;
 pub(crate) mod fsck;
 pub(crate) mod identity;
 mod intents;
+pub(crate) mod lost_member;
 mod objects;
 pub(crate) mod replay;
 pub(crate) mod rescue;

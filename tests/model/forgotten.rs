@@ -1,13 +1,16 @@
 //! A member of a fleet that is lost with its fast tier: what it had copied and not published is found again, under its paths.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use dlio_fs::tiers::disk::{Dir, MetadataOrder, RenameMode};
-use dlio_fs::tiers::{Cx, ROOT, Watched};
+use dlio_fs::error::Errno;
+use dlio_fs::tiers::disk::{Access, Dir, MetadataOrder, RenameMode};
+use dlio_fs::tiers::{Cx, FinishedGroup, ROOT, Watched, finish_group};
 
 use crate::pair::{ORDERS, Pair, set};
-use crate::sim::Lose;
+use crate::sim::{Lose, Op};
 use crate::stories::name;
 
 /// The second member's copies wait for their turn behind what the first one has not published.
@@ -32,6 +35,7 @@ fn forget(pair: &Pair) -> u64 {
     let watched = Watched::begin(&*slow, "job", 1).unwrap();
     pair.clock.advance(Duration::from_secs(61));
     assert!(watched.is_silent().unwrap());
+    finish_group(&watched, &slow).unwrap();
     watched.forget().unwrap();
     watched.save_copies(&slow).unwrap().0
 }
@@ -91,4 +95,133 @@ fn what_was_published_is_not_saved() {
         drop(pair.members.pop());
         assert_eq!((forget(&pair), pair.saved()), (0, set([])), "{order:?}");
     }
+}
+
+/// What member 1 does in its group: a file that replaces one, a removal, a link, a directory that moves, a new file in it, an
+/// attribute.
+fn pair_with_a_group(order: MetadataOrder) -> Pair {
+    let pair = Pair::new(order);
+    let cx = Cx::internal();
+    pair.put(1, ROOT, "latest", "first");
+    pair.put(1, ROOT, "old", "it");
+    pair.members[1].mkdir(&cx, ROOT, &name("step"), 0o755, 0).unwrap();
+    pair.put(1, pair.dir(1, "step"), "a", "shard");
+    pair.all_down([1, 0]);
+    pair.put(0, ROOT, "before", "it");
+    pair.put(1, ROOT, "latest.tmp", "second");
+    pair.rename(1, ROOT, "latest.tmp", "latest");
+    let engine = &pair.members[1];
+    engine.unlink(&cx, ROOT, &name("old")).unwrap();
+    let latest = engine.lookup(&cx, ROOT, &name("latest")).unwrap().ino;
+    engine.link(&cx, latest, ROOT, &name("best")).unwrap();
+    pair.rename(1, ROOT, "step", "step-1");
+    pair.put(1, pair.dir(1, "step-1"), "b", "more");
+    // It copies, and waits for its turn.
+    for _ in 0..10 {
+        drop((engine.fleet_step(), engine.seal_step(), engine.drain_step(), engine.publish_step()));
+        pair.clock.advance(Duration::from_millis(120));
+    }
+    while pair.members[0].status().safety.events > 0 {
+        pair.work(0);
+    }
+    // Its lease lets all of this go.
+    for _ in 0..10 {
+        pair.work(0);
+    }
+    pair
+}
+
+/// Member 1 is lost after this many calls to the slow tree from the moment when it may publish. How many groups were written
+/// down by then, how many calls there were, and the tree after each round of its work.
+fn lose_in_a_group(pair: &mut Pair, calls: u64) -> (usize, u64, Vec<BTreeSet<(String, String)>>) {
+    let (made, told) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicUsize::new(0)));
+    let seen = (made.clone(), told.clone());
+    let is_lost = move |op: &Op| {
+        let is_lost = seen.0.fetch_add(1, Ordering::Relaxed) >= calls;
+        seen.1.fetch_add(
+            usize::from(!is_lost && op.call == "write_at" && op.path.ends_with(b"/group")),
+            Ordering::Relaxed,
+        );
+        is_lost.then_some(Errno::EIO)
+    };
+    let mut trees = vec![pair.tree()];
+    pair.slow.inject(is_lost);
+    for _ in 0..10 {
+        drop((pair.members[1].fleet_step(), pair.members[1].publish_step()));
+        pair.clock.advance(Duration::from_millis(120));
+        if calls == u64::MAX {
+            trees.push(pair.tree());
+        }
+    }
+    drop(pair.members.pop());
+    pair.slow.inject(|_| None);
+    trees.dedup();
+    (told.load(Ordering::Relaxed), made.load(Ordering::Relaxed), trees)
+}
+
+/// Wherever it stopped, the groups that had their turn are on the slow tree as a whole, and nothing of the next one.
+#[test]
+fn a_group_that_a_lost_member_had_begun_is_finished() {
+    for order in ORDERS {
+        let (groups, all, states) = lose_in_a_group(&mut pair_with_a_group(order), u64::MAX);
+        assert!(groups >= 1 && states.len() == groups + 1, "{states:?}");
+        let names = [("before", "it"), ("latest", "second"), ("best", "second"), ("step-1/", "")];
+        let after = set(names).union(&set([("step-1/a", "shard"), ("step-1/b", "more")])).cloned().collect();
+        assert_eq!(states.last(), Some(&after));
+        let mut half = 0;
+        for calls in 0..all {
+            let mut pair = pair_with_a_group(order);
+            let (told, ..) = lose_in_a_group(&mut pair, calls);
+            let old = ("old".to_owned(), "it".to_owned());
+            let had_old = pair.tree().contains(&old);
+            half += u32::from(!states.contains(&pair.tree()));
+            forget(&pair);
+            assert_eq!(pair.tree(), states[told], "{order:?}, lost after {calls} of {all} calls, in group {told}");
+            assert_eq!(pair.saved().contains(&old), had_old && !pair.tree().contains(&old), "nothing is deleted");
+            let is_saved = pair.saved().contains(&("latest".to_owned(), "second".to_owned()));
+            assert!(told > 0 || is_saved, "{:?}", pair.saved());
+            // What the others do goes on from there.
+            pair.put(0, ROOT, "marker", "it");
+            pair.all_down([0, 0]);
+        }
+        assert!(half > 0, "it was never lost in the middle: {half}");
+    }
+}
+
+/// The last group stays written down for a while: what it names may be somebody else's by the time its member is lost.
+#[test]
+fn a_group_that_is_published_is_not_done_again() {
+    let mut pair = pair_with_a_group(MetadataOrder::Journaled);
+    let engine = &pair.members[1];
+    while engine.status().safety.events > 0 {
+        drop((engine.fleet_step(), engine.publish_step()));
+        pair.work(0);
+    }
+    // As if the removal of its file had been lost.
+    let (dir, group) = tmp_with_group(&pair).expect("it is there until nothing is pending");
+    for _ in 0..20 {
+        pair.clock.advance(Duration::from_millis(120));
+        engine.fleet_step().unwrap();
+    }
+    assert!(tmp_with_group(&pair).is_none(), "nothing is pending");
+    dir.create(b"group", 0o600).unwrap().write_at(&group, 0).unwrap();
+    drop(pair.members.pop());
+    let tree = pair.tree();
+    let slow: Arc<dyn Dir> = pair.slow.root();
+    let watched = Watched::begin(&*slow, "job", 1).unwrap();
+    assert_eq!(finish_group(&watched, &slow).unwrap(), FinishedGroup::default());
+    assert_eq!(pair.tree(), tree);
+}
+
+/// The directory in `tmp` that has a group, and the file.
+fn tmp_with_group(pair: &Pair) -> Option<(Arc<dyn Dir>, Vec<u8>)> {
+    let tmp = pair.slow.root().dir(b".dlio-fs").unwrap().dir(b"tmp").unwrap();
+    let dirs = tmp.list().unwrap().into_iter().map(|entry| tmp.dir(&entry.name).unwrap());
+    let mut groups = dirs.filter_map(|dir| {
+        let file = dir.open(b"group", Access::Read).ok()?;
+        let mut bytes = vec![0; file.stat().unwrap().size as usize];
+        file.read_at(&mut bytes, 0).unwrap();
+        Some((dir, bytes))
+    });
+    groups.next()
 }

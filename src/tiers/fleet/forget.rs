@@ -1,15 +1,17 @@
 //! Leaving a member of a fleet out for good, after its node was lost: the others do not wait for it any more.
 //!
 //! 1. Somebody watches the member's lease for a while ([`Watched::is_silent`]): a member whose own lease has been older
-//!    than 20 s publishes nothing, so one that is silent for longer does not publish after step 3 either.
-//! 2. A file that has the member's id in its name keeps it from ever joining this fleet again.
-//! 3. A lease that says "forgotten" takes the place of the member's, by one rename. The member, should it come back,
+//!    than 20 s publishes nothing, so one that is silent for longer does not publish after step 4 either.
+//! 2. The group that it had begun to publish is finished, while the others still wait for it
+//!    (`recovery/lost_member.rs`).
+//! 3. A file that has the member's id in its name keeps it from ever joining this fleet again.
+//! 4. A lease that says "forgotten" takes the place of the member's, by one rename. The member, should it come back,
 //!    writes to the old file, which has no name any more; it reads its slot, finds itself forgotten, and publishes
 //!    nothing.
-//! 4. Its finished copies are moved from its directory in `tmp` to `saved`, under the paths that its journal says
+//! 5. Its finished copies are moved from its directory in `tmp` to `saved`, under the paths that its journal says
 //!    (`fleet/journal.rs`). What had its turn before is in the tree; nothing of this is.
 //!
-//! A crash before the rename leaves a file that no one reads; one after it leaves copies in `tmp` for whoever forgets the
+//! A crash before the rename leaves a file that no one reads, and all steps are done again; one after it leaves copies in `tmp` for whoever forgets the
 //! member again. Nothing of the member is deleted. A step that the member had sent to the slow tier before it fell silent
 //! may still be carried out there.
 
@@ -50,7 +52,7 @@ impl Watched {
         }
     }
 
-    /// Whether somebody has forgotten it before: only step 4 may be left to do.
+    /// Whether somebody has forgotten it before: only step 5 may be left to do.
     pub fn is_forgotten(&self) -> bool {
         self.first.standing == Standing::Forgotten
     }
@@ -65,12 +67,17 @@ impl Watched {
         self.first.member.to_string()
     }
 
+    /// What it logged with an `end` below this is on the slow tree: nanoseconds since 1970, by its clock.
+    pub fn least(&self) -> u64 {
+        self.first.least
+    }
+
     /// Whether it has written no lease since this began.
     pub fn is_silent(&self) -> Result<bool> {
         Ok(read(&*self.dir, self.slot)?.is_some_and(|lease| lease == self.first))
     }
 
-    /// Step 4. Returns how many copies were moved, and to which directory of the slow tree.
+    /// Step 5. Returns how many copies were moved, and to which directory of the slow tree.
     pub fn save_copies(&self, slow: &Arc<dyn Dir>) -> Result<(u64, String)> {
         let tmp_of = |part: &[u8]| {
             let part = part.split(|byte| *byte == b'/').filter(|name| !name.is_empty());
@@ -97,7 +104,7 @@ impl Watched {
         Ok((moved, format!(".dlio-fs/saved/{time}")))
     }
 
-    /// Steps 2 and 3. The caller has watched for long enough.
+    /// Steps 3 and 4. The caller has watched for long enough, and has done step 2.
     pub fn forget(&self) -> Result<()> {
         let forgotten = MemberLease { standing: Standing::Forgotten, ..self.first.clone() };
         let beside = format!("{}.forgotten", self.slot).into_bytes();
@@ -116,12 +123,12 @@ impl Watched {
             let what = format!("member {} of the fleet has changed while it was watched", self.slot);
             return Err(Error::refused(what, "see whether anybody still waits for it"));
         }
-        note_forgotten(&*self.dir, &forgotten)?; // 2
+        note_forgotten(&*self.dir, &forgotten)?; // 3
         file.write_at(&forgotten.encode(), 0).at("write", what())?;
         file.sync().at("fsync", what())?;
         self.dir
             .rename(&beside, &*self.dir, slot_name(self.slot).as_bytes(), RenameMode::Replace)
-            .at("rename", what())?; // 3
+            .at("rename", what())?; // 4
         self.dir.sync().at("fsync", what())
     }
 }

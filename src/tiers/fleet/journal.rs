@@ -1,27 +1,38 @@
-//! Which finished copies a member has in `tmp` on the slow tree, and where they belong: written by the member, read when
-//! its node is lost (`fleet/forget.rs`), as its log is lost with it.
+//! Which finished copies a member has in `tmp` on the slow tree, and where they belong, and the steps of the group that it
+//! publishes: written by the member, read when its node is lost (`fleet/forget.rs`, `recovery/lost_member.rs`), as its
+//! log is lost with it.
 //!
-//! One line for each copy, in `journal.0` or `journal.1` beside the copies: the copy's name in `tmp`, its inode number and
+//! *Copies.* One line for each copy, in `journal.0` or `journal.1` beside the copies: the copy's name in `tmp`, its inode number and
 //! size, and the path that its file had in the view. Streams write side by side, each at a place that it has taken for
 //! itself, so a line may be missing between others; lines that are not whole are skipped. A copy that was published has no
 //! name in `tmp` any more, and a start removes all copies and the journal. When the journal is full, a second one is begun
 //! in the place of the one before.
+//!
+//! *The group.* `group` is overwritten before the first step of each group, by one write: a line with the length and the
+//! CRC of the rest, so that half a write is none; a line for each batch with the stamp of its last event; the intents as
+//! the log has them. Two things tell that a group is over, though it is still there: it is removed when nothing is
+//! pending, and the member's lease says from which stamp on its events are not published.
 
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use crate::path::{escape, unescape};
+use crate::tiers::Lsn;
+use crate::tiers::disk::errors::absent_is_none;
 use crate::tiers::disk::layout::is_taken;
 use crate::tiers::disk::sync::{Mutex, Rank};
 use crate::tiers::disk::{Access, Dir, File};
 use crate::tiers::fleet::lines::{checked, with_crc};
-use crate::tiers::log::record::Path;
+use crate::tiers::log::record::{Path, Record, Step};
 
 /// The journals' names, which no copy has: theirs begin with other letters.
 const NAMES: [&[u8]; 2] = [b"journal.0", b"journal.1"];
 /// Some 80,000 lines.
 const FULL: u64 = 8 << 20;
+const GROUP: &[u8] = b"group";
+/// A group has some hundred steps at most.
+const GROUP_MAX: u64 = 64 << 20;
 
 /// A finished copy that waits in `tmp`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -54,6 +65,46 @@ impl WaitingCopy {
     }
 }
 
+/// One step of a group, as the slow tree has it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct GroupStep {
+    /// The LSN of its batch's last event, and the `end` of that event.
+    pub(crate) upto: Lsn,
+    pub(crate) end: u64,
+    pub(crate) step: Step,
+}
+
+/// The whole file of a group.
+fn encode_group(steps: &[GroupStep]) -> String {
+    let mut body = String::new();
+    let count = steps.len() as u64;
+    for (index, GroupStep { upto, end, step }) in (0..).zip(steps) {
+        body += &format!("batch upto={upto} end={end}\n");
+        body += &Record::Intent { upto: *upto, index, count, step: step.clone() }.encode(*upto, 0, None);
+    }
+    let crc = crc32fast::hash(body.as_bytes());
+    with_crc(&format!("group len={} crc={crc:08x}", body.len())) + "\n" + &body
+}
+
+/// `None` if anything is wrong with it.
+fn decode_group(bytes: &[u8]) -> Option<Vec<GroupStep>> {
+    let end = bytes.iter().position(|byte| *byte == b'\n')?;
+    let words = checked(str::from_utf8(&bytes[..end]).ok()?)?.strip_prefix("group len=")?;
+    let (len, crc) = words.split_once(" crc=")?;
+    let body = bytes[end + 1..].get(..len.parse().ok()?)?;
+    if crc32fast::hash(body) != u32::from_str_radix(crc, 16).ok()? {
+        return None;
+    }
+    let mut steps = Vec::new();
+    let mut lines = body.split(|byte| *byte == b'\n').filter(|line| !line.is_empty());
+    while let Some(batch) = lines.next() {
+        let (upto, end) = str::from_utf8(batch).ok()?.strip_prefix("batch upto=")?.split_once(" end=")?;
+        let Record::Intent { step, .. } = Record::decode(lines.next()?)?.2 else { return None };
+        steps.push(GroupStep { upto: upto.parse().ok()?, end: end.parse().ok()?, step });
+    }
+    Some(steps)
+}
+
 /// The journal that is being written.
 #[derive(Debug)]
 struct OpenJournal {
@@ -66,11 +117,13 @@ struct OpenJournal {
 #[derive(Debug)]
 pub(crate) struct CopyJournal {
     open: Mutex<Option<Arc<OpenJournal>>>,
+    /// A group is written there.
+    has_group: AtomicBool,
 }
 
 impl CopyJournal {
     pub(crate) fn new() -> Self {
-        CopyJournal { open: Mutex::new(Rank::Leaf, None) }
+        CopyJournal { open: Mutex::new(Rank::Leaf, None), has_group: AtomicBool::new(false) }
     }
 
     /// Adds copies, durably. `tmp` is the root's.
@@ -105,13 +158,47 @@ impl CopyJournal {
         Ok(begun)
     }
 
+    /// Writes down a group before its first step, or anew before its next one, durably. `tmp` is the root's.
+    pub(crate) fn begin_group(&self, tmp: &dyn Dir, steps: &[GroupStep]) -> io::Result<()> {
+        let file = match tmp.open(GROUP, Access::ReadWrite) {
+            Err(e) if e.kind() == io::ErrorKind::NotFound => tmp.create(GROUP, 0o600)?,
+            file => file?,
+        };
+        file.write_at(encode_group(steps).as_bytes(), 0)?;
+        file.sync()?;
+        // The name of a new one.
+        if self.has_group.swap(true, Ordering::Relaxed) { Ok(()) } else { tmp.sync() }
+    }
+
     /// Nothing waits in `tmp` any more.
     pub(crate) fn clear(&self, tmp: &dyn Dir) {
+        if self.has_group.swap(false, Ordering::Relaxed) {
+            tmp.unlink(GROUP).ok();
+        }
         if self.open.lock().take().is_some() {
             // What stays is swept by the next start.
             NAMES.iter().for_each(|name| drop(tmp.unlink(name)));
         }
     }
+}
+
+/// The group that was written down last. `None`: there is none, or it was not begun.
+pub(crate) fn read_group(tmp: &dyn Dir) -> io::Result<Option<Vec<GroupStep>>> {
+    let Some(file) = absent_is_none(tmp.open(GROUP, Access::Read))? else { return Ok(None) };
+    Ok(decode_group(&read_all(&*file, GROUP_MAX)?))
+}
+
+fn read_all(file: &dyn File, at_most: u64) -> io::Result<Vec<u8>> {
+    let mut bytes = vec![0; file.stat()?.size.min(at_most) as usize];
+    let mut got = 0;
+    while got < bytes.len() {
+        match file.read_at(&mut bytes[got..], got as u64)? {
+            0 => break,
+            more => got += more,
+        }
+    }
+    bytes.truncate(got);
+    Ok(bytes)
 }
 
 /// The copies that the journals in this `tmp` name, each once.
@@ -122,16 +209,9 @@ pub(super) fn read(tmp: &dyn Dir) -> io::Result<Vec<WaitingCopy>> {
             Err(e) if e.kind() == io::ErrorKind::NotFound => continue,
             file => file?,
         };
-        let mut bytes = vec![0; file.stat()?.size.min(2 * FULL) as usize];
-        let mut got = 0;
-        while got < bytes.len() {
-            match file.read_at(&mut bytes[got..], got as u64)? {
-                0 => break,
-                more => got += more,
-            }
-        }
+        let bytes = read_all(&*file, 2 * FULL)?;
         // What was not written reads as zeros.
-        let lines = bytes[..got].split(|byte| matches!(byte, b'\n' | 0));
+        let lines = bytes.split(|byte| matches!(byte, b'\n' | 0));
         found.extend(lines.filter_map(|line| WaitingCopy::decode(str::from_utf8(line).ok()?)));
     }
     // Of two with one name the number tells which of them is there.
@@ -184,6 +264,31 @@ mod tests {
             journal.open.lock().as_ref().unwrap().end.store(FULL, Ordering::Relaxed);
         }
         assert_eq!(read(&dir).unwrap(), [2, 3].map(copy));
+    }
+
+    #[test]
+    fn a_group_is_there_whole_or_not_at_all() {
+        let step = |path: &[u8]| Step::Remove { path: path.to_vec(), ino: 7, dir: false };
+        let group = |paths: &[&[u8]]| -> Vec<GroupStep> {
+            (3..).zip(paths).map(|(upto, path)| GroupStep { upto, end: 1000 + upto, step: step(path) }).collect()
+        };
+        let (long, short) = (group(&[b"a b\n", b"run/\xff", b"c"]), group(&[b"d"]));
+        let place = tempfile::tempdir().unwrap();
+        let dir = OsDir::open(place.path()).unwrap();
+        assert_eq!(read_group(&dir).unwrap(), None);
+        let journal = CopyJournal::new();
+        for steps in [&long, &short, &long] {
+            journal.begin_group(&dir, steps).unwrap();
+            assert_eq!(read_group(&dir).unwrap().as_ref(), Some(steps));
+        }
+        let (before, after) = (encode_group(&long).into_bytes(), encode_group(&short).into_bytes());
+        for cut in 1..after.len() {
+            let torn = [&after[..cut], &before[cut..]].concat();
+            assert_eq!(decode_group(&torn), None, "{cut}");
+        }
+        assert!((0..before.len()).all(|cut| decode_group(&before[..cut]).is_none()));
+        journal.clear(&dir);
+        assert_eq!(read_group(&dir).unwrap(), None);
     }
 
     #[test]

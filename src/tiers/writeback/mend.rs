@@ -227,7 +227,9 @@ impl Tiers {
         }
         self.slow.sync_tmps([&new.tmp[..]].into_iter())?;
         let last = self.log.append(&intents)?;
-        self.log.sync(last).map(|()| true)
+        self.log.sync(last)?;
+        self.tell_group(group);
+        Ok(true)
     }
 
     /// Gives a copy in `tmp` another name. `false`: the copy has vanished.

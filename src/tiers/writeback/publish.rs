@@ -5,7 +5,8 @@
 //! 1. Make new directories, links and special files in `tmp`, complete with their attributes, and further links of
 //!    copies that go to several names.
 //! 2. Sync `tmp`: whatever an intent will name is there.
-//! 3. Log the intents, and make them and every record before them durable.
+//! 3. Log the intents, and make them and every record before them durable. In a fleet write them to the slow tree, too,
+//!    for whoever forgets this member (`fleet/journal.rs`).
 //! 4. Apply each step: a rename, link, removal or change of attributes. It finds what it expects, or keeps both
 //!    versions (P11).
 //! 5. Sync the directories: at the end if the file system keeps its metadata in order, else after each step. Then
@@ -31,6 +32,7 @@ use crate::tiers::disk::errors::{is_elsewhere, is_full};
 use crate::tiers::disk::fingerprint::Fingerprint;
 use crate::tiers::disk::layout::{remove_leftover, remove_tree, split};
 use crate::tiers::disk::{Access, Dir, File, Kind, MetadataOrder, NewAttr, Stat};
+use crate::tiers::fleet::journal::GroupStep;
 use crate::tiers::fleet::rule::FleetGate;
 use crate::tiers::log::record::{Attrs, ObjectId, Path, Record, Spec, Step, TmpStat};
 use crate::tiers::model::clean_list::Clean;
@@ -211,14 +213,38 @@ impl Tiers {
         if !left_out!(IntentsDurable) {
             self.log.sync(self.log.last())?; // 3
         }
+        self.tell_group(&group);
         if self.apply_group(unfinished.insert(group))? {
             self.finish_group(unfinished)?;
         }
         Ok(())
     }
 
+    /// In a fleet the slow tree has the intents, too: if this node is lost, the group is finished without its log. After an
+    /// error it goes on: then whoever forgets this member finds the slow tree where it stopped.
+    pub(crate) fn tell_group(&self, group: &Unfinished) {
+        let Some(fleet) = &self.fleet else { return };
+        if group.planned.is_empty() {
+            return;
+        }
+        let steps: Vec<GroupStep> = {
+            let st = self.state.lock();
+            let end = |upto| st.queue.stamps(upto).end;
+            let step = |planned: &Planned| GroupStep {
+                upto: planned.upto,
+                end: end(planned.upto),
+                step: planned.step.clone(),
+            };
+            group.planned.iter().map(step).collect()
+        };
+        if let Err(error) = fleet.journal.begin_group(&*self.slow.tmp, &steps) {
+            tracing::warn!(%error, "the journal of a group on the slow tier is not written: if this node is lost, nobody can finish it");
+        }
+    }
+
     /// Continues a group that a start could not finish.
     pub(crate) fn take_over(&self, group: Unfinished) {
+        self.tell_group(&group);
         self.slow.set_moving(self.moves(group.steps()));
         self.begin(&group.planned);
         *self.writeback.unfinished.lock() = Some(group);

@@ -1,0 +1,107 @@
+//! Finishes the group that a lost member of a fleet had begun to publish. `fleet/forget.rs` has the steps before and
+//! after.
+//!
+//! The member's log is lost, so its group comes from the journal on the slow tree (`fleet/journal.rs`). Everything in it
+//! had its turn, and the others wait for the member until it is forgotten: they find the group finished. Each step is
+//! applied, or found applied, by the inode numbers it names, as at a start (`recovery/intents.rs`), up to one that finds
+//! nothing to place or is refused. Steps of events that the member's lease calls published are left alone: they were done
+//! long ago, and what they name may be somebody else's by now. A removal of a file moves it to `saved`: nothing is deleted
+//! on the word of a file that nobody is left to confirm.
+
+use std::sync::Arc;
+
+use crate::error::{Context, Result};
+use crate::path::escape;
+use crate::tiers::Watched;
+use crate::tiers::disk::errors::absent_is_none;
+use crate::tiers::disk::layout::{OURS, split};
+use crate::tiers::disk::saved::{host_and_time, move_to, save};
+use crate::tiers::disk::{Dir, Kind};
+use crate::tiers::fleet::journal::{GroupStep, read_group};
+use crate::tiers::log::record::Step;
+use crate::tiers::objects::abilities::Abilities;
+use crate::tiers::objects::parts::Parts;
+use crate::tiers::objects::slow_tier::SlowTier;
+use crate::tiers::writeback::open_tree::OpenTree;
+use crate::tiers::writeback::step::{Met, SyncSet, step_path};
+
+/// Directories that are kept open.
+const DIRS_KEPT: usize = 64;
+
+/// How far a lost member's group was finished.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct FinishedGroup {
+    /// Steps that are done now, by the member or here.
+    pub done: usize,
+    /// All steps that the member had not told to be published.
+    pub all: usize,
+    /// Why the next one is not done, and its path.
+    pub stopped: Option<String>,
+}
+
+/// Finishes what `member` had begun. It must have been silent for long enough: a member whose own lease is old begins no
+/// step.
+///
+/// Errors: its journal cannot be read.
+pub fn finish_group(member: &Watched, slow: &Arc<dyn Dir>) -> Result<FinishedGroup> {
+    let id = member.id();
+    let names = [OURS, b"tmp", id.as_bytes()];
+    let tmp = absent_is_none(names.into_iter().try_fold(slow.clone(), |dir, name| dir.dir(name)));
+    let Some(tmp) = tmp.at("open", "its directory in .dlio-fs/tmp")? else { return Ok(FinishedGroup::default()) };
+    let steps = read_group(&*tmp).at("read", "the journal of its group")?.unwrap_or_default();
+    let pending: Vec<Step> =
+        steps.into_iter().filter(|step| is_pending(step, member.least())).map(|it| it.step).collect();
+    let mut finished = FinishedGroup { all: pending.len(), ..FinishedGroup::default() };
+    if pending.is_empty() {
+        return Ok(finished);
+    }
+    // Where a part of the tree has its own `tmp` is written on the lost fast tier: a step from there is refused.
+    let ours = slow.dir(OURS).at("open", ".dlio-fs on the slow tier")?;
+    let parts = Parts::open(ours, &id)?;
+    let path = [OURS, b"/tmp/", id.as_bytes()].concat();
+    let slow = SlowTier::new(slow.clone(), tmp, path, parts, Abilities::default(), (DIRS_KEPT, true));
+    let tree = OpenTree::new(&slow);
+    for step in &pending {
+        if let Err(why) = finish_step(&tree, &slow, step) {
+            finished.stopped = Some(format!("{}: {why}", escape(step_path(step))));
+            break;
+        }
+        finished.done += 1;
+    }
+    Ok(finished)
+}
+
+/// The lease is the `end` of the oldest event that is not published, or larger.
+fn is_pending(step: &GroupStep, least: u64) -> bool {
+    step.end >= least
+}
+
+/// One step, durably: the next one must not be on the disk before it.
+fn finish_step(tree: &OpenTree<'_>, slow: &SlowTier, step: &Step) -> std::result::Result<(), String> {
+    let met = match step {
+        Step::Remove { path, ino, dir: false } => save_removed(slow, path, *ino),
+        step => tree.apply(step, None),
+    };
+    match met.map_err(|error| error.to_string())? {
+        Met::Lacking | Met::Lost => return Err("what was to be put there is gone".to_owned()),
+        Met::Apart => return Err("it is on another file system now".to_owned()),
+        Met::Expected | Met::Merged(_) | Met::Conflict(_) | Met::Gone | Met::LeftOut => {}
+    }
+    let mut touched = SyncSet::default();
+    touched.add(step);
+    touched.sync(tree).map_err(|error| error.to_string())
+}
+
+/// Moves a file that the member was about to remove.
+fn save_removed(slow: &SlowTier, path: &[u8], ino: u64) -> std::io::Result<Met> {
+    let (above, name) = split(path);
+    let Some(dir) = absent_is_none(slow.walk(above))? else { return Ok(Met::Gone) };
+    match absent_is_none(dir.stat_now(name))? {
+        Some(there) if there.ino == ino && there.kind != Kind::Dir => {
+            let time = format!("{}-removed", host_and_time());
+            save(&slow.root, &time, path, |saved, as_name| move_to(&*dir, name, saved, as_name))?;
+            Ok(Met::Expected)
+        }
+        _ => Ok(Met::Gone),
+    }
+}
