@@ -266,8 +266,7 @@ impl Past {
         Cut { courses: &self.courses, time, drained: drained.unwrap_or(0) }
     }
 
-    /// Where to cut: mostly where there are writes to lose, some in each kind of window, and once after the drain for
-    /// certain.
+    /// Where to cut: mostly where there are writes to lose, and at least once in each kind of window and after the drain.
     fn blows(&self, count: usize, random: &mut SmallRng) -> Vec<Blow> {
         let Windows { evicting, recalling, recovering, drained } = &self.windows;
         let within = |window: &(u64, u64), at: usize| (window.0..window.1).contains(&self.log[at].stamp);
@@ -280,7 +279,9 @@ impl Past {
         let is_drained = |at: &&usize| drained.iter().any(|(_, to)| *to < self.log[**at].stamp);
         let after_drain: Vec<usize> = all.iter().filter(is_drained).copied().collect();
         assert!(!after_drain.is_empty(), "nothing was written after the drain");
-        let mut chosen = BTreeSet::from([after_drain[random.random_range(0..after_drain.len())]]);
+        let for_certain = of_interest.iter().chain([&after_drain]);
+        let mut chosen: BTreeSet<usize> =
+            for_certain.map(|places| places[random.random_range(0..places.len())]).collect();
         while chosen.len() < count.min(all.len()) {
             let places = match random.random_range(0..3) {
                 0 => &of_interest[random.random_range(0..of_interest.len())],
