@@ -14,6 +14,7 @@ pub mod growth;
 pub mod markdown;
 pub mod page;
 pub mod pictures;
+pub mod ranks;
 pub mod reader;
 pub mod results;
 pub mod sequential;

@@ -11,6 +11,7 @@ mod growth;
 mod ingest;
 mod measure;
 mod plan;
+mod ranks;
 mod session;
 mod tiers;
 mod trace;
@@ -40,6 +41,7 @@ enum Benchmark {
     Tiers(tiers::TiersArgs),
     Ingest(ingest::IngestArgs),
     Checkpoint(checkpoint::CheckpointArgs),
+    Ranks(ranks::RanksArgs),
     Files(files::FilesArgs),
     Drain(drain::DrainBenchArgs),
     Growth(growth::GrowthArgs),
@@ -51,6 +53,7 @@ pub(super) fn run(args: &BenchArgs) -> Outcome {
         Benchmark::Tiers(args) => tiers::run(args),
         Benchmark::Ingest(args) => ingest::run(args),
         Benchmark::Checkpoint(args) => checkpoint::run(args),
+        Benchmark::Ranks(args) => ranks::run(args),
         Benchmark::Files(args) => files::run(args),
         Benchmark::Drain(args) => drain::run(args),
         Benchmark::Growth(args) => growth::run(args),

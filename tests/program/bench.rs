@@ -127,6 +127,34 @@ fn checkpoints_are_measured_until_all_is_on_the_slow_tier() {
 }
 
 #[test]
+fn ranks_save_and_load_and_the_daemon_is_watched_meanwhile() {
+    needs!(MOUNTS);
+    let places = Places::new();
+    let arguments = ["--ranks", "3", "--count", "2", "--shard", "20MB", "--runs", "1"];
+    let results = places.results("ranks", &arguments);
+    let (mount, mut found) = (vec!["mount exact".to_owned()], cases(&results));
+    // Nothing is told while the drain's speed is not known yet.
+    found.retain(|(case, _)| case != "the same as the mount told it");
+    let all = ["slow", "fast", "mount exact"].map(str::to_owned).to_vec();
+    let slow = vec![all[0].clone(), all[2].clone()];
+    let expected = [
+        ("save, slowest rank", &all),
+        ("until all is on the slow tier", &slow),
+        ("load, slowest rank", &all),
+        ("readable on the slow tier after the save", &mount),
+        ("the daemon's processor time, per GiB saved and drained", &mount),
+        ("the daemon's memory, at most", &mount),
+    ];
+    let sorted = |mut cases: Vec<(String, Vec<String>)>| {
+        cases.sort();
+        cases
+    };
+    assert_eq!(sorted(found), sorted(expected.map(|(case, of)| (case.to_owned(), of.clone())).to_vec()));
+    assert_rows(&results, 1);
+    assert_eq!(results["settings"][2], serde_json::json!(["shard", "20 MB"]));
+}
+
+#[test]
 fn tiers_are_measured_beside_a_mount_and_another_place() {
     needs!(MOUNTS);
     let places = Places::new();

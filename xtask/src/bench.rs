@@ -88,6 +88,19 @@ const PARTS: &[Part] = &[
         runs_max: None,
     },
     Part {
+        name: "ranks",
+        about: "Eight ranks save four checkpoints of 0.84 GB at once, a shard of 105 MB each, with an fsync, a barrier and a marker; then \
+                they read them, cold. DLIO shape, scaled: a Llama 3 model of 60 million parameters, 14 bytes each; not an MLPerf result. \
+                Ranks are threads, and each writes plain bytes; of each checkpoint the slowest one counts.",
+        bench: "ranks",
+        args: "--ranks 8 --count 4 --shard 105MB",
+        quick: "--ranks 4 --count 2 --shard 2MB",
+        slow: Device::Hdd,
+        beside: &[Beside::Disk(Device::Ssd), Beside::Peer(&MERGERFS, Device::Optane)],
+        many_inodes: false,
+        runs_max: None,
+    },
+    Part {
         name: "ingest",
         about: "The paper's Figs. 4 to 7: an epoch of a data set of JPEGs, cold, shuffled, by 1 to 8 threads: read \
                 only, decoded, and with batches prepared ahead; of files that are on the slow tier only, and of files \
@@ -475,7 +488,8 @@ mod tests {
 
     #[test]
     fn a_command_line_says_what_to_measure() {
-        let all = vec!["tiers", "checkpoint", "ingest", "files", "listing", "cost", "fleet", "drain", "growth"];
+        let all =
+            vec!["tiers", "checkpoint", "ranks", "ingest", "files", "listing", "cost", "fleet", "drain", "growth"];
         let asked = Asked { runs: 9, parts: all.clone(), quick: false, document: false };
         assert_eq!(parse(&[]).unwrap(), asked);
         let quick = parse(&args("--quick --only cost,tiers")).unwrap();
@@ -492,7 +506,7 @@ mod tests {
             ("--runs many", "1 to 999"),
             (
                 "--only tires",
-                "`tires`: there are tiers, checkpoint, ingest, files, listing, cost, fleet, drain, growth",
+                "`tires`: there are tiers, checkpoint, ranks, ingest, files, listing, cost, fleet, drain, growth",
             ),
             ("--only tiers,", "no part is named ``"),
             ("--fast", "`--fast`"),

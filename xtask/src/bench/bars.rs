@@ -112,6 +112,40 @@ pub(crate) const BARS: &[Bar] = &[
         limit: Limit::FigureAtMost(23.68, "s"),
     },
     Bar {
+        part: "ranks",
+        text: "eight ranks save at once: no slower than on the fast tier alone",
+        cases: Cases::Named(&["save, slowest rank"]),
+        place: EXACT,
+        to: &["fast"],
+        limit: Limit::AtLeast(1.0),
+    },
+    Bar {
+        part: "ranks",
+        text: "the same: until all is on the slow tier, which takes 133 MB/s: no more than 1.05 of that time",
+        cases: Cases::Named(&["until all is on the slow tier"]),
+        place: EXACT,
+        to: &[],
+        // 3360 MB take 25.26 s.
+        limit: Limit::FigureAtMost(26.53, "s"),
+    },
+    Bar {
+        part: "ranks",
+        text: "the same: the daemon's processor time, 0.5 s for each GiB saved and 0.35 s for each drained",
+        cases: Cases::Named(&["the daemon's processor time, per GiB saved and drained"]),
+        place: EXACT,
+        to: &[],
+        limit: Limit::FigureAtMost(0.85, "s"),
+    },
+    Bar {
+        part: "ranks",
+        text: "the same: the daemon's memory",
+        cases: Cases::Named(&["the daemon's memory, at most"]),
+        place: EXACT,
+        to: &[],
+        // 256 MiB.
+        limit: Limit::FigureAtMost(268_435_456.0, "B"),
+    },
+    Bar {
         part: "ingest",
         text: "an epoch from staged files, cold, 1 to 8 threads: files/s",
         cases: EPOCH,

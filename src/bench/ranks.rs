@@ -1,0 +1,131 @@
+//! A checkpoint that all ranks of a job save at the same time, as MLPerf Storage does: each rank one shard with an fsync, a
+//! barrier, then a marker by the first one. ("DLIO shape, scaled": the rules are those of MLPerf Storage v3.0, 4.3 and
+//! 4.7; the figures are none of its results.)
+
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::sync::Barrier;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread;
+use std::time::Instant;
+
+use super::StopFlag;
+use super::data::{Data, sync_dir};
+use super::reader::join;
+use super::sequential;
+use crate::error::{Context, Result};
+
+/// Of each write and read.
+pub const PIECE: usize = 1 << 20;
+/// The marker's name: it says which step is whole.
+pub const MARKER: &str = "latest";
+
+/// The checkpoints of a job with several ranks.
+#[derive(Clone, Copy, Debug)]
+pub struct RanksLoad {
+    pub ranks: usize,
+    pub count: usize,
+    /// Bytes of one rank's shard.
+    pub shard: u64,
+}
+
+impl RanksLoad {
+    pub fn bytes(&self) -> u64 {
+        self.checkpoint().saturating_mul(self.count as u64)
+    }
+
+    /// Bytes of one checkpoint.
+    pub fn checkpoint(&self) -> u64 {
+        self.shard.saturating_mul(self.ranks as u64)
+    }
+
+    /// Saves all of them, one after the other. Returns the seconds for which the slowest rank of each was blocked, in all.
+    pub fn save(&self, dir: &Path, data: &mut [Data], stop: &StopFlag) -> Result<f64> {
+        let mut blocked = 0.0;
+        for number in 1..=self.count {
+            let step = step_dir(dir, number);
+            fs::create_dir(&step).at("mkdir", step.display())?;
+            blocked += self.each(data, |rank, data| {
+                let path = shard(&step, rank);
+                sequential::write(&path, self.shard, PIECE, true, data, stop).map(drop)
+            })?;
+            let begun = Instant::now();
+            mark(dir, number)?;
+            blocked += begun.elapsed().as_secs_f64();
+        }
+        Ok(blocked)
+    }
+
+    /// Each rank reads its shard of each. Returns the seconds of the slowest rank of each, in all.
+    pub fn load(&self, dir: &Path, stop: &StopFlag) -> Result<f64> {
+        let mut took = 0.0;
+        for number in 1..=self.count {
+            let step = step_dir(dir, number);
+            let mut nothing = vec![(); self.ranks];
+            took += self.each(&mut nothing, |rank, ()| sequential::read(&shard(&step, rank), PIECE, stop).map(drop))?;
+        }
+        Ok(took)
+    }
+
+    /// Does something once in each rank, all from the same moment on. Returns the seconds of the slowest one.
+    fn each<T: Send>(&self, own: &mut [T], one: impl Fn(usize, &mut T) -> Result<()> + Sync) -> Result<f64> {
+        let (barrier, slowest) = (Barrier::new(self.ranks), AtomicU64::new(0));
+        let rank = |(rank, own): (usize, &mut T)| {
+            barrier.wait();
+            let begun = Instant::now();
+            let done = one(rank, own);
+            slowest.fetch_max(begun.elapsed().as_nanos() as u64, Ordering::Relaxed);
+            done
+        };
+        thread::scope(|scope| {
+            let ranks = own.iter_mut().enumerate().map(|own| scope.spawn(|| rank(own)));
+            join(ranks.collect())
+        })?;
+        Ok(slowest.into_inner() as f64 / 1e9)
+    }
+}
+
+/// The last thing that a save writes: whoever reads it finds all shards of that step.
+fn mark(dir: &Path, number: usize) -> Result<()> {
+    let (path, temporary) = (dir.join(MARKER), dir.join("latest.tmp"));
+    fs::write(&temporary, marker(number)).at("write", temporary.display())?;
+    File::open(&temporary).and_then(|file| file.sync_all()).at("fsync", temporary.display())?;
+    fs::rename(&temporary, &path).at("rename", temporary.display())?;
+    sync_dir(dir)
+}
+
+/// What the marker of this step says.
+pub fn marker(number: usize) -> String {
+    format!("step-{number}\n")
+}
+
+fn step_dir(dir: &Path, number: usize) -> PathBuf {
+    dir.join(format!("step-{number}"))
+}
+
+fn shard(step: &Path, rank: usize) -> PathBuf {
+    step.join(format!("rank-{rank:03}.pt"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_rank_has_a_shard_of_each_step_and_the_marker_names_the_last() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let load = RanksLoad { ranks: 3, count: 2, shard: 100_000 };
+        let mut data: Vec<Data> = (0..3).map(|_| Data::new(PIECE)).collect();
+        let stop = StopFlag::default();
+        assert!(load.save(dir.path(), &mut data, &stop).expect("saved") > 0.0);
+        assert!(load.load(dir.path(), &stop).expect("loaded") > 0.0);
+        let lens: Vec<u64> = (0..3)
+            .flat_map(|rank| [1, 2].map(|step| shard(&step_dir(dir.path(), step), rank)))
+            .map(|path| fs::metadata(path).expect("a shard").len())
+            .collect();
+        assert_eq!((lens, load.bytes()), (vec![100_000; 6], 600_000));
+        assert_eq!(fs::read_to_string(dir.path().join(MARKER)).expect("a marker"), marker(2));
+        fs::remove_file(shard(&step_dir(dir.path(), 2), 1)).expect("removed");
+        assert!(load.load(dir.path(), &stop).is_err(), "a shard is missing");
+    }
+}

@@ -1,0 +1,164 @@
+//! `dlio-fs bench ranks`.
+
+use std::fs;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use clap::Args;
+use procfs::process::Process;
+
+use super::asked::{Common, parse_size, size_text};
+use super::measure::measure;
+use super::plan::{BenchPlan, Room};
+use super::session::{Place, PlaceKind, Session};
+use crate::bench::data::Data;
+use crate::bench::ranks::{MARKER, PIECE, RanksLoad, marker};
+use crate::bench::results::Unit;
+use crate::cli::client;
+use crate::cli::outcome::{Failure, Outcome};
+use crate::cli::sandbox::Mount;
+use crate::error::{Context, Result};
+
+/// How often the slow tier is looked at.
+const LOOK: Duration = Duration::from_millis(5);
+const GIB: f64 = (1u64 << 30) as f64;
+
+/// Save and load checkpoints by several ranks at once: how long they wait, when all is safe, and what the daemon takes
+///
+/// Each rank writes its shard and fsyncs it; when all have, the first one writes a marker. Then all shards are read, with
+/// the caches cold. The sizes are those of an eighth of a Llama 3 model of 60 million parameters with its optimizer (14
+/// bytes a parameter): the shape that DLIO and MLPerf Storage save, made smaller. It is no MLPerf Storage result.
+#[derive(Debug, Args)]
+#[command(after_long_help = "\
+Examples:
+  dlio-fs bench ranks --fast /optane --slow /hdd
+  dlio-fs bench ranks --fast /optane --slow /hdd --ranks 16 --shard 1GB --runs 6 --output ranks.html")]
+pub(super) struct RanksArgs {
+    #[command(flatten)]
+    common: Common,
+    /// How many ranks save at once
+    #[arg(long, value_name = "N", default_value = "8", value_parser = clap::value_parser!(u32).range(1..=256))]
+    ranks: u32,
+    /// How many checkpoints
+    #[arg(long, value_name = "N", default_value = "10", value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    count: u32,
+    /// Size of one rank's shard
+    #[arg(long, value_name = "SIZE", default_value = "105MB", value_parser = parse_size)]
+    shard: u64,
+}
+
+pub(super) fn run(args: &RanksArgs) -> Outcome {
+    let load = RanksLoad { ranks: args.ranks as usize, count: args.count as usize, shard: args.shard };
+    let plan = BenchPlan {
+        name: "ranks",
+        runs: args.common.runs(3),
+        settings: vec![
+            ("ranks", load.ranks.to_string()),
+            ("checkpoints", load.count.to_string()),
+            ("shard", size_text(load.shard)),
+        ],
+        caches: args.common.cold()?,
+        steps: 0,
+        room: Room { stays: 0, passes: load.bytes(), remedy: "ask for less with --shard, --ranks or --count" },
+    };
+    measure(&args.common, plan, move |session| {
+        session.mount()?;
+        let mut data: Vec<Data> = (0..load.ranks).map(|_| Data::new(PIECE)).collect();
+        session.each(|session, place, _| one(session, place, load, &mut data))
+    })
+}
+
+fn one(session: &mut Session, place: &Place, load: RanksLoad, data: &mut [Data]) -> std::result::Result<(), Failure> {
+    session.cool()?;
+    let daemon = place.mount().map(DaemonCost::begin).transpose()?;
+    let (begun, stop) = (Instant::now(), session.stop());
+    let blocked = load.save(&place.dir, data, &stop)?;
+    session.add(&place.name, "save, slowest rank", Unit::Bytes, load.bytes() as f64 / blocked);
+    if let PlaceKind::Mount(mount) = &place.kind {
+        until_safe(session, place, mount, load, begun)?;
+    }
+    if matches!(place.kind, PlaceKind::Slow) {
+        session.add(&place.name, "until all is on the slow tier", Unit::Seconds, begun.elapsed().as_secs_f64());
+    }
+    if let Some(daemon) = daemon {
+        // Absorbed and drained once each.
+        let (seconds, peak) = daemon.end()?;
+        let each = seconds / (load.bytes() as f64 / GIB);
+        session.add(&place.name, "the daemon's processor time, per GiB saved and drained", Unit::Seconds, each);
+        session.add(&place.name, "the daemon's memory, at most", Unit::Size, peak as f64);
+    }
+    session.cool()?;
+    let took = load.load(&place.dir, &stop)?;
+    session.add(&place.name, "load, slowest rank", Unit::Bytes, load.bytes() as f64 / took);
+    session.clear(place)
+}
+
+/// Waits until the slow tier has the last marker, which is when another machine can read the checkpoint, and until the
+/// mount is safe.
+fn until_safe(
+    session: &mut Session,
+    place: &Place,
+    mount: &Mount,
+    load: RanksLoad,
+    begun: Instant,
+) -> std::result::Result<(), Failure> {
+    let saved = Instant::now();
+    let told = client::status(&mount.mountpoint)?.safety.eta;
+    let (path, wanted) = (mount.slow.join(MARKER), marker(load.count));
+    while !says(&path, &wanted) {
+        if let Some(why) = client::status(&mount.mountpoint)?.safety.held {
+            let what = format!("the mount does not drain: {why}");
+            return Err(Failure::new(crate::cli::outcome::Exit::Failure, what));
+        }
+        session.stop().check()?;
+        std::thread::sleep(LOOK);
+    }
+    let readable = saved.elapsed().as_secs_f64();
+    session.add(&place.name, "readable on the slow tier after the save", Unit::Seconds, readable);
+    if let Some(told) = told {
+        session.add(&place.name, "the same as the mount told it", Unit::Seconds, told.as_secs_f64());
+    }
+    session.watch_until_safe(mount)?;
+    session.add(&place.name, "until all is on the slow tier", Unit::Seconds, begun.elapsed().as_secs_f64());
+    Ok(())
+}
+
+fn says(path: &Path, wanted: &str) -> bool {
+    fs::read_to_string(path).is_ok_and(|text| text == wanted)
+}
+
+/// What a mount's daemon takes, from a moment on.
+struct DaemonCost {
+    process: Process,
+    ticks: u64,
+}
+
+impl DaemonCost {
+    fn begin(mount: &Mount) -> std::result::Result<DaemonCost, Failure> {
+        let process = process_of(mount)?;
+        // Its peak begins anew (proc_pid_clear_refs(5)).
+        let refs = format!("/proc/{}/clear_refs", process.pid());
+        fs::write(&refs, "5").at("write to", refs)?;
+        let ticks = ticks(&process)?;
+        Ok(DaemonCost { process, ticks })
+    }
+
+    /// Seconds of processors, and bytes of memory at most: its own and that of files it has mapped.
+    fn end(self) -> Result<(f64, u64)> {
+        let ticks = ticks(&self.process)? - self.ticks;
+        let what = || format!("/proc/{}/status", self.process.pid());
+        let status = self.process.status().map_err(std::io::Error::other).at("read", what())?;
+        Ok((ticks as f64 / procfs::ticks_per_second() as f64, status.vmhwm.unwrap_or(0) * 1024))
+    }
+}
+
+fn process_of(mount: &Mount) -> Result<Process> {
+    let pid = mount.daemon()?.pid;
+    Process::new(pid.cast_signed()).map_err(std::io::Error::other).at("look at", format!("process {pid}"))
+}
+
+fn ticks(process: &Process) -> Result<u64> {
+    let what = || format!("/proc/{}/stat", process.pid());
+    let stat = process.stat().map_err(std::io::Error::other).at("read", what())?;
+    Ok(stat.utime + stat.stime)
+}
