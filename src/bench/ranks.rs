@@ -39,6 +39,11 @@ impl RanksLoad {
         self.shard.saturating_mul(self.ranks as u64)
     }
 
+    /// Of what all of them take, the share of one GiB.
+    pub fn per_gib(&self, all: f64) -> f64 {
+        all / (self.bytes() as f64 / (1u64 << 30) as f64)
+    }
+
     /// Saves all of them, one after the other. Returns the seconds for which the slowest rank of each was blocked, in all.
     pub fn save(&self, dir: &Path, data: &mut [Data], stop: &StopFlag) -> Result<f64> {
         let mut blocked = 0.0;

@@ -139,6 +139,7 @@ fn ranks_save_and_load_and_the_daemon_is_watched_meanwhile() {
     let slow = vec![all[0].clone(), all[2].clone()];
     let expected = [
         ("save, slowest rank", &all),
+        ("processor time, per GiB saved", &all),
         ("until all is on the slow tier", &slow),
         ("load, slowest rank", &all),
         ("readable on the slow tier after the save", &mount),

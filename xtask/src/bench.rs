@@ -89,11 +89,11 @@ const PARTS: &[Part] = &[
     },
     Part {
         name: "ranks",
-        about: "Eight ranks save four checkpoints of 0.84 GB at once, a shard of 105 MB each, with an fsync, a barrier and a marker; then \
+        about: "Eight ranks save three checkpoints of 0.84 GB at once, a shard of 105 MB each, with an fsync, a barrier and a marker; then \
                 they read them, cold. DLIO shape, scaled: a Llama 3 model of 60 million parameters, 14 bytes each; not an MLPerf result. \
                 Ranks are threads, and each writes plain bytes; of each checkpoint the slowest one counts.",
         bench: "ranks",
-        args: "--ranks 8 --count 4 --shard 105MB",
+        args: "--ranks 8 --count 3 --shard 105MB",
         quick: "--ranks 4 --count 2 --shard 2MB",
         slow: Device::Hdd,
         beside: &[Beside::Disk(Device::Ssd), Beside::Peer(&MERGERFS, Device::Optane)],

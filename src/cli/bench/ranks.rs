@@ -21,7 +21,6 @@ use crate::error::{Context, Result};
 
 /// How often the slow tier is looked at.
 const LOOK: Duration = Duration::from_millis(5);
-const GIB: f64 = (1u64 << 30) as f64;
 
 /// Save and load checkpoints by several ranks at once: how long they wait, when all is safe, and what the daemon takes
 ///
@@ -71,9 +70,11 @@ pub(super) fn run(args: &RanksArgs) -> Outcome {
 fn one(session: &mut Session, place: &Place, load: RanksLoad, data: &mut [Data]) -> std::result::Result<(), Failure> {
     session.cool()?;
     let daemon = place.mount().map(DaemonCost::begin).transpose()?;
-    let (begun, stop) = (Instant::now(), session.stop());
+    let (begun, stop, own) = (Instant::now(), session.stop(), ticks(&myself()?)?);
     let blocked = load.save(&place.dir, data, &stop)?;
     session.add(&place.name, "save, slowest rank", Unit::Bytes, load.bytes() as f64 / blocked);
+    let taken = ticks(&myself()?)? - own + daemon.as_ref().map_or(Ok(0), DaemonCost::taken)?;
+    session.add(&place.name, "processor time, per GiB saved", Unit::Seconds, load.per_gib(seconds(taken)));
     if let PlaceKind::Mount(mount) = &place.kind {
         until_safe(session, place, mount, load, begun)?;
     }
@@ -82,10 +83,9 @@ fn one(session: &mut Session, place: &Place, load: RanksLoad, data: &mut [Data])
     }
     if let Some(daemon) = daemon {
         // Absorbed and drained once each.
-        let (seconds, peak) = daemon.end()?;
-        let each = seconds / (load.bytes() as f64 / GIB);
+        let each = load.per_gib(seconds(daemon.taken()?));
         session.add(&place.name, "the daemon's processor time, per GiB saved and drained", Unit::Seconds, each);
-        session.add(&place.name, "the daemon's memory, at most", Unit::Size, peak as f64);
+        session.add(&place.name, "the daemon's memory, at most", Unit::Size, daemon.peak()? as f64);
     }
     session.cool()?;
     let took = load.load(&place.dir, &stop)?;
@@ -143,18 +143,31 @@ impl DaemonCost {
         Ok(DaemonCost { process, ticks })
     }
 
-    /// Seconds of processors, and bytes of memory at most: its own and that of files it has mapped.
-    fn end(self) -> Result<(f64, u64)> {
-        let ticks = ticks(&self.process)? - self.ticks;
+    /// Ticks of processors.
+    fn taken(&self) -> Result<u64> {
+        Ok(ticks(&self.process)? - self.ticks)
+    }
+
+    /// Bytes of memory at most: its own and that of files it has mapped.
+    fn peak(&self) -> Result<u64> {
         let what = || format!("/proc/{}/status", self.process.pid());
         let status = self.process.status().map_err(std::io::Error::other).at("read", what())?;
-        Ok((ticks as f64 / procfs::ticks_per_second() as f64, status.vmhwm.unwrap_or(0) * 1024))
+        Ok(status.vmhwm.unwrap_or(0) * 1024)
     }
 }
 
 fn process_of(mount: &Mount) -> Result<Process> {
     let pid = mount.daemon()?.pid;
     Process::new(pid.cast_signed()).map_err(std::io::Error::other).at("look at", format!("process {pid}"))
+}
+
+/// The ranks are threads of this process.
+fn myself() -> Result<Process> {
+    Process::myself().map_err(std::io::Error::other).at("look at", "/proc/self")
+}
+
+fn seconds(ticks: u64) -> f64 {
+    ticks as f64 / procfs::ticks_per_second() as f64
 }
 
 fn ticks(process: &Process) -> Result<u64> {
