@@ -95,6 +95,124 @@ fn no_marker_comes_before_the_shards_of_other_members() {
     assert_eq!(fs::read_to_string(slow.join("latest")).unwrap(), "3");
 }
 
+/// How a framework lays out a checkpoint that all ranks save, and how it says which one is whole.
+struct Layout {
+    name: &'static str,
+    /// A rank's part of a step.
+    part: fn(u32, usize) -> String,
+    /// Written by the first rank once all have saved, in place.
+    marker: fn(u32) -> String,
+    text: fn(u32) -> String,
+    /// Of a marker's text: the step that it speaks of.
+    step: fn(&str) -> Option<u32>,
+    /// The first rank removes the step before, which others may not have published yet.
+    rotates: bool,
+}
+
+const LAYOUTS: [Layout; 3] = [
+    Layout {
+        name: "transformers",
+        part: |step, rank| format!("checkpoint-{step}/rng_state_{rank}.pth"),
+        marker: |step| format!("checkpoint-{step}/trainer_state.json"),
+        text: |step| format!("{{\"global_step\": {step}}}"),
+        step: |text| text.strip_prefix("{\"global_step\": ")?.strip_suffix('}')?.parse().ok(),
+        rotates: true,
+    },
+    Layout {
+        name: "megatron",
+        part: |step, rank| format!("iter_{step:07}/mp_rank_{rank:02}/model_optim_rng.pt"),
+        marker: |_| "latest_checkpointed_iteration.txt".to_owned(),
+        text: |step| step.to_string(),
+        step: |text| text.parse().ok(),
+        rotates: false,
+    },
+    Layout {
+        name: "deepspeed",
+        part: |step, rank| format!("global_step{step}/bf16_zero_pp_rank_{rank}_mp_rank_00_optim_states.pt"),
+        marker: |_| "latest".to_owned(),
+        text: |step| format!("global_step{step}"),
+        step: |text| text.strip_prefix("global_step")?.parse().ok(),
+        rotates: true,
+    },
+];
+const PART: usize = 100_000;
+
+impl Layout {
+    /// All ranks at once, each of which makes the directories that it needs.
+    fn save(&self, members: &[Mount; 3], step: u32) {
+        thread::scope(|scope| {
+            for (rank, member) in members.iter().enumerate() {
+                let path = member.at(self.name).join((self.part)(step, rank));
+                scope.spawn(move || {
+                    fs::create_dir_all(path.parent().unwrap()).unwrap();
+                    fs::write(path, vec![step as u8; PART]).unwrap();
+                });
+            }
+        });
+        fs::write(members[0].at(self.name).join((self.marker)(step)), (self.text)(step)).unwrap();
+        if self.rotates && step > 1 {
+            let old = members[0].at(self.name).join((self.part)(step - 1, 0));
+            fs::remove_dir_all(old.parent().unwrap()).unwrap();
+        }
+    }
+
+    /// What a marker on the slow tree says is there and is not.
+    fn early(&self, slow: &Path, steps: u32) -> BTreeSet<String> {
+        let top = slow.join(self.name);
+        let marked = (1..=steps).map(|step| top.join((self.marker)(step)));
+        // An empty one says nothing: a shell's `>` and Python's open() make it so first.
+        let told = marked.filter_map(|marker| Some(((self.step)(&fs::read_to_string(&marker).ok()?)?, marker)));
+        let mut early = BTreeSet::new();
+        for (step, marker) in told {
+            for rank in 0..3 {
+                let part = fs::metadata(top.join((self.part)(step, rank)));
+                let is_whole = part.is_ok_and(|part| part.len() == PART as u64);
+                // Unless the step is being removed, which begins when there is a newer one.
+                let says = |marker: &Path| (self.step)(&fs::read_to_string(marker).ok()?);
+                let is_newest = says(&marker) == Some(step) && says(&top.join((self.marker)(step + 1))) <= Some(step);
+                if !is_whole && is_newest {
+                    early.insert(format!("{}: step {step} without rank {rank}", self.name));
+                }
+            }
+        }
+        early
+    }
+}
+
+/// Directories that all ranks make, markers written in place, rotation by the first rank.
+#[test]
+fn what_a_framework_s_marker_speaks_of_is_there_before_it() {
+    needs!(MOUNTS);
+    const STEPS: u32 = 3;
+    let dir = tempfile::tempdir().unwrap();
+    let slow = dir.path();
+    let members = fleet(slow);
+    let ends = AtomicBool::new(false);
+    let early = thread::scope(|scope| {
+        let watch = scope.spawn(|| {
+            let mut early = BTreeSet::new();
+            while !ends.load(Ordering::Acquire) {
+                LAYOUTS.iter().for_each(|layout| early.extend(layout.early(slow, STEPS)));
+                thread::sleep(Duration::from_millis(2));
+            }
+            early
+        });
+        for step in 1..=STEPS {
+            LAYOUTS.iter().for_each(|layout| layout.save(&members, step));
+        }
+        members.iter().for_each(Mount::sync);
+        ends.store(true, Ordering::Release);
+        watch.join().unwrap()
+    });
+    assert!(early.is_empty(), "{early:?}");
+    for layout in &LAYOUTS {
+        let marker = slow.join(layout.name).join((layout.marker)(STEPS));
+        assert_eq!(fs::read_to_string(&marker).unwrap(), (layout.text)(STEPS), "{}", layout.name);
+        let is_there = |step| slow.join(layout.name).join((layout.part)(step, 2)).exists();
+        assert_eq!((is_there(STEPS), is_there(1)), (true, !layout.rotates), "{}", layout.name);
+    }
+}
+
 /// Each member has a client of its own, as on a machine of its own, and one of three bricks is away for a while.
 #[test]
 #[ignore = "needs root, /dev/fuse and GlusterFS: cargo xtask test gluster"]
