@@ -92,6 +92,13 @@ fn reports(cx: &Context, client: &'static str) -> Result<Tally> {
     Ok(tally)
 }
 
+/// The script makes its mounts.
+pub(crate) fn observe(cx: &Context) -> Result<Tally> {
+    let mut command = Command::new(python(cx));
+    command.arg(cx.root.join("tests/observe/observe.py")).arg(cx.target.join("debug/dlio-fs"));
+    checks(command.args([torch_python(cx), python(cx)]))
+}
+
 pub(crate) fn torch(cx: &Context) -> Result<Tally> {
     client(cx, "torch", &torch_python(cx))
 }

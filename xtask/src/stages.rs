@@ -54,6 +54,7 @@ impl Stage {
 const MOUNT: &[Need] = &[Need::Mount];
 const PYTHON: &[Need] = &[Need::Mount, Need::Python];
 const TORCH: &[Need] = &[Need::Mount, Need::Torch];
+const OBSERVE: &[Need] = &[Need::Mount, Need::Torch, Need::Python, Need::Strace];
 
 /// In the order in which they are begun: what is built first, then what takes longest.
 pub(crate) const STAGES: &[Stage] = &[
@@ -105,6 +106,9 @@ pub(crate) const STAGES: &[Stage] = &[
     stage("dcp_fleet", When::All, TORCH, 10, clients::dcp_fleet)
         .about("torch.distributed.checkpoint by three ranks, each with a mount of its own: 50 saves, and an observer of the slow tier")
         .full(3),
+    stage("observe", When::All, OBSERVE, 10, clients::observe)
+        .about("what is observed of an epoch of DataLoader and a fit of Keras, and what DFTracer sees, beside strace")
+        .full(2),
     stage("dataloader", When::All, TORCH, 10, clients::dataloader).about("DataLoader with forked workers").full(2),
     stage("lightning_alexnet", When::All, TORCH, 10, clients::lightning_alexnet)
         .about("the mini-application in Lightning: DataLoader, checkpoints, --resume")
