@@ -2,8 +2,10 @@
 //! results.
 //!
 //! Nothing here knows a mount: a place is a directory, and the caller decides what is behind it. These parts are pure:
-//! `sums.rs` (one figure from several runs), `results.rs`, and the documents.
+//! `blocks.rs` (what fio is told and says), `sums.rs` (one figure from several runs),
+//! `results.rs`, and the documents.
 
+pub mod blocks;
 pub mod caches;
 pub mod checkpoint;
 pub mod copies;

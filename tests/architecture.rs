@@ -97,6 +97,7 @@ const ROOMS: &[&str] = &[
 
 /// Files that compute and nothing else: their properties are tested without a disk, and time is an argument.
 const PURE: &[&str] = &[
+    "src/bench/blocks.rs",
     "src/bench/markdown.rs",
     "src/bench/page.rs",
     "src/bench/results.rs",

@@ -14,7 +14,7 @@ pub const FORMAT: u32 = 1;
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Results {
     pub format: u32,
-    /// `tiers`, `ingest`, `checkpoint`, `ranks`, `files`, `drain`, `growth` or `trace`.
+    /// `tiers`, `ingest`, `checkpoint`, `ranks`, `files`, `blocks`, `drain`, `growth` or `trace`.
     pub bench: String,
     pub version: String,
     pub machine: Machine,

@@ -4,6 +4,7 @@
 //! file of its own here. `src/bench` defines what a load does.
 
 mod asked;
+mod blocks;
 mod checkpoint;
 mod drain;
 mod files;
@@ -43,6 +44,7 @@ enum Benchmark {
     Checkpoint(checkpoint::CheckpointArgs),
     Ranks(ranks::RanksArgs),
     Files(files::FilesArgs),
+    Blocks(blocks::BlocksArgs),
     Drain(drain::DrainBenchArgs),
     Growth(growth::GrowthArgs),
     Trace(trace::TraceArgs),
@@ -55,6 +57,7 @@ pub(super) fn run(args: &BenchArgs) -> Outcome {
         Benchmark::Checkpoint(args) => checkpoint::run(args),
         Benchmark::Ranks(args) => ranks::run(args),
         Benchmark::Files(args) => files::run(args),
+        Benchmark::Blocks(args) => blocks::run(args),
         Benchmark::Drain(args) => drain::run(args),
         Benchmark::Growth(args) => growth::run(args),
         Benchmark::Trace(args) => trace::run(args),

@@ -127,6 +127,22 @@ fn checkpoints_are_measured_until_all_is_on_the_slow_tier() {
 }
 
 #[test]
+fn blocks_are_read_and_written_by_fio_in_each_way() {
+    needs!(MOUNTS, "fio");
+    let places = Places::new();
+    let arguments = "--engines io_uring --blocks 4KiB --jobs 2 --size 1MiB --time 50ms --runs 1";
+    let results = places.results("blocks", &arguments.split(' ').collect::<Vec<_>>());
+    let cases = cases(&results);
+    // Buffered and direct, written and read; each with a rate and three times.
+    assert_eq!(cases.len(), 2 * 2 * 4);
+    for (case, of) in &cases {
+        assert_eq!(of, &["slow", "fast", "mount exact", "mount exact paused"], "{case}");
+    }
+    assert_eq!(cases[0].0, "write 4 KiB, io_uring, 2 jobs, buffered");
+    assert_rows(&results, 1);
+}
+
+#[test]
 fn ranks_save_and_load_and_the_daemon_is_watched_meanwhile() {
     needs!(MOUNTS);
     let places = Places::new();

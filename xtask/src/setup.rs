@@ -31,6 +31,7 @@ pub(crate) enum Need {
     User,
     /// To compare what the daemon asks of the kernel with what the tests know of.
     Strace,
+    Fio,
     /// To read the metrics and compute the dashboard and the alerts: Prometheus and promtool.
     Prometheus,
     /// `burst_buffer.lua`, in the version that Debian's Slurm has and in a later one.
@@ -68,6 +69,7 @@ const fn packages(need: Need) -> &'static [&'static str] {
         Need::Lua => &["lua5.1", "lua5.4"],
         Need::Slurm => &["attr"],
         Need::Xfs => &["btrfs-progs", "xfsprogs"],
+        Need::Fio => &["fio"],
         Need::Suites => &["dbench", "fio", "stress-ng"],
         Need::Python => &["python3-venv"],
         Need::Torch => &["gcc", "python3-venv"],
@@ -159,7 +161,9 @@ fn install(cx: &Context, need: Need) -> Result<()> {
         Need::CargoDeny => install_tool(cx, CARGO_DENY),
         Need::CargoFuzz => install_tool(cx, CARGO_FUZZ),
         // Their packages are all of them.
-        Need::Gluster | Need::Xfs | Need::Strace | Need::Suites | Need::User | Need::Peers | Need::Lua => Ok(()),
+        Need::Gluster | Need::Xfs | Need::Strace | Need::Fio | Need::Suites | Need::User | Need::Peers | Need::Lua => {
+            Ok(())
+        }
         Need::Python => install_python(cx),
         Need::Torch => install_torch(cx),
         Need::Guest => guest::assemble(cx),

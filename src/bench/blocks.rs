@@ -1,0 +1,217 @@
+//! Blocks at random places, by the ways in which programs ask a kernel for them: what fio is told, and what of its answer is
+//! kept. Pure.
+
+use std::ffi::OsString;
+use std::path::Path;
+use std::time::Duration;
+
+use serde::Deserialize;
+
+use super::units::digits;
+
+/// How a program asks: fio's names.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum Engine {
+    /// pread(2) and pwrite(2), one after the other
+    Psync,
+    /// io_submit(2), 16 at a time
+    Libaio,
+    /// io_uring_enter(2), 16 at a time
+    #[value(name = "io_uring")]
+    IoUring,
+}
+
+/// Under way at a time, but for [`Engine::Psync`].
+const DEPTH: u32 = 16;
+
+impl Engine {
+    pub fn name(self) -> &'static str {
+        match self {
+            Engine::Psync => "psync",
+            Engine::Libaio => "libaio",
+            Engine::IoUring => "io_uring",
+        }
+    }
+
+    fn depth(self) -> u32 {
+        if self == Engine::Psync { 1 } else { DEPTH }
+    }
+}
+
+/// One measurement.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BlockCase {
+    pub engine: Engine,
+    /// Bytes of a block.
+    pub block: u64,
+    /// Each with a file of its own.
+    pub jobs: u32,
+    /// Past the page cache.
+    pub direct: bool,
+    pub writes: bool,
+}
+
+/// What fio found.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct BlockFigures {
+    /// Bytes per second.
+    pub rate: f64,
+    /// Microseconds until a block was done: half of them, all but a hundredth, all but a thousandth.
+    pub p50: f64,
+    pub p99: f64,
+    pub p999: f64,
+}
+
+impl BlockCase {
+    /// All that these make, the writes first: a file that is read has been written.
+    pub fn all(engines: &[Engine], blocks: &[u64], jobs: &[u32]) -> Vec<BlockCase> {
+        let mut all = Vec::new();
+        for &block in blocks {
+            for &engine in engines {
+                for &jobs in jobs {
+                    for direct in [false, true] {
+                        let case = |writes| BlockCase { engine, block, jobs, direct, writes };
+                        all.extend([true, false].map(case));
+                    }
+                }
+            }
+        }
+        all
+    }
+
+    /// `write 4 KiB, psync, 1 job, direct`: the kind of case before the first comma.
+    pub fn name(&self, figure: &str) -> String {
+        let verb = if self.writes { "write" } else { "read" };
+        let size = match self.block {
+            block if block >= 1 << 20 => format!("{} MiB", digits_whole(block, 20)),
+            block => format!("{} KiB", digits_whole(block, 10)),
+        };
+        let jobs = if self.jobs == 1 { "1 job".to_owned() } else { format!("{} jobs", self.jobs) };
+        let cache = if self.direct { "direct" } else { "buffered" };
+        let figure = if figure.is_empty() { String::new() } else { format!(" {figure}") };
+        format!("{verb} {size}{figure}, {}, {jobs}, {cache}", self.engine.name())
+    }
+
+    /// What fio is told: files of `size` bytes below `dir`, for as long as `time`.
+    pub fn arguments(&self, dir: &Path, size: u64, time: Duration) -> Vec<OsString> {
+        let BlockCase { engine, block, jobs, direct, writes } = *self;
+        let mut directory = OsString::from("--directory=");
+        directory.push(dir);
+        let words = [
+            "--name=blocks".to_owned(),
+            "--filename_format=block.$jobnum".to_owned(),
+            format!("--size={size}"),
+            format!("--bs={block}"),
+            format!("--rw={}", if writes { "randwrite" } else { "randread" }),
+            format!("--ioengine={}", engine.name()),
+            format!("--iodepth={}", engine.depth()),
+            format!("--numjobs={jobs}"),
+            format!("--direct={}", u8::from(direct)),
+            format!("--runtime={}ms", time.as_millis()),
+            "--time_based".to_owned(),
+            "--group_reporting".to_owned(),
+            // What the file system does by itself is measured, not what fio prepares; the files stay for the next case.
+            "--fallocate=none".to_owned(),
+            "--output-format=json".to_owned(),
+        ];
+        words.into_iter().map(OsString::from).chain([directory]).collect()
+    }
+
+    /// What fio said. An error: it is not understood, and why.
+    pub fn figures(&self, said: &[u8]) -> Result<BlockFigures, String> {
+        // It may have warned in front of it.
+        let start = said.iter().position(|byte| *byte == b'{').unwrap_or(0);
+        let said: FioAnswer = serde_json::from_slice(&said[start..]).map_err(|error| error.to_string())?;
+        let [job] = said.jobs.as_slice() else { return Err(format!("it told of {} jobs", said.jobs.len())) };
+        if job.error != 0 {
+            return Err(format!("its job ended with error {}", job.error));
+        }
+        let part = if self.writes { &job.write } else { &job.read };
+        let latency = |percent: &str| {
+            part.clat_ns.percentile.get(percent).map_or(0.0, |nanoseconds| *nanoseconds as f64 / 1000.0)
+        };
+        let [p50, p99, p999] = ["50.000000", "99.000000", "99.900000"].map(latency);
+        Ok(BlockFigures { rate: part.bw_bytes, p50, p99, p999 })
+    }
+}
+
+/// A multiple of a power of two, with a fraction if it has one.
+fn digits_whole(block: u64, power: u32) -> String {
+    let unit = 1u64 << power;
+    if block.is_multiple_of(unit) { (block / unit).to_string() } else { digits(block as f64 / unit as f64) }
+}
+
+#[derive(Deserialize)]
+struct FioAnswer {
+    jobs: Vec<FioJob>,
+}
+
+#[derive(Deserialize)]
+struct FioJob {
+    error: i64,
+    read: FioPart,
+    write: FioPart,
+}
+
+#[derive(Deserialize)]
+struct FioPart {
+    bw_bytes: f64,
+    clat_ns: FioLatency,
+}
+
+#[derive(Default, Deserialize)]
+struct FioLatency {
+    #[serde(default)]
+    percentile: std::collections::BTreeMap<String, u64>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_way_is_a_case_with_a_name_of_its_own() {
+        let all = BlockCase::all(&[Engine::Psync, Engine::IoUring], &[4096, 1 << 20], &[1, 4]);
+        let mut names: Vec<String> = all.iter().map(|case| case.name("")).collect();
+        assert_eq!(
+            (names[0].as_str(), names[3].as_str()),
+            ("write 4 KiB, psync, 1 job, buffered", "read 4 KiB, psync, 1 job, direct")
+        );
+        assert_eq!(all[31].name("p99"), "read 1 MiB p99, io_uring, 4 jobs, direct");
+        assert_eq!(all[31].name("").replace("1 MiB", "x"), "read x, io_uring, 4 jobs, direct");
+        names.sort();
+        names.dedup();
+        assert_eq!(names.len(), 32);
+        assert_eq!(BlockCase { block: 1536, ..all[0] }.name(""), "write 1.50 KiB, psync, 1 job, buffered");
+    }
+
+    #[test]
+    fn fio_is_told_all_of_a_case() {
+        let case = BlockCase { engine: Engine::Libaio, block: 4096, jobs: 4, direct: true, writes: false };
+        let words = case.arguments(Path::new("/a b"), 1 << 26, Duration::from_secs(2));
+        for word in
+            ["--directory=/a b", "--rw=randread", "--ioengine=libaio", "--iodepth=16", "--numjobs=4", "--direct=1"]
+        {
+            assert!(words.contains(&OsString::from(word)), "{word} in {words:?}");
+        }
+        assert!(words.contains(&OsString::from("--runtime=2000ms")) && words.contains(&OsString::from("--bs=4096")));
+    }
+
+    #[test]
+    fn what_fio_says_is_read_and_what_is_no_answer_is_told() {
+        let case = BlockCase { engine: Engine::Psync, block: 4096, jobs: 1, direct: false, writes: true };
+        let part = |rate, percentile| format!("{{\"bw_bytes\": {rate}, \"clat_ns\": {{\"min\": 1{percentile}}}}}");
+        let told = ", \"percentile\": {\"50.000000\": 1500, \"99.000000\": 4000, \"99.900000\": 90000}";
+        let answer = |error| {
+            let (read, write) = (part(0, ""), part(123_456_789, told));
+            format!(
+                "fio: a note\n{{\"jobs\": [{{\"jobname\": \"blocks\", \"error\": {error}, \"read\": {read}, \"write\": {write}}}]}}"
+            )
+        };
+        let expected = BlockFigures { rate: 123_456_789.0, p50: 1.5, p99: 4.0, p999: 90.0 };
+        assert_eq!(case.figures(answer(0).as_bytes()), Ok(expected));
+        assert_eq!(BlockCase { writes: false, ..case }.figures(answer(0).as_bytes()), Ok(BlockFigures::default()));
+        assert!(case.figures(answer(28).as_bytes()).is_err_and(|why| why.contains("error 28")));
+        assert!(case.figures(b"fio: no such engine").is_err() && case.figures(b"{\"jobs\": []}").is_err());
+    }
+}
