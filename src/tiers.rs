@@ -37,6 +37,7 @@ mod log;
 mod model;
 mod objects;
 mod ops;
+mod partner;
 mod pending;
 mod pins;
 mod progress;
@@ -65,6 +66,7 @@ use drain_control::DrainControl;
 use fleet::Fleet;
 use objects::file::FileState;
 use ops::SharedByCalls;
+use partner::Partner;
 use pins::Pins;
 use staging::jobs::StagingJobs;
 use writeback::Writeback;
@@ -317,5 +319,6 @@ pub struct Tiers {
     pins: Pins,
     calls: SharedByCalls,
     writeback: Writeback,
+    partner: Partner,
     staging: StagingJobs,
 }

@@ -157,6 +157,8 @@ config! {
     /// The bound for the errors of all the fleet's clocks; without it 20 ms, and each machine is asked whether it keeps it.
     #[serde(with = "optional_duration")]
     clock_error: Option<Duration> = None, Remount;
+    /// A second directory for what only the fast tier has, which another node can reach; without it, there is no copy.
+    partner_dir: Option<PathBuf> = None, Remount;
 }
 
 /// The most mounts in a fleet: each reads the leases of all others.
@@ -267,6 +269,7 @@ impl Config {
         check_range("trace_max", self.trace_max, 1 << 20, 1 << 60, size)?;
         check_range("max_pending", self.max_pending, 1_000, 100_000_000, u64::to_string)?;
         self.fleet()?;
+        self.validate_partner()?;
         if self.settle > self.live_after {
             let (settle, live) = (humantime::format_duration(self.settle), humantime::format_duration(self.live_after));
             let what = format!("settle = {settle} is longer than live_after = {live}, so no file would ever settle");
@@ -320,6 +323,28 @@ impl Config {
             return Err(Error::refused(what, "choose another I/O path, or mount without a fleet"));
         }
         Ok(Some(FleetSettings { name, size, error: self.clock_error }))
+    }
+
+    fn validate_partner(&self) -> Result<()> {
+        let Some(dir) = &self.partner_dir else { return Ok(()) };
+        let refused =
+            |why: &str, remedy: &str| Err(Error::refused(format!("partner_dir = \"{}\" {why}", dir.display()), remedy));
+        if !dir.is_absolute() {
+            return refused("is not an absolute path", "write an absolute path: the daemon's working directory is /");
+        }
+        if self.fleet.is_none() {
+            return refused(
+                "without a fleet",
+                "set fleet and fleet_size, too: with fleet_size = 1 a mount has one alone",
+            );
+        }
+        let places = [("mountpoint", &self.mountpoint), ("fast", &self.fast), ("slow", &self.slow)];
+        for (key, place) in places {
+            if place.as_ref().is_some_and(|place| dir.starts_with(place)) {
+                return refused(&format!("is in {key}"), "choose a directory that another node can reach");
+            }
+        }
+        Ok(())
     }
 
     /// Errors: an invalid pattern.
@@ -550,6 +575,9 @@ mod tests {
             ("fleet = \"a\"\nfleet_size = 2\nclock_error = \"0s\"", "clock_error = 0s is out of range"),
             ("fleet = \"a\"\nfleet_size = 2\nio = \"passthrough\"", "which a fleet's order does not allow"),
             ("fleet = \"a\"\nfleet_size = 2\nrules = [{path=\"a\", drain_policy=\"newest\"}]", "orders one by one"),
+            ("partner_dir = \"/p\"", "without a fleet"),
+            ("fleet = \"a\"\nfleet_size = 2\npartner_dir = \"p\"", "is not an absolute path"),
+            ("fleet = \"a\"\nfleet_size = 2\nslow = \"/s\"\npartner_dir = \"/s/p\"", "is in slow; choose a directory"),
             ("fleet = \"a\"\nfleet_size = 2\nfull_slow = \"remove-first\"", "the order that a fleet keeps"),
         ] {
             let said = refused(text);
@@ -588,6 +616,7 @@ mod tests {
             fleet: Some("job".to_owned()),
             fleet_size: Some(2),
             clock_error: Some(Duration::from_millis(5)),
+            partner_dir: Some(PathBuf::from("/y")),
             ..paths
         };
         let text = toml::to_string(&full).expect("plain values");

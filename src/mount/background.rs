@@ -58,7 +58,7 @@ const PLAIN: Work = Work {
     streams_now: ALL,
 };
 
-const WORKS: [Work; 9] = [
+const WORKS: [Work; 10] = [
     Work { name: "seal", step: |t, _| t.seal_step(), needs_slow: false, woken: true, ..PLAIN },
     Work {
         name: "drain",
@@ -73,6 +73,7 @@ const WORKS: [Work; 9] = [
     Work { name: "stage", step: |t, _| t.stage_step(), streams: staging_streams, ..PLAIN },
     Work { name: "recheck", step: |t, _| t.recheck_step(), ..PLAIN },
     Work { name: "fleet", step: |t, _| t.fleet_step(), steady: true, ..PLAIN },
+    Work { name: "partner", step: |t, _| t.partner_step(), needs_slow: false, woken: true, ..PLAIN },
     Work { name: "checkpoints", step: |t, _| t.look_at_parts(), ..PLAIN },
     Work { name: "tick", step: |t, _| t.tick(), needs_slow: false, ..PLAIN },
 ];

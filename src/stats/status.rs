@@ -46,9 +46,28 @@ pub struct Status {
     /// Mounts of the same slow tree that keep no order with this one, each as `HOST:MOUNTPOINT`.
     #[serde(default)]
     pub other_mounts: Vec<String>,
+    /// The copy at the partner, if there is to be one.
+    #[serde(default)]
+    pub partner: Option<PartnerFigures>,
     /// All members of the fleet, if the mount is in one and their leases were read.
     #[serde(default)]
     pub fleet: Option<FleetFigures>,
+}
+
+/// A fleet member's copy of its fast tier in `partner_dir`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(default)]
+pub struct PartnerFigures {
+    /// Everything is on the slow tier, or in the copy.
+    pub safe_if_one_node_is_lost: bool,
+    /// The copy may take the member's place.
+    pub is_good: bool,
+    /// What only the fast tier has: events, the bytes of their contents, and files that were written and not closed.
+    pub events: u64,
+    pub bytes: u64,
+    pub open_files: u64,
+    /// Why there is no copy, with the remedy.
+    pub trouble: Option<String>,
 }
 
 /// The members of a fleet by their standing (`fleet.rs`), and how far the fleet is.

@@ -18,10 +18,12 @@
 //! stamps and for the gate; all else happens in the background.
 
 pub(crate) mod forget;
+mod handover;
 pub(crate) mod journal;
 mod lines;
 mod members;
 pub(crate) mod names;
+pub(crate) mod partner;
 pub(crate) mod reader;
 pub(crate) mod rule;
 mod step;
@@ -41,6 +43,7 @@ use crate::tiers::disk::{Clock, Dir, Time};
 use crate::tiers::fleet::journal::CopyJournal;
 use crate::tiers::fleet::members::{Members, OwnNames};
 use crate::tiers::fleet::names::{ChangedName, FILE_MAX, NamesEnd};
+use crate::tiers::fleet::partner::PartnerState;
 use crate::tiers::fleet::rule::{FleetGate, MemberLease, SeenLease, Standing};
 use crate::tiers::log::record::Stamps;
 
@@ -67,6 +70,7 @@ pub(crate) struct Fleet {
     /// This member: the number of its slot, and the fast tier's id.
     slot: u32,
     id: Uuid,
+    turn: u32,
     host: String,
     size: u32,
     error: Duration,
@@ -83,6 +87,8 @@ pub(crate) struct Fleet {
     /// Somebody has asked for a name or an attribute since the others' leases were read.
     used: AtomicBool,
     state: Mutex<FleetState>,
+    /// What is known of the copy of the fast tier.
+    pub(crate) partner: Mutex<PartnerState>,
 }
 
 #[derive(Debug, Default)]
@@ -126,13 +132,13 @@ impl Fleet {
     /// tier's id.
     ///
     /// Errors: the fleet has another size or another bound for the clocks; all slots are taken.
-    pub(crate) fn join(ours: &dyn Dir, settings: &FleetSettings, uuid: &str) -> Result<Fleet> {
+    pub(crate) fn join(ours: &dyn Dir, settings: &FleetSettings, (uuid, turn): (&str, u32)) -> Result<Fleet> {
         let error = settings.error.unwrap_or(CLOCK_ERROR);
         let id = Uuid::try_parse(uuid).map_err(|why| Error::refused(why.to_string(), "report this"))?;
         let host = nix::unistd::gethostname().ok().and_then(|host| host.into_string().ok()).unwrap_or_default();
         let names = NamesEnd::default();
-        let first =
-            MemberLease { member: id, host, least: 0, beat: 0, names, lost_before: 0, standing: Standing::Here };
+        let standing = Standing::Here;
+        let first = MemberLease { member: id, host, least: 0, beat: 0, names, lost_before: 0, turn, copy: 0, standing };
         let (members, slot, lease) = Members::join(ours, settings, error, &first)?;
         let size = settings.size as usize;
         let (beat, least, lost_before) = (lease.beat, lease.least, lease.lost_before);
@@ -148,6 +154,7 @@ impl Fleet {
             name: settings.name.clone(),
             slot,
             id,
+            turn,
             host: first.host,
             size: settings.size,
             error,
@@ -159,12 +166,19 @@ impl Fleet {
             is_asked: AtomicBool::new(false),
             used: AtomicBool::new(false),
             state: Mutex::new(Rank::Leaf, state),
+            partner: Mutex::default(),
         };
-        if lease.standing == Standing::Left {
-            // Before anything is logged; the replay comes first.
+        if lease.standing == Standing::Left || lease.copy != 0 {
+            // Before anything is logged; the replay comes first. It also finishes what was under way, and a copy of the
+            // fast tier may not know of that: until it is made anew, there is none.
             fleet.write(lease.least, Standing::Here)?;
         }
         Ok(fleet)
+    }
+
+    /// The fast tier's id.
+    pub(crate) fn id(&self) -> Uuid {
+        self.id
     }
 
     /// The log has these stamps: none is given again, nor an earlier one.

@@ -76,6 +76,18 @@ struct Tail {
     broken: bool,
 }
 
+/// The segments of a log at one moment.
+#[derive(Clone, Debug)]
+pub(crate) struct LogExtent {
+    /// They do not change any more.
+    pub(crate) closed: Vec<Lsn>,
+    /// The last segment, and its length then.
+    pub(crate) tail: Lsn,
+    pub(crate) len: u64,
+    /// The last record.
+    pub(crate) last: Lsn,
+}
+
 /// What a log held when it was opened.
 #[derive(Debug)]
 pub(crate) struct OpenedLog {
@@ -199,6 +211,21 @@ impl Log {
         tail.first = tail.next;
         tail.len = 0;
         Ok(())
+    }
+
+    /// What the log consists of now. Everything up to its last record is durable once [`Log::sync`] says so.
+    pub(crate) fn extent(&self) -> Result<LogExtent> {
+        let tail = self.tail.lock();
+        if tail.broken {
+            return Err(broken());
+        }
+        let closed = tail.closed.iter().copied().collect();
+        Ok(LogExtent { closed, tail: tail.first, len: tail.len, last: tail.next - 1 })
+    }
+
+    /// A segment, for reading. ENOENT: it was deleted since, and all that it held is applied.
+    pub(crate) fn segment(&self, first: Lsn) -> io::Result<Arc<dyn File>> {
+        self.dir.open(&segment_name(first), Access::Read)
     }
 
     /// Fails once the log is closed.
@@ -429,7 +456,7 @@ fn broken() -> Error {
     )
 }
 
-fn segment_name(first: Lsn) -> Vec<u8> {
+pub(crate) fn segment_name(first: Lsn) -> Vec<u8> {
     format!("{first:020}.log").into_bytes()
 }
 
@@ -446,6 +473,25 @@ fn create_segment(dir: &dyn Dir, first: Lsn) -> Result<Arc<dyn File>> {
     file.stay_in_place();
     dir.sync().at_fast("fsync", "log")?;
     Ok(file)
+}
+
+/// Cuts a log that nobody uses to the first `len` bytes of a segment, durably.
+pub(crate) fn cut_to(dir: &dyn Dir, segment: Lsn, len: u64) -> Result<()> {
+    for entry in dir.list().at("list", "the log")? {
+        if segment_of(&entry.name).is_some_and(|first| first > segment) {
+            dir.unlink(&entry.name).at("unlink", label(segment))?;
+        }
+    }
+    let file = open_segment(dir, segment, Access::ReadWrite)?;
+    let has = file.stat().at("stat", label(segment))?.size;
+    if has < len {
+        return Err(Error::refused(
+            format!("{} has {has} of {len} bytes", label(segment)),
+            "the copy has lost what was made durable there: forget the member without --partner",
+        ));
+    }
+    file.set_len(len).and_then(|()| file.sync()).at("cut", label(segment))?;
+    dir.sync().at("fsync", "the log")
 }
 
 /// A log as it is on the disk, read without changing it.

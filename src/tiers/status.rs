@@ -132,6 +132,7 @@ impl Tiers {
                 quarantined: self.pool.quarantined().unwrap_or_else(|_| count(&c.quarantined)),
             },
             slow_abilities: slow_abilities(&self.abilities()),
+            partner: self.partner_figures(),
             ..Status::default()
         }
     }

@@ -42,6 +42,8 @@ pub(super) struct Writeback {
     filling: Mutex<Option<Filling>>,
     /// The event of the directory for which that failed last: its files are published one by one.
     not_filled: AtomicU64,
+    /// The log has the last intents up to here.
+    intents: AtomicU64,
 }
 
 impl Writeback {
@@ -55,6 +57,7 @@ impl Writeback {
             unfinished: Mutex::new(Rank::Publishing, None),
             filling: Mutex::new(Rank::Leaf, None),
             not_filled: AtomicU64::new(0),
+            intents: AtomicU64::new(0),
         }
     }
 

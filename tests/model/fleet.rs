@@ -13,6 +13,9 @@
 //!
 //! `DLIO_FLEET_CASES` says how many cases to run, `DLIO_FLEET_SEED=n cargo test --test model fleet` repeats one.
 
+#[path = "fleet/partner.rs"]
+mod partner;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
@@ -83,6 +86,14 @@ struct Operation {
 
 struct Member {
     fast: SimDisk,
+    /// Where the fast tier is on its disk: at its root, or a copy has taken its place.
+    below: Option<String>,
+    /// The disk with the copy.
+    partner: Option<Arc<parking_lot::Mutex<SimDisk>>>,
+    /// When a verdict last said that nothing is lost with the fast tier, so many operations were done.
+    partnered: usize,
+    /// The engines whose place a copy has taken.
+    ghosts: Vec<Tiers>,
     clock: Arc<WrongClock>,
     engine: Option<Tiers>,
     dir: Ino,
@@ -113,8 +124,9 @@ struct Fleet {
     operations: u32,
     is_small: bool,
     question: Option<Question>,
-    /// How often a verdict was good.
+    /// How often a verdict was good, and a copy took a place.
     safe: u32,
+    handed_over: u32,
 }
 
 /// A verdict that is waited for: as of a moment of the reader's clock, when the members had logged so many operations.
@@ -162,6 +174,10 @@ impl Fleet {
         });
         let member = |fast| Member {
             fast,
+            below: None,
+            partner: None,
+            partnered: 0,
+            ghosts: Vec::new(),
             clock: Arc::new(WrongClock {
                 right: clock.clone(),
                 off: AtomicI64::new(0),
@@ -179,7 +195,18 @@ impl Fleet {
             lost: None,
         };
         let members = fast.into_iter().map(member).collect();
-        let mut fleet = Fleet { members, slow, clock, options, dice, operations: 0, is_small, question: None, safe: 0 };
+        let mut fleet = Fleet {
+            members,
+            slow,
+            clock,
+            options,
+            dice,
+            operations: 0,
+            is_small,
+            question: None,
+            safe: 0,
+            handed_over: 0,
+        };
         (0..size).for_each(|member| fleet.start(member));
         fleet
     }
@@ -188,10 +215,15 @@ impl Fleet {
         let member = &mut self.members[at];
         if std::mem::take(&mut member.gave_up) && self.dice.random_bool(0.5) {
             member.fast = disk("fast", fast_size(self.is_small), &self.clock, &mut self.dice);
+            member.below = None;
         }
-        let (fast, slow) = (member.fast.root(), self.slow.root());
+        let (root, slow) = (member.fast.root(), self.slow.root());
+        let fast = member.below.as_ref().map_or(root.clone(), |below| root.dir(below.as_bytes()).unwrap());
         let engine =
             tiers::open(fast, slow, SlowTree::Writable, self.options.clone(), member.clock.clone(), "boot").unwrap();
+        if let Some(partner) = member.partner.clone() {
+            engine.set_partner(Box::new(move || Ok(partner.lock().root())));
+        }
         member.dir = engine.lookup(&Cx::internal(), ROOT, &name(&format!("n{at}"))).unwrap().ino;
         member.engine = Some(engine);
         member.away = None;
@@ -309,7 +341,7 @@ impl Fleet {
         if self.members[at].lost.is_some() {
             // Perhaps it was only frozen.
             if self.members[at].engine.is_some() {
-                self.work(at);
+                self.work(at)?;
             }
             return self.check_all();
         }
@@ -345,7 +377,7 @@ impl Fleet {
                 self.check(&self.slow.image())?;
                 (0..self.members.len()).for_each(|at| self.start(at));
             }
-            _ => self.work(at),
+            _ => self.work(at)?,
         }
         self.check_all()
     }
@@ -393,14 +425,15 @@ impl Fleet {
     }
 
     /// A piece of the background's work.
-    fn work(&mut self, at: usize) {
+    fn work(&mut self, at: usize) -> Result<(), String> {
         let engine = self.members[at].engine.as_ref().unwrap();
-        match self.dice.random_range(0..4) {
-            0 => drop(engine.seal_step().unwrap()),
-            1 => drop(engine.drain_step().unwrap()),
-            2 => drop(engine.publish_step().unwrap()),
-            _ => drop(engine.fleet_step().unwrap()),
-        }
+        let done = match self.dice.random_range(0..4) {
+            0 => engine.seal_step(),
+            1 => engine.drain_step(),
+            2 => engine.publish_step(),
+            _ => engine.fleet_step(),
+        };
+        done.map(drop).map_err(|error| format!("member {at}: {error}"))
     }
 
     /// Nobody begins anything more.

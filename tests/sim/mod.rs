@@ -285,6 +285,10 @@ impl SimDisk {
         (self.0.read.load(Ordering::Relaxed), self.0.looks.load(Ordering::Relaxed))
     }
 
+    pub fn power(&self) -> Arc<SimPower> {
+        self.0.power.clone()
+    }
+
     pub fn set_capacity(&self, bytes: u64) {
         self.0.state.lock().capacity = bytes;
     }

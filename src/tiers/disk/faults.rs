@@ -251,6 +251,16 @@ pub enum Lapse {
     FreshLease,
     /// In a fleet: a member does not look whether its slot is still its own.
     OwnSlot,
+    /// With a partner: a group is applied before its intents are in the copy.
+    PartnerIntents,
+    /// With a partner: the lease passes what the copy does not know to be published.
+    PartnerLease,
+    /// With a partner: the copy's log names objects that are not in the copy yet.
+    PartnerObjects,
+    /// With a partner: a member goes on although a copy has its place.
+    PartnerTurn,
+    /// With a partner: a copy that was given up takes the member's place.
+    StaleCopy,
     /// In a fleet: a version that is pending is overwritten.
     KeepPending,
     /// In a fleet: a checkpoint is safe once this member's part of it is.

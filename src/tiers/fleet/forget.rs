@@ -31,9 +31,9 @@ use crate::tiers::objects::parts::lane_of;
 /// A member whose lease is watched.
 #[derive(Debug)]
 pub struct Watched {
-    dir: Arc<dyn Dir>,
-    slot: u32,
-    first: MemberLease,
+    pub(super) dir: Arc<dyn Dir>,
+    pub(super) slot: u32,
+    pub(super) first: MemberLease,
 }
 
 impl Watched {

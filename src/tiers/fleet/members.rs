@@ -62,6 +62,9 @@ impl Members {
         if read_text(&*dir, &forgotten_name(first))?.is_some() {
             return Err(was_forgotten());
         }
+        if is_handed_on(&*dir, first)? {
+            return Err(was_handed_on(&settings.name));
+        }
         for slot in 0..settings.size {
             let lease = match read_settled(&*dir, slot)? {
                 None if make(&*dir, slot_name(slot).as_bytes(), first, &first.encode())? => Some(first.clone()),
@@ -73,6 +76,7 @@ impl Members {
             if lease.standing == Standing::Forgotten {
                 return Err(was_forgotten());
             }
+            check_turn(&settings.name, &lease, first)?;
             if lease.standing == Standing::Here || claim(&*dir, slot, &lease, first)? {
                 return Members::of(dir, &settings.name, slot, lease);
             }
@@ -261,6 +265,38 @@ fn remove_old_claims(dir: &dyn Dir, slot: u32, new: &[u8]) {
 
 fn forgotten_name(member: &MemberLease) -> Vec<u8> {
     format!("forgotten-{}", member.member).into_bytes()
+}
+
+/// The place of the member, as it is in this turn, went to a copy of its fast tier.
+fn handed_on_name(member: &MemberLease) -> Vec<u8> {
+    format!("handed-on-{}-{}", member.member, member.turn).into_bytes()
+}
+
+fn is_handed_on(dir: &dyn Dir, member: &MemberLease) -> Result<bool> {
+    Ok(read_text(dir, &handed_on_name(member))?.is_some() && !left_out!(PartnerTurn))
+}
+
+pub(super) fn note_handed_on(dir: &dyn Dir, member: &MemberLease) -> Result<()> {
+    make(dir, &handed_on_name(member), member, format!("{}\n", member.host).as_bytes()).map(drop)
+}
+
+fn was_handed_on(fleet: &str) -> Error {
+    Error::refused(
+        format!("a copy of this fast tier has taken its place in fleet {fleet} (dlio-fs forget --partner)"),
+        "save what it has pending with `dlio-fs rescue`, then use an empty fast tier",
+    )
+}
+
+/// Of a member's fast tier and its copies, only the one that was handed its place last has it.
+fn check_turn(fleet: &str, lease: &MemberLease, own: &MemberLease) -> Result<()> {
+    if lease.turn > own.turn && !left_out!(PartnerTurn) {
+        return Err(was_handed_on(fleet));
+    }
+    if lease.turn < own.turn {
+        let what = format!("this copy of a member's fast tier was not handed its place in fleet {fleet} yet");
+        return Err(Error::refused(what, "run `dlio-fs forget --partner` again: it was cut off"));
+    }
+    Ok(())
 }
 
 /// The member may not join again, whoever has its slot then.

@@ -35,6 +35,10 @@ pub(crate) struct MemberLease {
     /// 0, or a forgotten member had the slot until then: what it logged may be missing. The largest number until the
     /// next one has written its first own lease.
     pub(crate) lost_before: u64,
+    /// How often the member's place was handed to a copy of its fast tier (`handover.rs`).
+    pub(crate) turn: u32,
+    /// The copy that may take the member's place (`partner.rs`); 0: none.
+    pub(crate) copy: u64,
     pub(crate) standing: Standing,
 }
 
@@ -52,7 +56,7 @@ pub(crate) enum Standing {
 impl MemberLease {
     /// One line of `lines.rs`, padded to [`LEASE_LEN`].
     pub(crate) fn encode(&self) -> Vec<u8> {
-        let MemberLease { member, least, beat, names, lost_before, .. } = self;
+        let MemberLease { member, least, beat, names, lost_before, turn, copy, .. } = self;
         let is_plain = |c: &char| c.is_ascii_graphic() && *c != '=';
         let host: String = self.host.chars().filter(is_plain).take(HOST_MAX).collect();
         let standing = match self.standing {
@@ -61,7 +65,8 @@ impl MemberLease {
             Standing::Forgotten => "forgotten",
         };
         let words = format!(
-            "lease member={member} host={host} least={least} beat={beat} names={names} lost={lost_before} {standing}"
+            "lease member={member} host={host} least={least} beat={beat} names={names} lost={lost_before} turn={turn} \
+             copy={copy:x} {standing}"
         );
         let mut line = with_crc(&words).into_bytes();
         line.resize(LEASE_LEN - 1, b' ');
@@ -77,13 +82,24 @@ impl MemberLease {
         let (member, host) = (Uuid::try_parse(value("member")?).ok()?, value("host")?.to_owned());
         let (least, beat) = (value("least")?.parse().ok()?, value("beat")?.parse().ok()?);
         let (names, lost_before) = (value("names")?.parse().ok()?, value("lost")?.parse().ok()?);
+        let (turn, copy) = (value("turn")?.parse().ok()?, u64::from_str_radix(value("copy")?, 16).ok()?);
         let standing = match words.next()? {
             "here" => Standing::Here,
             "left" => Standing::Left,
             "forgotten" => Standing::Forgotten,
             _ => return None,
         };
-        words.next().is_none().then_some(MemberLease { member, host, least, beat, names, lost_before, standing })
+        words.next().is_none().then_some(MemberLease {
+            member,
+            host,
+            least,
+            beat,
+            names,
+            lost_before,
+            turn,
+            copy,
+            standing,
+        })
     }
 
     /// The same of whoever has the slot next.
@@ -259,6 +275,8 @@ mod tests {
             beat: 3,
             names: NamesEnd { file: 2, len: 5 },
             lost_before: least / 2,
+            turn: u32::MAX,
+            copy: least,
             standing: Standing::Here,
         }
     }

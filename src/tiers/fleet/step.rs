@@ -26,6 +26,8 @@ use crate::tiers::fleet::{Fleet, nanos};
 
 /// What becomes of a member that was taken for lost.
 const FORGOTTEN: &str = "it was forgotten (dlio-fs forget), and the others have gone on without it";
+/// The same of one whose place has a copy of its fast tier.
+const HANDED_ON: &str = "a copy of its fast tier has taken its place (dlio-fs forget --partner)";
 /// A lease is written at least as often.
 const RENEW: Duration = Duration::from_secs(1);
 /// With nothing pending the others' leases are read at most as often.
@@ -42,8 +44,13 @@ impl Tiers {
             let oldest = st.queue.events().get(usize::from(left_out!(LeaseLast)));
             let oldest = oldest.map(|event| st.queue.stamps(event.lsn).end);
             let least = oldest.unwrap_or_else(|| fleet.stamp(self.now()));
+            // What the copy does not know of holds the lease as if it were pending (`partner.rs`).
+            let (oldest, least) = fleet.partner.lock().limit(oldest, least);
             (oldest, fleet.at_most(least))
         }; // 3
+        if fleet.partner.lock().give_up_hanging(now) {
+            tracing::warn!("the partner directory does not answer; its copy is given up");
+        }
         if !fleet.is_due(oldest, now) || self.damaged.is_some() || self.log.usable().is_err() {
             return Ok(());
         }
@@ -135,6 +142,9 @@ impl Fleet {
             Some(lease) if lease.member == self.id && lease.standing == Standing::Forgotten => {
                 Some(FORGOTTEN.to_owned())
             }
+            Some(lease) if lease.member == self.id && lease.turn > self.turn && !left_out!(PartnerTurn) => {
+                Some(HANDED_ON.to_owned())
+            }
             Some(lease) if lease.member == self.id => None,
             Some(lease) => Some(format!("its slot belongs to another mount, on {}", lease.host)),
             None => Some("its slot is gone from the slow tier".to_owned()),
@@ -153,8 +163,10 @@ impl Fleet {
     }
 
     fn is_due(&self, oldest: Option<u64>, now: Duration) -> bool {
+        let is_to_tell = self.partner.lock().is_to_tell();
         let state = self.state.lock();
-        state.oldest != oldest
+        is_to_tell
+            || state.oldest != oldest
             || !state.untold.is_empty()
             || state.written.is_none_or(|at| now.saturating_sub(at) >= RENEW)
     }
@@ -185,8 +197,12 @@ impl Fleet {
             }
             (state.beat + 1, state.names.end, state.lost_before)
         };
-        let (member, host) = (self.id, self.host.clone());
-        self.members.write(&MemberLease { member, host, least, beat, names, lost_before, standing })?;
+        let (member, host, turn) = (self.id, self.host.clone(), self.turn);
+        // Who leaves has nothing that a copy could give back.
+        let copy = if standing == Standing::Here { self.partner.lock().name_copy() } else { 0 };
+        let lease = MemberLease { member, host, least, beat, names, lost_before, turn, copy, standing };
+        self.members.write(&lease)?;
+        self.partner.lock().named(copy);
         let mut state = self.state.lock();
         (state.beat, state.least) = (beat, least);
         Ok(())

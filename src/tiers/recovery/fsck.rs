@@ -18,7 +18,7 @@ use crate::tiers::log::record::{Home, Kept, ObjectId, Record, Step};
 use crate::tiers::objects::parts::is_lane;
 use crate::tiers::objects::pool::{Pool, number_of};
 use crate::tiers::recovery::aside::{aside_at, cancelled};
-use crate::tiers::recovery::identity::{UNIDENTIFIED, read_slow_id, read_super, refuse_other_format};
+use crate::tiers::recovery::identity::{UNIDENTIFIED, boot_of, read_slow_id, read_super, refuse_other_format};
 use crate::tiers::writeback::step::{step_path, step_target};
 use crate::tiers::{Lsn, log};
 
@@ -67,6 +67,7 @@ pub struct FsckReport {
 /// locked by the caller. `boot` names this boot of the machine. Without `repair` nothing is changed.
 pub fn fsck(fast: Arc<dyn Dir>, slow: Option<Arc<dyn Dir>>, boot: &str, repair: bool) -> Result<FsckReport> {
     let ours = fast.dir(OURS).at_fast("open", ".dlio-fs")?;
+    let boot = &boot_of(&*ours, boot);
     let mut check = Check {
         pool: Pool::open_what_is_left(&modes::with_marked_modes(&ours)),
         ours,

@@ -8,6 +8,7 @@ use crate::error::{Context, Errno, Error, Result};
 use crate::tiers::disk::errors::absent_is_none;
 use crate::tiers::disk::layout::{OURS, ensure_dir, is_taken, read_text, remove_leftover, replace_text};
 use crate::tiers::disk::{Dir, RenameMode};
+use crate::tiers::fleet::partner::NOTES;
 use crate::tiers::objects::abilities::Abilities;
 
 /// The format of everything that a daemon writes into `<fast>/.dlio-fs`, and into its `tmp` on the slow tier. Another one
@@ -22,6 +23,9 @@ pub(crate) struct Super {
     pub(crate) uuid: String,
     /// The slow tree it belongs to, as in `<slow>/.dlio-fs/id`.
     pub(crate) slow: String,
+    /// How often its member's place in a fleet was handed to a copy; 0: this is no copy.
+    #[serde(default, skip_serializing_if = "is_first")]
+    pub(crate) turn: u32,
     /// The slow tier's abilities when they were last tried (P16).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) abilities: Option<Abilities>,
@@ -31,6 +35,11 @@ pub(crate) struct Super {
     others: toml::Table,
 }
 
+#[allow(clippy::trivially_copy_pass_by_ref, reason = "as serde calls it")]
+fn is_first(turn: &u32) -> bool {
+    *turn == 0
+}
+
 /// The checksum of a `super`, as its first line.
 fn sum_line(text: &str) -> String {
     format!("sum = \"{:08x}\"", crc32fast::hash(text.as_bytes()))
@@ -38,7 +47,12 @@ fn sum_line(text: &str) -> String {
 
 impl Super {
     fn new(uuid: String, slow: String) -> Self {
-        Super { format: FORMAT, uuid, slow, abilities: None, others: toml::Table::new() }
+        Super { format: FORMAT, uuid, slow, turn: 0, abilities: None, others: toml::Table::new() }
+    }
+
+    /// The boot in which this fast tier is used. A copy begins as after a power cut, also on the machine that has made it.
+    pub(crate) fn boot(&self, boot: &str) -> String {
+        if self.turn == 0 { boot.to_owned() } else { format!("{boot}/{}", self.turn) }
     }
 
     fn encode(&self) -> Result<String> {
@@ -77,6 +91,12 @@ pub(crate) fn identify(ours: &dyn Dir, slow: &dyn Dir, writable: bool) -> Result
     let slow_id = read_slow_id(slow)?;
     let Some(text) = read_text(ours, b"super")? else {
         let used = !ours.dir(b"log").and_then(|dir| dir.list()).at("list", "log")?.is_empty();
+        if ours.stat(NOTES).is_ok() {
+            return Err(Error::refused(
+                "this is a copy of the fast tier of a fleet's member, which still has its place",
+                "if that member is lost, run `dlio-fs forget FLEET MEMBER --slow DIR --partner DIR` first",
+            ));
+        }
         if used {
             return Err(Error::refused(
                 "the fast tier has a log but no .dlio-fs/super",
@@ -172,6 +192,17 @@ fn join(ours: &dyn Dir, identity: Super, slow: &dyn Dir, id: Option<String>, wri
     let identity = Super { slow, ..identity };
     write_super(ours, &identity)?;
     Ok(identity)
+}
+
+/// Makes a copy a fast tier of its own.
+pub(crate) fn give_turn(ours: &dyn Dir, uuid: String, slow: String, turn: u32) -> Result<()> {
+    write_super(ours, &Super { turn, ..Super::new(uuid, slow) })
+}
+
+/// The boot in which this fast tier is used, if its `super` can be read.
+pub(crate) fn boot_of(ours: &dyn Dir, boot: &str) -> String {
+    let text = read_text(ours, b"super").ok().flatten();
+    text.and_then(|text| read_super(&text).ok()).map_or_else(|| boot.to_owned(), |identity| identity.boot(boot))
 }
 
 fn write_super(ours: &dyn Dir, identity: &Super) -> Result<()> {

@@ -17,7 +17,7 @@ use crate::tiers::objects::attrs::{own_xattrs, set_attrs};
 use crate::tiers::objects::copy::copy_bytes;
 use crate::tiers::objects::pool::Pool;
 use crate::tiers::recovery::aside::{aside_at, left_out};
-use crate::tiers::recovery::identity::refuse_other_format;
+use crate::tiers::recovery::identity::{boot_of, refuse_other_format};
 use crate::tiers::{Ino, Lsn, log};
 
 /// The result of a rescue.
@@ -62,6 +62,7 @@ pub fn rescue(fast: Arc<dyn Dir>, to: Arc<dyn Dir>, boot: &str) -> Result<Rescue
             "name the directory that was mounted with --fast",
         )
     })?;
+    let boot = &boot_of(&*ours, boot);
     let mut report = RescueReport::default();
     // What this one can read of it may be all that there is.
     report.damage.extend(refuse_other_format(&*ours).err().map(|error| error.to_string()));

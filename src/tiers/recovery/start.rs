@@ -42,6 +42,7 @@ use crate::tiers::objects::parts::{Parts, in_part, is_lane};
 use crate::tiers::objects::pool::Pool;
 use crate::tiers::objects::slow_tier::SlowTier;
 use crate::tiers::ops::SharedByCalls;
+use crate::tiers::partner::Partner;
 use crate::tiers::pins::Pins;
 use crate::tiers::progress::WorkKind;
 use crate::tiers::recovery::identity::{Super, existing_tmp, identify};
@@ -79,6 +80,7 @@ pub fn open(
         ensure_dir(&*ours, name)?;
     }
     let mut identity = identify(&*ours, &*slow, writable)?; // 1
+    let boot = &*identity.boot(boot);
     let slow = if writable { closed::closable(slow) } else { slow };
     let tmp = match writable {
         true => ensure_dir(&*ensure_dir(&*ensure_dir(&*slow, OURS)?, b"tmp")?, identity.uuid.as_bytes())?,
@@ -115,7 +117,7 @@ pub fn open(
         )
     });
     // A mount that changes nothing has no part in an order.
-    let fleet = if writable { join_fleet(&ours, &*slow, &identity, &options, &opened)? } else { None };
+    let fleet = if writable { join_fleet(&ours, &*slow, &identity, &options, (&opened, &*clock))? } else { None };
     let tmp_path = [OURS, b"/tmp/", identity.uuid.as_bytes()].concat();
     let slow = SlowTier::new(slow, tmp, tmp_path, parts, abilities, (kept, fleet.is_some()));
     let tiers = Tiers {
@@ -127,6 +129,7 @@ pub fn open(
         pins: Pins::open(ours)?,
         calls: SharedByCalls::default(),
         writeback: Writeback::new(),
+        partner: Partner::default(),
         staging: StagingJobs::default(),
     };
     if let Some(damage) = &tiers.damaged {
@@ -154,7 +157,7 @@ fn join_fleet(
     slow: &dyn Dir,
     identity: &Super,
     options: &Options,
-    opened: &OpenedLog,
+    (opened, clock): (&OpenedLog, &dyn Clock),
 ) -> Result<Option<Fleet>> {
     let settings = options.fleet()?;
     let before = read_text(&**ours, b"fleet")?.filter(|name| !name.is_empty());
@@ -175,7 +178,7 @@ fn join_fleet(
     let fleet = match &settings {
         Some(settings) => {
             let on_slow = slow.dir(OURS).at("open", ".dlio-fs on the slow tier")?;
-            Some(Fleet::join(&*on_slow, settings, &identity.uuid)?)
+            Some(Fleet::join(&*on_slow, settings, (&identity.uuid, identity.turn))?)
         }
         None => None,
     };
@@ -185,6 +188,10 @@ fn join_fleet(
     }
     if let Some(fleet) = &fleet {
         fleet.know(&opened.stamps);
+        if identity.turn > 0 {
+            // What this copy does not have was logged before now.
+            fleet.stamp(clock.now());
+        }
     }
     Ok(fleet)
 }

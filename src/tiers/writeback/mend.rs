@@ -227,6 +227,7 @@ impl Tiers {
         }
         self.slow.sync_tmps([&new.tmp[..]].into_iter())?;
         let last = self.log.append(&intents)?;
+        self.note_intents(last);
         self.log.sync(last)?;
         self.tell_group(group);
         Ok(true)

@@ -208,7 +208,8 @@ impl Tiers {
         };
         let intents: Vec<_> = (0..).zip(planned).map(intent).collect();
         if !intents.is_empty() && !left_out!(Intents) {
-            self.log.append(&intents)?;
+            let last = self.log.append(&intents)?;
+            self.note_intents(last);
         }
         if !left_out!(IntentsDurable) {
             self.log.sync(self.log.last())?; // 3
@@ -242,16 +243,26 @@ impl Tiers {
         }
     }
 
+    /// The log has intents up to here: the partner is to take them.
+    pub(crate) fn note_intents(&self, last: Lsn) {
+        self.writeback.intents.store(last, Ordering::Release);
+        if !self.is_in_copy(last) {
+            self.wake();
+        }
+    }
+
     /// Continues a group that a start could not finish.
     pub(crate) fn take_over(&self, group: Unfinished) {
         self.tell_group(&group);
+        // Its intents were logged again.
+        self.note_intents(self.log.last());
         self.slow.set_moving(self.moves(group.steps()));
         self.begin(&group.planned);
         *self.writeback.unfinished.lock() = Some(group);
     }
 
-    /// Steps 4 and 5, from where an error stopped them before. `false`: the next node to place is being copied again, or
-    /// this member of a fleet may have been taken for lost.
+    /// Steps 4 and 5, from where an error stopped them before. `false`: the next node to place is being copied again,
+    /// this member of a fleet may have been taken for lost, or its partner does not have the intents yet.
     pub(crate) fn apply_group(&self, group: &mut Unfinished) -> Result<bool> {
         if group.followed {
             return Ok(true);
@@ -271,7 +282,7 @@ impl Tiers {
         tree.look_ahead(|| self.uptime(), group.own_steps().skip(group.met.len()));
         let mut mended = None;
         while group.met.len() < group.planned.len() {
-            if !self.may_go_on() {
+            if !self.may_go_on() || !self.is_in_copy(self.writeback.intents.load(Ordering::Acquire)) {
                 return Ok(false);
             }
             let at = group.met.len();

@@ -1,0 +1,69 @@
+//! A copy of a member's fast tier takes the member's place in the fleet, after its node was lost. `recovery/handover.rs` has
+//! all the steps; those on the slow tree are here.
+//!
+//! The others go on waiting for the member: its slot keeps the lease, so nothing that came later is published before what
+//! the copy has. What the member had logged and the copy does not have is missing, and the lease says from when on
+//! everything is there again.
+
+use crate::error::{Context, Error, Result};
+use crate::tiers::disk::RenameMode;
+use crate::tiers::disk::layout::{is_taken, remove_leftover};
+use crate::tiers::fleet::forget::Watched;
+use crate::tiers::fleet::members::{note_handed_on, slot_name};
+use crate::tiers::fleet::partner::CopyNote;
+use crate::tiers::fleet::rule::MemberLease;
+
+impl Watched {
+    /// The turn that the copy is to have.
+    pub(crate) fn next_turn(&self) -> u32 {
+        self.first.turn + 1
+    }
+
+    /// Refuses a copy that the member's lease does not name: without it the fleet may have gone on.
+    pub(crate) fn expect_good(&self, note: Option<&CopyNote>) -> Result<()> {
+        let is_named = |note: &CopyNote| note.member == self.first.member && note.copy == self.first.copy;
+        if note.is_some_and(is_named) && self.first.copy != 0 || left_out!(StaleCopy) {
+            return Ok(());
+        }
+        let what = match (note, self.first.copy) {
+            (_, 0) => "the member's lease names no copy: the last one was given up, or taken over already",
+            (None, _) => "there is no whole copy of the member's fast tier in that directory",
+            (Some(_), _) => "the member's lease names another copy than the one in that directory: it is an old one",
+        };
+        let remedy = "mount the member's own fast tier again, or forget the member without --partner";
+        Err(Error::refused(what, remedy))
+    }
+
+    /// Steps 5 and 6. The caller has watched for long enough.
+    pub(crate) fn hand_on(&self) -> Result<()> {
+        let next = MemberLease {
+            turn: self.next_turn(),
+            // The beats of a slot only grow.
+            beat: self.first.beat + 1,
+            copy: 0,
+            lost_before: u64::MAX,
+            ..self.first.clone()
+        };
+        let beside = format!("{}.forgotten", self.slot).into_bytes();
+        let what = || format!("the place of member {}", self.slot);
+        remove_leftover(&*self.dir, &beside)?;
+        let file = match self.dir.create(&beside, 0o644) {
+            Err(error) if is_taken(&error) => {
+                let what = format!("somebody else is about to forget member {}", self.slot);
+                return Err(Error::refused(what, "let one do it"));
+            }
+            made => made.at("create", what())?,
+        };
+        if !self.is_silent()? {
+            remove_leftover(&*self.dir, &beside)?;
+            let what = format!("member {} of the fleet has changed while it was watched", self.slot);
+            return Err(Error::refused(what, "see whether anybody still waits for it"));
+        }
+        note_handed_on(&*self.dir, &self.first)?; // 5
+        file.write_at(&next.encode(), 0).at("write", what())?;
+        file.sync().at("fsync", what())?;
+        let slot = slot_name(self.slot);
+        self.dir.rename(&beside, &*self.dir, slot.as_bytes(), RenameMode::Replace).at("rename", what())?; // 6
+        self.dir.sync().at("fsync", what())
+    }
+}

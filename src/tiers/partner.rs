@@ -1,0 +1,533 @@
+//! The copy of a fleet member's fast tier in a second directory, `partner_dir`, that another node can reach. If the node is
+//! lost, the copy takes the member's place (`recovery/handover.rs`).
+//!
+//! The copy is a fast tier in the directory with the member's id, as it might be after a power cut, but for `super`, which
+//! it gets when it takes the place. Objects on the slow tier are no part of it. One round:
+//!
+//! 1. under the state lock note the extent of the log, and which events are new; then make that extent durable;
+//! 2. copy the objects of sealed versions that are not applied, and make them durable;
+//! 3. append to the copy's log what it lacks of that extent, and make it durable;
+//! 4. write a note, durably, how far the copy's log counts (`fleet/partner.rs` has what follows from it for the lease and
+//!    for publishing);
+//! 5. delete from the copy what the log up to there no longer needs.
+//!
+//! A power cut of the copy after any step leaves what the last note says, and more that nobody reads. A version that is
+//! pending does not change in a fleet (`ops/data.rs::make_writable`); an object whose versions are all applied may, so
+//! what is copied is told apart by the version's event.
+//!
+//! Each start of the daemon begins the copy anew, and so does each failure: until the copy is whole, the lease says that
+//! there is none. A daemon whose lease is old does not touch the copy, because somebody may be handing it the place.
+//!
+//! No lock is held across a call to the copy.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use foldhash::{HashMap, HashMapExt};
+
+use crate::error::{Context, Error, Result};
+use crate::stats::status::PartnerFigures;
+use crate::tiers::disk::errors::with_remedy;
+use crate::tiers::disk::layout::{OURS, ensure_dir, read_text, remove_leftover, replace_text};
+use crate::tiers::disk::sync::Mutex;
+use crate::tiers::disk::{Access, Dir, File};
+use crate::tiers::fleet::Fleet;
+use crate::tiers::fleet::partner::{CopyNote, CopyRound, NOTE_LEN, NOTES};
+use crate::tiers::log::record::{Home, Kept};
+use crate::tiers::log::{LogExtent, segment_name, segment_of};
+use crate::tiers::model::event::Change;
+use crate::tiers::objects::copy::{CHUNK, copy_data};
+use crate::tiers::objects::pool::Pool;
+use crate::tiers::objects::version::Content;
+use crate::tiers::{Lsn, Progress, Tiers};
+
+/// Between two rounds with nothing new: how old the lease may get by waiting for the copy.
+const ROUND: Duration = Duration::from_millis(100);
+/// After a failure; twice as long after each further one.
+const AGAIN: Duration = Duration::from_secs(5);
+const AGAIN_MOST: Duration = Duration::from_secs(80);
+/// An object or a text that is being copied has this name until it is whole.
+const BEING_MADE: &[u8] = b"partner.new";
+/// Small files that a start reads, apart from `super`.
+const TEXTS: [&[u8]; 4] = [b"fleet", b"modes", b"parts", b"pins"];
+
+type OpenDir = Box<dyn Fn() -> Result<Arc<dyn Dir>> + Send + Sync>;
+
+#[derive(derive_more::Debug, Default)]
+pub(crate) struct Partner {
+    /// Opens the directory for copies, which may hang or fail.
+    #[debug(skip)]
+    open: OnceLock<OpenDir>,
+    /// Between two rounds. The thread that makes a round has it out of here.
+    mirror: Mutex<Option<Mirror>>,
+    retry: Mutex<Retry>,
+}
+
+#[derive(Debug, Default)]
+struct Retry {
+    /// Our uptime before which nothing is tried again.
+    not_before: Duration,
+    failures: u32,
+}
+
+/// The copy while it is kept up to date.
+#[derive(Debug)]
+struct Mirror {
+    copy: u64,
+    ours: Arc<dyn Dir>,
+    logs: Arc<dyn Dir>,
+    pool: Pool,
+    /// The objects in it, each by the event of the version that was copied, and its size.
+    objects: HashMap<u64, (Lsn, u64)>,
+    /// The segments in it: how much of each, and whether that is all there will be.
+    segments: BTreeMap<Lsn, (u64, bool)>,
+    texts: Vec<Option<String>>,
+    notes: Option<Arc<dyn File>>,
+    noted: Lsn,
+    /// How many notes were written.
+    written: u64,
+    /// Events up to here were looked at; and up to here they are applied.
+    seen: Lsn,
+    applied: Lsn,
+    /// Versions that are not applied, by event: those that were not sealed when they were looked at, and the others.
+    unsealed: BTreeMap<Lsn, Arc<Content>>,
+    sealed: BTreeMap<Lsn, Arc<Content>>,
+    /// What an operator has set aside.
+    aside: Vec<(Lsn, Arc<Content>)>,
+    /// How many of these versions have their bytes in an object.
+    users: HashMap<u64, u32>,
+}
+
+/// What came of a round.
+enum RoundEnd {
+    Whole(CopyRound),
+    /// What it was about to read is not needed any more.
+    Again,
+    /// Somebody may take this member for lost.
+    Paused,
+}
+
+impl Retry {
+    /// Returns how long to wait.
+    fn failed(&mut self, now: Duration) -> Duration {
+        let pause = AGAIN.saturating_mul(1 << self.failures.min(8)).min(AGAIN_MOST);
+        (self.not_before, self.failures) = (now + pause, self.failures.saturating_add(1));
+        pause
+    }
+}
+
+impl Tiers {
+    /// Called once, before the background is started: how to open the partner directory. Not called in no fleet.
+    pub fn set_partner(&self, open: OpenDir) {
+        let set = self.partner.open.set(open);
+        debug_assert!(set.is_ok(), "there is one partner directory");
+    }
+
+    /// One round. Its failures are no failures of the tiers: nothing but the copy suffers.
+    pub fn partner_step(&self) -> Result<Progress> {
+        let (Some(fleet), Some(open)) = (&self.fleet, self.partner.open.get()) else { return Ok(Progress::Idle) };
+        let now = self.uptime();
+        let not_before = self.partner.retry.lock().not_before;
+        if now < not_before {
+            return Ok(Progress::Wait(not_before.saturating_sub(now)));
+        }
+        if !fleet.may_go_on(now) || self.damaged.is_some() {
+            return Ok(Progress::Wait(ROUND));
+        }
+        let kept = self.partner.mirror.lock().take();
+        let made = match kept {
+            Some(mirror) => self.go_round(fleet, mirror),
+            None => self.begin_copy(fleet, open).and_then(|begun| match begun {
+                Some(mirror) => self.go_round(fleet, mirror),
+                None => Ok(Progress::Wait(ROUND)),
+            }),
+        };
+        made.or_else(|error| {
+            let is_new = fleet.partner.lock().trouble().is_none();
+            fleet.partner.lock().give_up(with_remedy(&error));
+            if is_new {
+                tracing::warn!(%error, "the copy at the partner is given up; it is made anew once the directory takes it");
+            }
+            let pause = self.partner.retry.lock().failed(now);
+            Ok(Progress::Wait(pause))
+        })
+    }
+
+    /// `None`: the lease may still name the copy before.
+    fn begin_copy(&self, fleet: &Fleet, open: &OpenDir) -> Result<Option<Mirror>> {
+        // Any number will do that no earlier copy had.
+        let copy = uuid::Uuid::new_v4().as_u64_pair().1 | 1;
+        if !fleet.partner.lock().begin(copy) {
+            return Ok(None);
+        }
+        fleet.partner.lock().asked(copy, self.uptime());
+        let root = ensure_dir(&*open()?, fleet.id().to_string().as_bytes())?;
+        let is_own = |stat: io::Result<crate::tiers::disk::Stat>| stat.map(|stat| (stat.dev, stat.ino)).ok();
+        if is_own(root.stat(b".")) == is_own(self.fast.stat(b".")) {
+            let what = "the partner directory has this very fast tier";
+            return Err(Error::refused(what, "choose another partner_dir for a fast tier that was a copy"));
+        }
+        Mirror::begin(copy, &*root).map(Some)
+    }
+
+    fn go_round(&self, fleet: &Fleet, mut mirror: Mirror) -> Result<Progress> {
+        let copy = mirror.copy;
+        let goes_on = || {
+            let now = self.uptime();
+            // A copy that was given up is no reason to stop: nobody reads it.
+            fleet.partner.lock().asked(copy, now);
+            fleet.may_go_on(now)
+        };
+        let noted = mirror.noted;
+        let progress = match self.round(&mut mirror, &goes_on)? {
+            RoundEnd::Whole(round) => {
+                if !fleet.partner.lock().done(copy, round) {
+                    // It was given up meanwhile.
+                    return Ok(Progress::Did);
+                }
+                self.partner.retry.lock().failures = 0;
+                if round.noted > noted {
+                    self.wake();
+                }
+                Progress::Wait(ROUND)
+            }
+            RoundEnd::Again => Progress::Did,
+            RoundEnd::Paused => {
+                fleet.partner.lock().is_not_asked();
+                Progress::Wait(ROUND)
+            }
+        };
+        *self.partner.mirror.lock() = Some(mirror);
+        Ok(progress)
+    }
+
+    /// Steps 1 to 5.
+    fn round(&self, mirror: &mut Mirror, goes_on: &dyn Fn() -> bool) -> Result<RoundEnd> {
+        let (extent, mut round) = self.begin_round(mirror)?; // 1
+        self.log.sync(extent.last)?;
+        mirror.take_texts(&*self.fast.dir(OURS).at_fast("open", ".dlio-fs")?)?;
+        let objects_first = !left_out!(PartnerObjects);
+        if objects_first && !mirror.take_objects(&self.pool, goes_on)? {
+            return Ok(RoundEnd::Paused);
+        } // 2
+        if extent.last > mirror.noted {
+            match mirror.take_log(&extent, |first| self.log.segment(first), goes_on)? {
+                Some(true) => {} // 3
+                Some(false) => return Ok(RoundEnd::Paused),
+                None => return Ok(RoundEnd::Again),
+            }
+            let member = self.fleet.as_ref().map(Fleet::id).unwrap_or_default();
+            let LogExtent { tail: segment, len, last: lsn, .. } = extent;
+            mirror.note(&CopyNote { member, copy: mirror.copy, lsn, segment, len })?; // 4
+        }
+        round.noted = mirror.noted;
+        mirror.forget_applied(&extent)?; // 5
+        if !objects_first {
+            mirror.take_objects(&self.pool, goes_on)?;
+        }
+        Ok(RoundEnd::Whole(round))
+    }
+
+    /// Step 1.
+    fn begin_round(&self, mirror: &mut Mirror) -> Result<(LogExtent, CopyRound)> {
+        let now = self.now();
+        let st = self.state.lock();
+        let extent = self.log.extent()?;
+        for event in st.queue.events().range(st.queue.index_behind(mirror.seen)..) {
+            if let Change::Content { content, .. } = &event.change {
+                mirror.add(event.lsn, content);
+            }
+        }
+        let kept = st.aside.iter().filter_map(|(_, aside)| Some((aside.lsn, kept_content(&aside.kept)?)));
+        mirror.aside = kept.collect();
+        (mirror.seen, mirror.applied) = (extent.last, st.queue.applied());
+        // The seal of a version that is sealed is in the log by now.
+        let open = mirror.unsealed.iter().find(|(_, content)| !content.is_sealed() && !content.is_applied());
+        let whole = open.map_or(extent.last, |(lsn, _)| lsn - 1);
+        let oldest = st.queue.events().front().map(|event| st.queue.stamps(event.lsn).end);
+        let least = oldest.or_else(|| self.fleet.as_ref().map(|fleet| fleet.stamp(now))).unwrap_or(0);
+        Ok((extent, CopyRound { noted: 0, whole, oldest, least }))
+    }
+
+    /// Whether a group whose intents are in the log up to here may be applied.
+    pub(crate) fn is_in_copy(&self, intents: Lsn) -> bool {
+        self.fleet.as_ref().is_none_or(|fleet| fleet.partner.lock().lets_go(intents))
+    }
+
+    /// How far the copy is. `None`: there is to be none.
+    pub(crate) fn partner_figures(&self) -> Option<PartnerFigures> {
+        let (fleet, _) = (self.fleet.as_ref()?, self.partner.open.get()?);
+        let (whole, is_good, trouble) = {
+            let partner = fleet.partner.lock();
+            (partner.whole(), partner.is_good(), partner.trouble().map(str::to_owned))
+        };
+        let st = self.state.lock();
+        let behind = st.queue.events().range(st.queue.index_behind(whole)..);
+        let size = |change: &Change| if let Change::Content { content, .. } = change { content.size } else { 0 };
+        let bytes = behind.clone().map(|event| size(&event.change)).sum();
+        let events = behind.len() as u64;
+        // An open file that was written to has no event yet.
+        let open_files = st.uncommitted.len() as u64;
+        let safe = events == 0 && open_files == 0 && self.damaged.is_none();
+        Some(PartnerFigures { safe_if_one_node_is_lost: safe, is_good, events, bytes, open_files, trouble })
+    }
+}
+
+/// The pool's file that has the bytes of a version, and how many of them. `None`: they are on the slow tier.
+fn in_pool(content: &Content) -> Option<(u64, u64)> {
+    let object = content.object();
+    match object.home {
+        Home::Fast => Some((object.number, content.size)),
+        Home::Slow => None,
+        Home::Split { head, at } => Some((head, content.size.min(at))),
+    }
+}
+
+/// What the view keeps of a file that was set aside.
+fn kept_content(kept: &Kept) -> Option<Arc<Content>> {
+    let Kept::File { object, size, attrs } = kept else { return None };
+    let content = Content::new(*object, *size, attrs.clone(), 0);
+    content.set_sealed();
+    Some(Arc::new(content))
+}
+
+impl Mirror {
+    /// Removes whatever is left of an earlier copy: first what makes it one.
+    fn begin(copy: u64, root: &dyn Dir) -> Result<Mirror> {
+        let ours = ensure_dir(root, OURS)?;
+        remove_leftover(&*ours, NOTES)?;
+        remove_leftover(&*ours, b"super")?;
+        ours.sync().at("fsync", "the copy")?;
+        remove_leftover(&*ours, BEING_MADE)?;
+        TEXTS.into_iter().try_for_each(|name| remove_leftover(&*ours, name))?;
+        for name in [&b"pool"[..], b"quarantine"] {
+            ensure_dir(&*ours, name)?;
+        }
+        let logs = ensure_dir(&*ours, b"log")?;
+        for entry in logs.list().at("list", "the copy's log")? {
+            if segment_of(&entry.name).is_some() {
+                remove_leftover(&*logs, &entry.name)?;
+            }
+        }
+        let pool = Pool::open(&*ours, 8)?;
+        for number in pool.numbers()? {
+            pool.remove(number).at("remove", "an old object of the copy")?;
+        }
+        Ok(Mirror {
+            copy,
+            ours,
+            logs,
+            pool,
+            objects: HashMap::new(),
+            segments: BTreeMap::new(),
+            texts: vec![None; TEXTS.len()],
+            notes: None,
+            noted: 0,
+            written: 0,
+            seen: 0,
+            applied: 0,
+            unsealed: BTreeMap::new(),
+            sealed: BTreeMap::new(),
+            aside: Vec::new(),
+            users: HashMap::new(),
+        })
+    }
+
+    fn add(&mut self, lsn: Lsn, content: &Arc<Content>) {
+        self.unsealed.insert(lsn, content.clone());
+        if let Some((number, _)) = in_pool(content) {
+            *self.users.entry(number).or_default() += 1;
+        }
+    }
+
+    fn take_texts(&mut self, from: &dyn Dir) -> Result<()> {
+        for (name, known) in TEXTS.into_iter().zip(&mut self.texts) {
+            let text = read_text(from, name)?;
+            if let Some(text) = text.as_ref().filter(|text| known.as_ref() != Some(text)) {
+                replace_text(&*self.ours, name, text)?;
+            }
+            *known = text;
+        }
+        Ok(())
+    }
+
+    /// Step 2. `false`: it was cut off.
+    fn take_objects(&mut self, from: &Pool, goes_on: &dyn Fn() -> bool) -> Result<bool> {
+        let mut named = Vec::new();
+        // One whose seal is being logged may be sealed by the part of the log that is copied.
+        let sealing: Vec<(Lsn, Arc<Content>)> = self
+            .unsealed
+            .iter()
+            .chain(self.aside.iter().map(|(lsn, content)| (lsn, content)))
+            .filter(|(_, content)| content.is_sealing() && !content.is_applied())
+            .map(|(lsn, content)| (*lsn, content.clone()))
+            .collect();
+        for (lsn, content) in sealing {
+            let Some((number, size)) = in_pool(&content) else { continue };
+            if self.has_object(number, lsn, size) {
+                continue;
+            }
+            match self.take_object(from, number, size, goes_on) {
+                Ok(true) => {}
+                Ok(false) => return Ok(false),
+                // Applied meanwhile, and deleted.
+                Err(error) if error.kind() == io::ErrorKind::NotFound && content.is_applied() => continue,
+                Err(error) => return Err(Error::io("copy to the partner", format!("object {number}"), error)),
+            }
+            self.objects.insert(number, (lsn, size));
+            named.push(number);
+        }
+        self.pool.sync_names(named.into_iter()).at("fsync", "the copy's pool")?;
+        Ok(true)
+    }
+
+    /// Whether the copy has these bytes: of this version, or of another one that has not changed since.
+    fn has_object(&self, number: u64, lsn: Lsn, size: u64) -> bool {
+        let of_pending = |lsn: &Lsn| {
+            let content = self.sealed.get(lsn).or_else(|| self.unsealed.get(lsn));
+            content.is_some_and(|content| !content.is_applied())
+        };
+        self.objects.get(&number).is_some_and(|(copied, has)| *has >= size && (*copied == lsn || of_pending(copied)))
+    }
+
+    fn take_object(&self, from: &Pool, number: u64, size: u64, goes_on: &dyn Fn() -> bool) -> io::Result<bool> {
+        let source = from.open_object(number, Access::Unnoticed)?;
+        self.ours.unlink(BEING_MADE).or_else(|error| match error.kind() {
+            io::ErrorKind::NotFound => Ok(()),
+            _ => Err(error),
+        })?;
+        let target = self.ours.create(BEING_MADE, 0o600)?;
+        let mut is_cut_off = !goes_on();
+        let copied = copy_data(&*source, &*target, 0..size, &mut |_, _| {
+            is_cut_off |= !goes_on();
+            if is_cut_off { Err(io::ErrorKind::Interrupted.into()) } else { Ok(()) }
+        });
+        if is_cut_off {
+            return Ok(false);
+        }
+        copied?;
+        target.set_len(size)?;
+        target.sync()?;
+        if !goes_on() {
+            return Ok(false);
+        }
+        self.pool.remove(number)?;
+        self.pool.take_in(number, &*self.ours, BEING_MADE).map(|()| true)
+    }
+
+    /// Step 3. `None`: a segment was deleted meanwhile; `false`: it was cut off.
+    fn take_log(
+        &mut self,
+        extent: &LogExtent,
+        segment: impl Fn(Lsn) -> io::Result<Arc<dyn File>>,
+        goes_on: &dyn Fn() -> bool,
+    ) -> Result<Option<bool>> {
+        let what = "the copy's log";
+        let mut is_new = false;
+        let closed = extent.closed.iter().map(|first| (*first, None));
+        for (first, len) in closed.chain([(extent.tail, Some(extent.len))]) {
+            let (has, is_whole) = self.segments.get(&first).copied().unwrap_or_default();
+            if is_whole {
+                continue;
+            }
+            let source = match segment(first) {
+                Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+                opened => opened.at_fast("open", "a log segment")?,
+            };
+            let upto = len.map_or_else(|| source.stat().map(|stat| stat.size), Ok).at_fast("stat", "a log segment")?;
+            let target = match self.segments.contains_key(&first) {
+                true => self.logs.open(&segment_name(first), Access::ReadWrite).at("open", what)?,
+                false => {
+                    is_new = true;
+                    remove_leftover(&*self.logs, &segment_name(first))?;
+                    self.logs.create(&segment_name(first), 0o600).at("create", what)?
+                }
+            };
+            if !append(&*source, &*target, has..upto, goes_on).at("write", what)? {
+                return Ok(Some(false));
+            }
+            target.sync().at("fsync", what)?;
+            self.segments.insert(first, (upto, len.is_none()));
+        }
+        if is_new {
+            self.logs.sync().at("fsync", what)?;
+        }
+        Ok(Some(goes_on()))
+    }
+
+    /// Step 4.
+    fn note(&mut self, note: &CopyNote) -> Result<()> {
+        let what = "the copy's notes";
+        let file = match &self.notes {
+            Some(file) => Arc::clone(file),
+            None => self.ours.create(NOTES, 0o600).at("create", what)?,
+        };
+        file.write_at(&note.encode(), (self.written % 2) * NOTE_LEN as u64).at("write", what)?;
+        file.sync().at("fsync", what)?;
+        if self.notes.replace(file).is_none() {
+            self.ours.sync().at("fsync", what)?;
+        }
+        self.written += 1;
+        self.noted = note.lsn;
+        Ok(())
+    }
+
+    /// Step 5.
+    fn forget_applied(&mut self, extent: &LogExtent) -> Result<()> {
+        // One that was sealed since step 2 has its turn in the next round.
+        let is_taken = |(lsn, content): &(&Lsn, &Arc<Content>)| {
+            let has = in_pool(content).is_none_or(|(number, size)| self.has_object(number, **lsn, size));
+            content.is_sealed() && has
+        };
+        let done: Vec<Lsn> = self.unsealed.iter().filter(is_taken).map(|(lsn, _)| *lsn).collect();
+        for lsn in done {
+            self.sealed.extend(self.unsealed.remove(&lsn).map(|content| (lsn, content)));
+        }
+        for versions in [&mut self.sealed, &mut self.unsealed] {
+            let left = versions.split_off(&(self.applied + 1));
+            for content in std::mem::replace(versions, left).into_values() {
+                let Some((number, _)) = in_pool(&content) else { continue };
+                let Some(users) = self.users.get_mut(&number) else { continue };
+                *users -= 1;
+                if *users > 0
+                    || self.aside.iter().any(|(_, kept)| in_pool(kept).is_some_and(|(kept, _)| kept == number))
+                {
+                    continue;
+                }
+                self.users.remove(&number);
+                if self.objects.remove(&number).is_some() {
+                    self.pool.remove(number).at("remove", "an object of the copy")?;
+                }
+            }
+        }
+        let first = extent.closed.first().unwrap_or(&extent.tail);
+        let old: Vec<Lsn> = self.segments.range(..first).map(|(old, _)| *old).collect();
+        for segment in old {
+            self.segments.remove(&segment);
+            remove_leftover(&*self.logs, &segment_name(segment))?;
+        }
+        Ok(())
+    }
+}
+
+/// Copies these bytes. `false`: it was cut off.
+fn append(from: &dyn File, to: &dyn File, range: std::ops::Range<u64>, goes_on: &dyn Fn() -> bool) -> io::Result<bool> {
+    let mut at = range.start;
+    let mut bytes = vec![0; CHUNK.min(range.end.saturating_sub(at) as usize)];
+    while at < range.end {
+        if !goes_on() {
+            return Ok(false);
+        }
+        let want = bytes.len().min((range.end - at) as usize);
+        match from.read_at(&mut bytes[..want], at)? {
+            0 => return Err(io::ErrorKind::UnexpectedEof.into()),
+            got => {
+                to.write_at(&bytes[..got], at)?;
+                at += got as u64;
+            }
+        }
+    }
+    Ok(true)
+}

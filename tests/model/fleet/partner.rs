@@ -1,0 +1,312 @@
+//! Members that keep a copy of their fast tier at a partner. A node is lost at any moment, also in the middle of a call to
+//! the copy's disk, which may lose its power then; the copy takes the place, and is mounted.
+//!
+//! - What a verdict has called safe if the node is lost is there, and in the end on the slow tree.
+//! - The order between the members holds all the while: they wait for what is in the copy.
+//! - A node that was only frozen publishes nothing any more, and does not touch the copy.
+//! - A copy that was given up is refused.
+
+use super::*;
+
+/// Copies are sealed before a round, so that the copy shows a state that the member had; what is lost of versions that are
+/// not sealed is the business of power cuts.
+impl Fleet {
+    fn with_partners(seed: u64) -> Fleet {
+        let mut fleet = Fleet::new(seed);
+        for at in 0..fleet.members.len() {
+            let partner = disk("partner", 1 << 30, &fleet.clock, &mut fleet.dice);
+            fleet.members[at].partner = Some(Arc::new(parking_lot::Mutex::new(partner)));
+            fleet.kill(at);
+            fleet.start(at);
+        }
+        fleet
+    }
+
+    fn partner_steps(&self) {
+        for at in 0..self.members.len() {
+            self.engine(at).partner_step().unwrap();
+        }
+    }
+
+    fn copy(&mut self, at: usize) {
+        let member = &mut self.members[at];
+        let engine = member.engine.as_ref().unwrap();
+        while engine.seal_step().unwrap() == Progress::Did {}
+        engine.partner_step().unwrap();
+        if engine.status().partner.is_some_and(|partner| partner.safe_if_one_node_is_lost) {
+            member.partnered = member.done.len();
+        }
+    }
+
+    fn do_something_with_partners(&mut self) -> Result<(), String> {
+        let at = self.dice.random_range(0..self.members.len());
+        for ghost in &self.members[at].ghosts {
+            drop(ghost.fleet_step());
+            drop((ghost.drain_step(), ghost.publish_step(), ghost.partner_step()));
+        }
+        let is_here = |member: &Member| member.engine.is_some() && member.lost.is_none();
+        if !is_here(&self.members[at]) {
+            return self.do_something();
+        }
+        match self.dice.random_range(0..100) {
+            0..30 => self.copy(at),
+            30..32 if self.members[at].partner.is_some() => self.lose_with_partner(at)?,
+            32 if self.members[at].partner.is_some() => self.break_partner(at),
+            _ => return self.do_something(),
+        }
+        self.check_all()
+    }
+
+    /// The partner's disk fails in the middle of a round; it is there again at once.
+    fn break_partner(&mut self, at: usize) {
+        let Some(partner) = self.members[at].partner.clone() else { return };
+        self.stop_at_any_call(at);
+        let found = partner.lock().crash(Lose::Unsynced, &mut self.dice);
+        *partner.lock() = found;
+        self.clock.advance(Duration::from_secs(5));
+    }
+
+    /// The next round may end in the middle.
+    fn stop_at_any_call(&mut self, at: usize) {
+        let Some(partner) = self.members[at].partner.clone() else { return };
+        let calls = self.dice.random_range(1..25);
+        partner.lock().power().fail_after(calls, &mut self.dice);
+        self.copy(at);
+        partner.lock().power().restore();
+    }
+
+    /// The node is lost, or only frozen, perhaps in the middle of a round.
+    fn lose_with_partner(&mut self, at: usize) -> Result<(), String> {
+        self.finish_version(at);
+        if self.dice.random_bool(0.5) {
+            self.stop_at_any_call(at);
+        }
+        let (slow, member) = (self.slow.root(), &mut self.members[at]);
+        // Without room for its log it has left.
+        let Ok(watched) = Watched::begin(&*slow, "job", at as u32) else { return Ok(()) };
+        let told = member.engine.as_ref().unwrap().status().partner.unwrap();
+        if told.safe_if_one_node_is_lost {
+            member.partnered = member.done.len();
+        }
+        let engine = member.engine.take().unwrap();
+        if self.dice.random_bool(0.5) {
+            member.ghosts.push(engine);
+        }
+        let lose = if self.dice.random_bool(0.7) { Lose::Unsynced } else { Lose::Nothing };
+        let partner = member.partner.take().unwrap();
+        let copy = partner.lock().crash(lose, &mut self.dice);
+        *partner.lock() = copy.clone();
+        let root = copy.root();
+        self.clock.advance(Duration::from_secs(61));
+        if let Err(error) = watched.hand_over(&slow, &root) {
+            if told.is_good {
+                return Err(format!("member {at} had a good copy, which is refused: {error}"));
+            }
+            watched.forget().unwrap();
+            self.members[at].lost = Some(shown(&self.slow.image(), at).unwrap());
+            return Ok(());
+        }
+        let id = watched.id();
+        let member = &mut self.members[at];
+        (member.fast, member.below) = (copy, Some(id));
+        self.handed_over += 1;
+        self.start(at);
+        self.expect_partnered(at)
+    }
+
+    /// The copy shows a state that the member had; what came later is lost.
+    fn expect_partnered(&mut self, at: usize) -> Result<(), String> {
+        let shown = self.view(at)?;
+        let member = &mut self.members[at];
+        let found = (member.partnered..member.states.len()).rev().find(|n| member.states[*n] == shown);
+        let Some(state) = found else {
+            let since = &member.done[member.partnered..];
+            return Err(format!(
+                "the copy of member {at} shows {shown:?}, without {:?} or what was done since: {since:?}",
+                member.states[member.partnered]
+            ));
+        };
+        member.states.truncate(state + 1);
+        member.done.truncate(state);
+        member.there = member.there.min(state);
+        member.partnered = state;
+        let moved: BTreeSet<String> = shown.into_keys().collect();
+        member.moved = moved;
+        self.question = None;
+        Ok(())
+    }
+
+    /// What the member's mount shows.
+    fn view(&self, at: usize) -> Result<Shown, String> {
+        let (engine, cx) = (self.engine(at), Cx::internal());
+        let told = |error: dlio_fs::error::Error| format!("the copy of member {at} cannot be read: {error}");
+        let listing = engine.list(&cx, self.members[at].dir).map_err(told)?;
+        let mut shown = Shown::new();
+        for entry in listing.entries.iter().filter(|entry| entry.kind == Kind::File) {
+            let file = String::from_utf8(entry.name.clone()).unwrap();
+            let attr = engine.lookup(&cx, self.members[at].dir, &name(&file)).map_err(told)?;
+            let open = engine.open(&cx, attr.ino, OpenMode { read: true, ..OpenMode::default() }).map_err(told)?;
+            let mut body = vec![0; attr.size as usize];
+            let got = engine.read(&cx, &open, &mut body, 0).map_err(told)?;
+            engine.release(&cx, open);
+            let number = body.first_chunk().map_or(0, |first| u32::from_le_bytes(*first));
+            if got != body.len() || body != bytes(number) {
+                return Err(format!("{file} of member {at} is torn in the view"));
+            }
+            shown.insert(file, number);
+        }
+        Ok(shown)
+    }
+}
+
+/// Returns how often a copy took a place.
+fn run_with_partners(seed: u64) -> Result<u32, String> {
+    let mut fleet = Fleet::with_partners(seed);
+    for _ in 0..250 {
+        fleet.do_something_with_partners()?;
+    }
+    // Everybody who publishes waits for its partner.
+    for _ in 0..40 {
+        for at in 0..fleet.members.len() {
+            if fleet.members[at].away.is_some() {
+                fleet.start(at);
+            }
+            if fleet.members[at].engine.is_some() && fleet.members[at].lost.is_none() {
+                fleet.finish_version(at);
+                fleet.work(at)?;
+                fleet.copy(at);
+            }
+        }
+        fleet.clock.advance(Duration::from_millis(200));
+        fleet.check_all()?;
+    }
+    // From here on without: a copy that is not kept up is given up.
+    fleet.clock.advance(Duration::from_secs(5));
+    for at in 0..fleet.members.len() {
+        if fleet.members[at].engine.is_some() && fleet.members[at].lost.is_none() {
+            fleet.members[at].partner = None;
+            fleet.kill(at);
+            fleet.start(at);
+        }
+    }
+    fleet.finish()?;
+    Ok(fleet.handed_over)
+}
+
+#[test]
+fn a_copy_takes_the_place_of_a_lost_node_and_keeps_the_order() {
+    if let Some(seed) = number("DLIO_FLEET_SEED") {
+        println!("{} copies took a place", run_with_partners(seed).unwrap());
+        return;
+    }
+    let mut handed_over = 0;
+    for seed in 0..number("DLIO_FLEET_CASES").unwrap_or(CASES) {
+        handed_over += run_with_partners(seed).unwrap_or_else(|why| panic!("{why}; DLIO_FLEET_SEED={seed} repeats it"));
+    }
+    assert!(handed_over > 0, "no copy took a place");
+    println!("{handed_over} copies took a place");
+}
+
+#[test]
+fn each_part_of_the_partner_s_rule_is_needed() {
+    for lapse in [Lapse::PartnerIntents, Lapse::PartnerObjects, Lapse::PartnerTurn, Lapse::StaleCopy] {
+        let found = (0..2000).find_map(|seed| Some((seed, leaving_out(lapse, || run_with_partners(seed)).err()?)));
+        let (seed, why) = found.unwrap_or_else(|| panic!("nobody notices {lapse:?}"));
+        println!("{lapse:?}: case {seed}: {why}");
+    }
+}
+
+/// A member publishes a file, and its copy knows the intent and nothing else; another member removes the file.
+fn removed_by_another() -> Result<(), String> {
+    let mut fleet = Fleet::with_partners(0);
+    let go_on = |fleet: &Fleet, copies: bool| {
+        for _ in 0..30 {
+            (0..2).for_each(|at| fleet.publish(at));
+            if copies {
+                fleet.partner_steps();
+            }
+            fleet.fleet_steps();
+            fleet.clock.advance(Duration::from_millis(100));
+        }
+    };
+    let events = |fleet: &Fleet, at: usize| fleet.engine(at).status().safety.events;
+    let dir = fleet.mkdir(0, ROOT, "d");
+    go_on(&fleet, true);
+    let theirs = fleet.find(1, ROOT, "d").unwrap().ino;
+    fleet.put(0, dir, "x", 7);
+    // Intents, copy, publish: and nothing more of the first one's copy.
+    for _ in 0..10 {
+        fleet.clock.advance(Duration::from_millis(200));
+        fleet.engine(1).partner_step().unwrap();
+        fleet.fleet_steps();
+        fleet.publish(0);
+    }
+    assert_eq!(events(&fleet, 0), 1, "it waits for its partner");
+    fleet.engine(0).partner_step().unwrap();
+    fleet.publish(0);
+    assert_eq!(events(&fleet, 0), 0);
+    assert!(fleet.engine(0).status().partner.unwrap().trouble.is_none());
+    fleet.fleet_steps();
+    fleet.read(1);
+    if fleet.find(1, theirs, "x").is_none() {
+        return Err("it is published and not found".to_owned());
+    }
+    fleet.engine(1).unlink(&Cx::internal(), theirs, &name("x")).unwrap();
+    for _ in 0..30 {
+        fleet.publish(1);
+        fleet.engine(1).partner_step().unwrap();
+        fleet.fleet_steps();
+        fleet.clock.advance(Duration::from_millis(100));
+    }
+    let slow = fleet.slow.root();
+    let watched = Watched::begin(&*slow, "job", 0).unwrap();
+    let member = &mut fleet.members[0];
+    member.engine = None;
+    let copy = member.partner.take().unwrap().lock().clone();
+    fleet.clock.advance(Duration::from_secs(61));
+    watched.hand_over(&slow, &copy.root()).unwrap();
+    (fleet.members[0].fast, fleet.members[0].below) = (copy, Some(watched.id()));
+    fleet.start(0);
+    go_on(&fleet, true);
+    assert_eq!((events(&fleet, 0), events(&fleet, 1)), (0, 0));
+    if fleet.slow.image().get(b"d/x").is_some() { Err("it is back".to_owned()) } else { Ok(()) }
+}
+
+#[test]
+fn what_another_member_has_removed_does_not_come_back_with_the_copy() {
+    removed_by_another().unwrap();
+    assert!(leaving_out(Lapse::PartnerLease, removed_by_another).is_err());
+}
+
+/// As while the slow tier answers and the partner does not: nobody waits for it for long.
+#[test]
+fn a_partner_that_fails_holds_up_nobody() {
+    let mut fleet = Fleet::with_partners(0);
+    let dir = fleet.mkdir(0, ROOT, "d");
+    let go_on = |fleet: &Fleet| {
+        for _ in 0..100 {
+            (0..2).for_each(|at| fleet.publish(at));
+            fleet.partner_steps();
+            fleet.fleet_steps();
+            fleet.clock.advance(Duration::from_millis(100));
+        }
+    };
+    go_on(&fleet);
+    let told = |fleet: &Fleet| fleet.engine(0).status().partner.unwrap();
+    assert!(told(&fleet).is_good && told(&fleet).safe_if_one_node_is_lost, "{:?}", told(&fleet));
+    let partner = fleet.members[0].partner.clone().unwrap();
+    partner.lock().power().fail_after(1, &mut fleet.dice);
+    fleet.put(0, dir, "x", 7);
+    go_on(&fleet);
+    assert!(fleet.slow.image().get(b"d/x").is_some());
+    assert!(!told(&fleet).is_good && told(&fleet).trouble.is_some());
+    partner.lock().power().restore();
+    go_on(&fleet);
+    assert!(told(&fleet).is_good && told(&fleet).trouble.is_none(), "{:?}", told(&fleet));
+    // It was never handed the place.
+    let copy =
+        partner.lock().root().dir(Watched::begin(&*fleet.slow.root(), "job", 0).unwrap().id().as_bytes()).unwrap();
+    let clock = fleet.members[0].clock.clone();
+    let refused = tiers::open(copy, fleet.slow.root(), SlowTree::Writable, fleet.options.clone(), clock, "boot");
+    assert!(refused.unwrap_err().to_string().contains("copy of the fast tier of a fleet's member"));
+}
