@@ -35,6 +35,7 @@ impl Status {
         families.extend(self.tiers());
         families.push(self.opens());
         families.extend(self.fleet());
+        families.extend(self.partner());
         if self.profile {
             families.extend(self.files());
             families.extend(self.found());
@@ -176,6 +177,22 @@ impl Status {
     }
 
     /// Nothing if the mount is in no fleet.
+    fn partner(&self) -> Vec<MetricFamily> {
+        let Some(partner) = &self.partner else { return Vec::new() };
+        let is = |yes: bool| f64::from(u8::from(yes));
+        let gauges: [Plain; 4] = [
+            (
+                "dliofs_partner_safe",
+                "1 if everything is on the slow tier, or in the copy at the partner.",
+                is(partner.safe_if_one_node_is_lost),
+            ),
+            ("dliofs_partner_copy_good", "1 if that copy may take the member's place.", is(partner.is_good)),
+            ("dliofs_partner_behind_events", "Changes that only this fast tier has.", partner.events as f64),
+            ("dliofs_partner_behind_bytes", "Bytes of their contents.", partner.bytes as f64),
+        ];
+        gauges.map(|(name, help, value)| family(name, help, Type::GAUGE, [gauge(&[], value)])).into()
+    }
+
     fn fleet(&self) -> [MetricFamily; 2] {
         let fleet = self.fleet.as_ref();
         let members = fleet.into_iter().flat_map(|fleet| {

@@ -7,7 +7,7 @@ use std::fmt::Write;
 use std::time::Duration;
 
 use super::status::{
-    Exceptions, FailureCount, Figures, IoPathFigures, LongestCall, Operation, Safety, Status, TierSpace,
+    Exceptions, FailureCount, Figures, IoPathFigures, LongestCall, Operation, PartnerFigures, Safety, Status, TierSpace,
 };
 use super::trace::TraceExtent;
 use crate::json;
@@ -20,7 +20,8 @@ impl Status {
     /// path, and other mounts without theirs.
     pub fn for_others(self) -> Self {
         let other_mounts = self.other_mounts.iter().map(|_| "another mount".to_owned()).collect();
-        Status { safety: self.safety.for_others(), other_mounts, ..self }
+        let partner = self.partner.map(PartnerFigures::for_others);
+        Status { safety: self.safety.for_others(), other_mounts, partner, ..self }
     }
 
     /// The text of `.dlio/stats`. Ends with a newline.
@@ -48,6 +49,9 @@ impl Status {
                 "             mounted by {}, too: order is kept for each mount only",
                 self.other_mounts.join(", ")
             )?;
+        }
+        if let Some(partner) = &self.partner {
+            writeln!(out, "partner      {}", partner.line())?;
         }
         writeln!(
             out,
@@ -248,6 +252,28 @@ impl Safety {
                 (None, None) => "ETA unknown".to_owned(),
             });
         }
+        parts.join("; ")
+    }
+}
+
+impl PartnerFigures {
+    /// See [`Status::for_others`].
+    fn for_others(self) -> Self {
+        PartnerFigures { trouble: self.trouble.map(|_| "see .dlio/stats as the owner of the mount".to_owned()), ..self }
+    }
+
+    /// The verdict, then what stands in the way.
+    fn line(&self) -> String {
+        let mut parts = vec![match self.safe_if_one_node_is_lost {
+            true => "SAFE IF ONE NODE IS LOST: everything is on the slow tier, or in the copy".to_owned(),
+            false => format!(
+                "NOT SAFE IF ONE NODE IS LOST: {} ({}), {} only here",
+                count(self.events, "change"),
+                bytes(self.bytes),
+                count(self.open_files, "open file")
+            ),
+        }];
+        parts.extend(self.trouble.as_ref().map(|why| format!("NO COPY: {}", one_line(why))));
         parts.join("; ")
     }
 }
