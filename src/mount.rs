@@ -146,6 +146,9 @@ pub fn serve(request: Request) -> Result<Left> {
     let mut lock = FastLock::acquire(fast, &owner)?; // 4
     let port = request.settings.config().metrics_addr.as_ref().map(metrics::listen).transpose()?;
     let tiers = Arc::new(open_tiers(&request, &tree, writable)?); // 5, 6
+    if let Some(dir) = config.partner_dir.clone() {
+        tiers.set_partner(Box::new(move || open_partner(&dir)));
+    }
     let has_room = tiers.lacks().is_none();
     let takes_changes = writable && has_room;
     lock.say(&Owner::ourselves(mountpoint, Some(tree.path()), takes_changes))?;
@@ -231,6 +234,12 @@ fn open_tiers(request: &Request, tree: &Tree, slow_is_writable: bool) -> Result<
     let clock: Arc<dyn Clock> = Arc::new(OsClock);
     let tree = if slow_is_writable { tiers::SlowTree::Writable } else { tiers::SlowTree::ReadOnly };
     tiers::open(fast, slow, tree, engine_options(&request.settings.config())?, clock, &boot)
+}
+
+/// What is copied there is trusted once it takes the place of the fast tier.
+fn open_partner(dir: &Path) -> Result<Arc<dyn Dir>> {
+    trust::check(TrustedTier::Fast, dir, dir)?;
+    Ok(Arc::new(OsDir::open(dir).at("open partner_dir", dir.display())?))
 }
 
 /// A daemon in the background is at most a child of some service, not the service itself.

@@ -1,6 +1,6 @@
-//! `dlio-fs forget`: go on without a member of a fleet whose node is lost.
+//! `dlio-fs forget`: go on without a member of a fleet whose node is lost, or with a copy of its fast tier in its place.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant, UNIX_EPOCH};
@@ -47,6 +47,10 @@ const LINE_EVERY: u32 = 10;
 /// and newer files of the others will be there without it. What it had copied and not published is moved to .dlio-fs/saved
 /// there, each file under its path. If the member comes back, it publishes nothing more and cannot be mounted;
 /// `dlio-fs rescue` saves what it has.
+///
+/// With --partner nobody is forgotten: the copy that the member kept in its partner_dir takes its place. Mount the copy, on
+/// any node, with the member's settings and --fast DIR/ID as the command says; it publishes what the lost node had, in its
+/// order, and the others wait for that.
 #[derive(Debug, Args)]
 #[command(
     after_long_help = "Example:\n  dlio-fs forget job17 2 --slow /lustre/run     # .dlio/stats of the others names the member"
@@ -59,11 +63,17 @@ pub(super) struct ForgetArgs {
     /// The slow tier
     #[arg(long, value_name = "DIR")]
     slow: PathBuf,
+    /// Let the copy in this directory, the member's partner_dir, take its place
+    #[arg(long, value_name = "DIR")]
+    partner: Option<PathBuf>,
 }
 
 pub(super) fn run(args: &ForgetArgs) -> Outcome {
     let slow: Arc<dyn Dir> = Arc::new(OsDir::open(&args.slow).at("open", args.slow.display()).map_err(Failure::usage)?);
     let watched = Watched::begin(&*slow, &args.fleet, args.member).map_err(Failure::usage)?;
+    if let Some(partner) = &args.partner {
+        return hand_over(args, &watched, &slow, partner);
+    }
     if !watched.is_forgotten() {
         watch(args, &watched)?;
         finish(&watched, &slow)?;
@@ -82,6 +92,21 @@ pub(super) fn run(args: &ForgetArgs) -> Outcome {
             args.slow.join(place).display()
         ))?,
     }
+    Ok(Exit::Done)
+}
+
+fn hand_over(args: &ForgetArgs, watched: &Watched, slow: &Arc<dyn Dir>, partner: &Path) -> Outcome {
+    if watched.is_forgotten() {
+        let what = format!("member {} was forgotten, and the fleet has gone on without it", args.member);
+        return Err(Failure::usage(Error::refused(what, "save what the copy has with `dlio-fs rescue`")));
+    }
+    let dir: Arc<dyn Dir> = Arc::new(OsDir::open(partner).at("open", partner.display()).map_err(Failure::usage)?);
+    // Before a minute is lost.
+    watched.find_copy(&dir)?;
+    watch(args, watched)?;
+    watched.hand_over(slow, &dir)?;
+    let copy = partner.join(watched.id());
+    say(format!("the copy has the place of member {}; mount it with --fast {}", args.member, copy.display()))?;
     Ok(Exit::Done)
 }
 

@@ -6,9 +6,14 @@ use std::io::{BufRead, BufReader, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
+
+use dlio_fs::tiers::Watched;
+use dlio_fs::tiers::disk::Dir;
+use dlio_fs::tiers::disk::os::OsDir;
 
 use crate::common::gluster::Gluster;
 use crate::common::{Elsewhere, Mount, until};
@@ -522,6 +527,64 @@ fn only_a_silent_member_is_forgotten() {
         let (code, said) = forget(fleet, slot);
         assert!(code == Some(2) && said.contains(why), "{said}");
     }
+}
+
+/// The minute in which the member is watched is `dlio-fs forget`'s own; what comes then is done here without it.
+#[test]
+fn a_copy_at_the_partner_takes_the_place_of_a_lost_node() {
+    needs!(MOUNTS);
+    let (slow, partner) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let copies = format!("partner_dir={}", partner.path().display());
+    let mut members = [member(slow.path(), &["fleet_size=2", &copies]), member(slow.path(), &["fleet_size=2"])];
+    members.iter_mut().for_each(Mount::start);
+    let figure = |member: &Mount, key: &str| member.stats_json()["partner"][key].clone();
+    let is_safe = |member: &Mount| figure(member, "safe_if_one_node_is_lost") == true;
+    until("there is a copy", || figure(&members[0], "is_good") == true);
+    assert_eq!(members[1].stats_json()["partner"], serde_json::Value::Null);
+    members[0].put("before", "published");
+    members[0].sync();
+    members[0].control("pause");
+    fs::create_dir(members[0].at("step")).unwrap();
+    let open = members[0].put("step/open", "half");
+    let file = OpenOptions::new().append(true).open(&open).unwrap();
+    (&file).write_all(b" a file").unwrap();
+    assert!(!is_safe(&members[0]) && members[0].stats().contains("NOT SAFE IF ONE NODE IS LOST"));
+    drop(file);
+    for rank in 0..3 {
+        members[0].put(&format!("step/rank-{rank}"), vec![rank; SHARD]);
+    }
+    until("all of it is in the copy", || is_safe(&members[0]));
+    let text = members[0].stats();
+    assert!(text.contains("\npartner      SAFE IF ONE NODE IS LOST: ") && text.starts_with("NOT SAFE"), "{text}");
+    let metrics = fs::read_to_string(members[0].at(".dlio/metrics")).unwrap();
+    assert!(metrics.contains("dliofs_partner_safe 1\n") && metrics.contains("dliofs_safe 0\n"));
+    members[1].put("latest", "step");
+    // What is not in the copy is lost with the node.
+    members[0].kill();
+    let tier: Arc<dyn Dir> = Arc::new(OsDir::open(slow.path()).unwrap());
+    let watched = Watched::begin(&*tier, "job", 0).unwrap();
+    let copy = partner.path().join(watched.id());
+    let mut at_copy = Mount::idle(
+        Elsewhere { fast: Some(copy), slow: Some(slow.path().to_owned()) },
+        &[&FLEET[..], &["fleet_size=2"]].concat(),
+    );
+    let (code, said) = at_copy.refused();
+    assert!(code != Some(0) && said.contains("run `dlio-fs forget FLEET MEMBER"), "{said}");
+    let other = tempfile::tempdir().unwrap();
+    let of_other = ["forget", "job", "0", "--slow", slow.path().to_str().unwrap(), "--partner"];
+    let (code, said) = told(&of_other, other.path());
+    assert!(code == 1 && said.contains(&watched.id()), "{said}");
+    let copies: Arc<dyn Dir> = Arc::new(OsDir::open(partner.path()).unwrap());
+    watched.hand_over(&tier, &copies).unwrap();
+    assert!(!slow.path().join("latest").exists() && !slow.path().join("step").exists());
+    at_copy.start();
+    at_copy.sync();
+    members[1].sync();
+    let body = |name: &str| fs::read(slow.path().join(name)).unwrap();
+    assert_eq!([body("before"), body("step/open"), body("latest")], [&b"published"[..], b"half a file", b"step"]);
+    (0..3).for_each(|rank| assert!(body(&format!("step/rank-{rank}")) == vec![rank; SHARD], "{rank}"));
+    let (code, said) = members[0].refused();
+    assert!(code != Some(0) && said.contains("a copy of this fast tier has taken its place"), "{said}");
 }
 
 #[test]
