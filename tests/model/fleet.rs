@@ -230,7 +230,9 @@ impl Fleet {
     }
 
     fn kill(&mut self, at: usize) {
-        self.finish_version(at);
+        if self.members[at].engine.is_some() {
+            self.finish_version(at);
+        }
         drop(self.members[at].engine.take());
         self.members[at].fast = self.members[at].fast.crash(Lose::Nothing, &mut self.dice);
     }

@@ -6,6 +6,8 @@
 //! - A node that was only frozen publishes nothing any more, and does not touch the copy.
 //! - A copy that was given up is refused.
 
+use dlio_fs::tiers::disk::Access;
+
 use super::*;
 
 /// Copies are sealed before a round, so that the copy shows a state that the member had; what is lost of versions that are
@@ -309,4 +311,92 @@ fn a_partner_that_fails_holds_up_nobody() {
     let clock = fleet.members[0].clock.clone();
     let refused = tiers::open(copy, fleet.slow.root(), SlowTree::Writable, fleet.options.clone(), clock, "boot");
     assert!(refused.unwrap_err().to_string().contains("copy of the fast tier of a fleet's member"));
+}
+
+/// The start finishes the group that was under way, and the copy knows nothing of it: it would publish that again.
+#[test]
+fn from_a_start_on_there_is_no_copy_until_it_is_made_anew() {
+    let mut fleet = Fleet::with_partners(0);
+    let dir = fleet.mkdir(0, ROOT, "d");
+    for _ in 0..30 {
+        (0..2).for_each(|at| fleet.publish(at));
+        fleet.partner_steps();
+        fleet.fleet_steps();
+        fleet.clock.advance(Duration::from_millis(100));
+    }
+    fleet.put(0, dir, "x", 7);
+    fleet.engine(0).seal_step().unwrap();
+    fleet.engine(0).partner_step().unwrap();
+    for _ in 0..10 {
+        fleet.clock.advance(Duration::from_millis(200));
+        fleet.engine(1).partner_step().unwrap();
+        fleet.fleet_steps();
+        fleet.publish(0);
+    }
+    assert!(fleet.slow.image().get(b"d/x").is_none(), "it waits for its partner");
+    let copies = fleet.members[0].partner.clone().unwrap().lock().root();
+    // A lease that is being written is not readable: whoever takes over looks again.
+    let is_good = |fleet: &Fleet| {
+        Watched::begin(&*fleet.slow.root(), "job", 0).is_ok_and(|watched| watched.find_copy(&copies).is_ok())
+    };
+    assert!(is_good(&fleet));
+    fleet.kill(0);
+    // The start is cut off at each call in turn.
+    for call in 1.. {
+        fleet.slow.power().fail_after(call, &mut fleet.dice);
+        let (fast, slow, clock) = (fleet.members[0].fast.root(), fleet.slow.root(), fleet.members[0].clock.clone());
+        let begun = tiers::open(fast, slow, SlowTree::Writable, fleet.options.clone(), clock, "boot");
+        let is_cut_off = fleet.slow.power().is_gone();
+        fleet.slow.power().restore();
+        drop(begun);
+        let is_there = fleet.slow.image().get(b"d/x").is_some();
+        assert!(!(is_there && is_good(&fleet)), "cut off at call {call}");
+        if is_there || !is_cut_off {
+            assert!(is_there, "its intents were durable");
+            break;
+        }
+        fleet.kill(0);
+    }
+}
+
+/// A power cut of the partner may leave lines of the log without those before them. They say that those were durable, which
+/// was so on the fast tier.
+#[test]
+fn what_is_behind_the_last_note_of_a_copy_is_no_damage() {
+    let mut fleet = Fleet::with_partners(0);
+    let dir = fleet.mkdir(0, ROOT, "d");
+    for _ in 0..30 {
+        (0..2).for_each(|at| fleet.publish(at));
+        fleet.partner_steps();
+        fleet.fleet_steps();
+        fleet.clock.advance(Duration::from_millis(100));
+    }
+    let watched = Watched::begin(&*fleet.slow.root(), "job", 0).unwrap();
+    let log = |root: Arc<dyn dlio_fs::tiers::disk::Dir>| {
+        let log = root.dir(b".dlio-fs").unwrap().dir(b"log").unwrap();
+        let last = log.list().unwrap().into_iter().map(|entry| entry.name).max().unwrap();
+        log.open(&last, Access::ReadWrite).unwrap()
+    };
+    let disk = fleet.members[0].partner.take().unwrap().lock().clone();
+    let copy = log(disk.root().dir(watched.id().as_bytes()).unwrap());
+    let noted = copy.stat().unwrap().size;
+    for file in ["y", "z"] {
+        fleet.put(0, dir, file, 7);
+        fleet.engine(0).sync_fast().unwrap();
+    }
+    let whole = log(fleet.members[0].fast.root());
+    let mut lines = vec![0; (whole.stat().unwrap().size - noted) as usize];
+    whole.read_at(&mut lines, noted).unwrap();
+    let first = lines.iter().position(|byte| *byte == b'\n').unwrap();
+    lines[..first].fill(0);
+    copy.write_at(&lines, noted).unwrap();
+    fleet.members[0].engine = None;
+    fleet.clock.advance(Duration::from_secs(61));
+    watched.hand_over(&fleet.slow.root(), &disk.root()).unwrap();
+    (fleet.members[0].fast, fleet.members[0].below) = (disk, Some(watched.id()));
+    fleet.start(0);
+    let dir = fleet.find(0, ROOT, "d").unwrap().ino;
+    assert!(fleet.find(0, dir, "y").is_none() && fleet.find(0, dir, "z").is_none());
+    let held = fleet.engine(0).status().safety.held;
+    assert!(held.as_ref().is_none_or(|held| !held.contains("damaged")), "{held:?}");
 }
