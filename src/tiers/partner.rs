@@ -2,7 +2,8 @@
 //! lost, the copy takes the member's place (`recovery/handover.rs`).
 //!
 //! The copy is a fast tier in the directory with the member's id, as it might be after a power cut, but for `super`, which
-//! it gets when it takes the place. Objects on the slow tier are no part of it. One round:
+//! it gets when it takes the place. It has `log`, `pool`, and the small files in [`TEXTS`]; in `partner` are two places for
+//! notes of how far its log counts. Objects on the slow tier are no part of it. One round:
 //!
 //! 1. under the state lock note the extent of the log, and which events are new; then make that extent durable;
 //! 2. copy the objects of sealed versions that are not applied, and make them durable;
@@ -48,6 +49,8 @@ const ROUND: Duration = Duration::from_millis(100);
 /// After a failure; twice as long after each further one.
 const AGAIN: Duration = Duration::from_secs(5);
 const AGAIN_MOST: Duration = Duration::from_secs(80);
+/// A large object is synced in pieces: a sync of all of it would look as if the partner did not answer.
+const SYNC_EACH: u64 = 64 << 20;
 /// An object or a text that is being copied has this name until it is whole.
 const BEING_MADE: &[u8] = b"partner.new";
 /// Small files that a start reads, apart from `super`.
@@ -176,10 +179,13 @@ impl Tiers {
         let copy = mirror.copy;
         let goes_on = || {
             let now = self.uptime();
-            // A copy that was given up is no reason to stop: nobody reads it.
-            fleet.partner.lock().asked(copy, now);
-            fleet.may_go_on(now)
+            fleet.partner.lock().asked(copy, now) && fleet.may_go_on(now)
         };
+        let is_kept = || fleet.partner.lock().asked(copy, self.uptime());
+        if !is_kept() {
+            // What is left of an old copy was removed for too long: the next one has less to remove.
+            return Ok(Progress::Did);
+        }
         let noted = mirror.noted;
         let progress = match self.round(&mut mirror, &goes_on)? {
             RoundEnd::Whole(round) => {
@@ -194,6 +200,7 @@ impl Tiers {
                 Progress::Wait(ROUND)
             }
             RoundEnd::Again => Progress::Did,
+            RoundEnd::Paused if !is_kept() => return Ok(Progress::Did),
             RoundEnd::Paused => {
                 fleet.partner.lock().is_not_asked();
                 Progress::Wait(ROUND)
@@ -400,9 +407,17 @@ impl Mirror {
         })?;
         let target = self.ours.create(BEING_MADE, 0o600)?;
         let mut is_cut_off = !goes_on();
-        let copied = copy_data(&*source, &*target, 0..size, &mut |_, _| {
+        let mut synced = 0;
+        let copied = copy_data(&*source, &*target, 0..size, &mut |at, _| {
             is_cut_off |= !goes_on();
-            if is_cut_off { Err(io::ErrorKind::Interrupted.into()) } else { Ok(()) }
+            if is_cut_off {
+                return Err(io::ErrorKind::Interrupted.into());
+            }
+            if at >= synced + SYNC_EACH {
+                target.sync()?;
+                synced = at;
+            }
+            Ok(())
         });
         if is_cut_off {
             return Ok(false);
