@@ -6,6 +6,9 @@
 //! - A node that was only frozen publishes nothing any more, and does not touch the copy.
 //! - A copy that was given up is refused.
 
+use std::sync::mpsc;
+use std::thread;
+
 use dlio_fs::tiers::disk::Access;
 
 use super::*;
@@ -94,10 +97,13 @@ impl Fleet {
         if self.dice.random_bool(0.5) {
             member.ghosts.push(engine);
         }
-        let lose = if self.dice.random_bool(0.7) { Lose::Unsynced } else { Lose::Nothing };
+        let is_cut_off = self.dice.random_bool(0.6);
         let partner = member.partner.take().unwrap();
-        let copy = partner.lock().crash(lose, &mut self.dice);
-        *partner.lock() = copy.clone();
+        if is_cut_off {
+            let found = partner.lock().crash(Lose::Unsynced, &mut self.dice);
+            *partner.lock() = found;
+        }
+        let copy = partner.lock().clone();
         let root = copy.root();
         self.clock.advance(Duration::from_secs(61));
         if let Err(error) = watched.hand_over(&slow, &root) {
@@ -372,7 +378,7 @@ fn what_is_behind_the_last_note_of_a_copy_is_no_damage() {
         fleet.clock.advance(Duration::from_millis(100));
     }
     let watched = Watched::begin(&*fleet.slow.root(), "job", 0).unwrap();
-    let log = |root: Arc<dyn dlio_fs::tiers::disk::Dir>| {
+    let log = |root: Arc<dyn tiers::disk::Dir>| {
         let log = root.dir(b".dlio-fs").unwrap().dir(b"log").unwrap();
         let last = log.list().unwrap().into_iter().map(|entry| entry.name).max().unwrap();
         log.open(&last, Access::ReadWrite).unwrap()
@@ -399,4 +405,33 @@ fn what_is_behind_the_last_note_of_a_copy_is_no_damage() {
     assert!(fleet.find(0, dir, "y").is_none() && fleet.find(0, dir, "z").is_none());
     let held = fleet.engine(0).status().safety.held;
     assert!(held.as_ref().is_none_or(|held| !held.contains("damaged")), "{held:?}");
+}
+
+/// As while its file server does not answer.
+#[test]
+fn a_partner_that_hangs_is_given_up_by_another_thread() {
+    let fleet = Fleet::new(0);
+    let engine = fleet.engine(0);
+    let ((entered, on_enter), (release, on_release)) = (mpsc::channel(), mpsc::channel::<()>());
+    let on_release = parking_lot::Mutex::new(on_release);
+    engine.set_partner(Box::new(move || {
+        entered.send(()).unwrap();
+        on_release.lock().recv().ok();
+        Err(Errno::EIO.into())
+    }));
+    engine.fleet_step().unwrap();
+    let trouble = || engine.status().partner.unwrap().trouble;
+    thread::scope(|scope| {
+        let round = scope.spawn(|| engine.partner_step());
+        on_enter.recv().unwrap();
+        fleet.clock.advance(Duration::from_secs(19));
+        engine.fleet_step().unwrap();
+        assert_eq!(trouble(), None);
+        fleet.clock.advance(Duration::from_secs(2));
+        engine.fleet_step().unwrap();
+        let told = trouble();
+        release.send(()).unwrap();
+        round.join().unwrap().unwrap();
+        assert!(told.is_some_and(|why| why.contains("has not answered for 20 s")));
+    });
 }
