@@ -14,10 +14,16 @@
 //!    has to wait.
 //! 5. A member with nothing left to publish may leave. From then on its lease counts as the reader's clock when it began to
 //!    read, less twice the largest error: whoever takes its place, the same member or another one, writes a lease before it
-//!    logs anything, so its stamps are larger.
-//! 6. Of many members one may collect the leases, and write the two smallest; a reader takes the one that is not its own.
+//!    logs anything, so its stamps are larger. None is smaller than the last lease of that place, whoever has it: so a lease
+//!    never goes back, and an old one only delays.
+//! 6. Of many members any may collect the leases, and write the smallest of them, two at least, with what each counts as for
+//!    the collector (5.) when it read it. A reader waits for those that are not its own, as they are written; it may read
+//!    the leases of these members again itself, but never goes beyond the largest one that is written: the others may be as
+//!    far. As long as a place was never taken, nothing goes. Several may collect at the same time, and what they write may
+//!    be old.
 //!
-//! `LAPSES` leaves one sentence out each, and a schedule is found that goes wrong.
+//! `LAPSES` leaves one sentence out each, and a schedule is found that goes wrong. One that is too rare to be found is told by
+//! itself.
 
 #![allow(clippy::unwrap_used)]
 
@@ -45,13 +51,19 @@ enum Lapse {
     OnlyFirstOfBatch,
     EqualStampsWait,
     MembersByListing,
-    OneSmallest,
     LeftIsNoMember,
     LeaseAfterReturn,
+    LeaseGoesBack,
+    OneSmallest,
+    OneLeftOut,
+    NeverTakenIsNobody,
+    LeftAsOfReader,
+    LeftAsOfWrite,
+    BeyondTheWritten,
 }
 
 /// Each of them, and what goes wrong.
-const LAPSES: [(Lapse, Wrong); 13] = [
+const LAPSES: [(Lapse, Wrong); 18] = [
     (Lapse::NoCommitWait, Wrong::Early),
     (Lapse::OwnErrorOnly, Wrong::Early),
     (Lapse::EndStampedLater, Wrong::Early),
@@ -62,9 +74,24 @@ const LAPSES: [(Lapse, Wrong); 13] = [
     (Lapse::OnlyFirstOfBatch, Wrong::Early),
     (Lapse::EqualStampsWait, Wrong::Stuck),
     (Lapse::MembersByListing, Wrong::Early),
-    (Lapse::OneSmallest, Wrong::Stuck),
     (Lapse::LeftIsNoMember, Wrong::Early),
     (Lapse::LeaseAfterReturn, Wrong::Early),
+    (Lapse::OneSmallest, Wrong::Stuck),
+    (Lapse::OneLeftOut, Wrong::Early),
+    (Lapse::NeverTakenIsNobody, Wrong::Early),
+    (Lapse::LeftAsOfReader, Wrong::Early),
+    (Lapse::LeftAsOfWrite, Wrong::Early),
+    (Lapse::BeyondTheWritten, Wrong::Early),
+];
+
+/// Those of the sixth sentence.
+const OF_COLLECTING: [Lapse; 6] = [
+    Lapse::OneSmallest,
+    Lapse::OneLeftOut,
+    Lapse::NeverTakenIsNobody,
+    Lapse::LeftAsOfReader,
+    Lapse::LeftAsOfWrite,
+    Lapse::BeyondTheWritten,
 ];
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -100,10 +127,14 @@ struct Node {
     applied: usize,
     durable: usize,
     lease: Lease,
-    /// It was unmounted.
+    /// It was unmounted, or nobody has taken its place yet.
     is_away: bool,
-    /// The others' leases as it last read them, and its clock then.
-    seen: Vec<(Lease, Time)>,
+    is_taken: bool,
+    /// The leases of all as it last read them, and its clock then.
+    seen: Vec<Option<(Lease, Time)>>,
+    /// The smallest that it is about to write, and those that it read last, with its clock then.
+    collected: SmallestLeases,
+    read: Option<(SmallestLeases, Time)>,
     /// The members that it knows of.
     knows: Vec<bool>,
 }
@@ -112,6 +143,8 @@ struct Node {
 struct Lease {
     least: Time,
     has_left: bool,
+    /// Nobody has taken the place yet.
+    is_nobodys: bool,
 }
 
 impl Lease {
@@ -125,19 +158,32 @@ impl Lease {
     }
 }
 
+/// A lease as a collector has written it: what it counts as, and its member.
+#[derive(Clone, Copy, Debug)]
+struct Smallest {
+    least: Time,
+    member: usize,
+    has_left: bool,
+}
+
+/// The smallest first. `None`: nothing may go.
+type SmallestLeases = Option<Vec<Smallest>>;
+
 struct Fleet {
     lapse: Lapse,
     now: Time,
     nodes: Vec<Node>,
-    /// The two smallest leases, with their members, as one of them has collected them; `None`: each reads all.
-    smallest: Option<[(Time, usize); 2]>,
+    /// The members read these instead of the leases of all.
+    smallest: Option<SmallestLeases>,
     dice: Xoshiro256PlusPlus,
 }
 
 impl Fleet {
     fn new(lapse: Lapse, members: usize, seed: u64) -> Fleet {
         let mut dice = Xoshiro256PlusPlus::seed_from_u64(seed);
+        let collects = OF_COLLECTING.contains(&lapse) || dice.random_bool(0.4);
         let nodes = (0..members).map(|_| {
+            let is_taken = !collects || dice.random_bool(0.8);
             let error = if dice.random_bool(0.5) { ERROR } else { 1 };
             Node {
                 offset: dice.random_range(-error..=error),
@@ -147,15 +193,17 @@ impl Fleet {
                 log: Vec::new(),
                 applied: 0,
                 durable: 0,
-                lease: Lease { least: 0, has_left: false },
-                is_away: false,
-                seen: vec![(Lease { least: 0, has_left: false }, 0); members],
+                lease: Lease { least: 0, has_left: false, is_nobodys: !is_taken },
+                is_away: !is_taken,
+                is_taken,
+                seen: vec![None; members],
+                collected: None,
+                read: None,
                 knows: vec![lapse != Lapse::MembersByListing; members],
             }
         });
         let nodes = nodes.collect();
-        let collects = lapse == Lapse::OneSmallest || (lapse == Lapse::Nothing && dice.random_bool(0.3));
-        Fleet { lapse, now: 100, nodes, smallest: collects.then_some([(0, 0), (0, 1)]), dice }
+        Fleet { lapse, now: 100, nodes, smallest: collects.then_some(None), dice }
     }
 
     fn clock(&self, node: usize) -> Time {
@@ -224,14 +272,23 @@ impl Fleet {
             Lapse::EqualStampsWait => lease.0 > start,
             _ => lease > (start, node),
         };
-        if let Some(smallest) = self.smallest {
-            let of_others = smallest.into_iter().find(|(_, member)| *member != node);
-            return is_larger(if self.lapse == Lapse::OneSmallest { smallest[0] } else { of_others.unwrap() });
+        let Node { seen, knows, read, .. } = &self.nodes[node];
+        if self.smallest.is_some() {
+            let Some((Some(smallest), read)) = read else { return false };
+            let goes = |one: &Smallest| {
+                let Smallest { least, member, has_left } = *one;
+                let is_moved = has_left && self.lapse == Lapse::LeftAsOfReader;
+                let again = seen[member].map_or(0, |(lease, read)| lease.least(read, self.lapse));
+                is_larger((if is_moved { least.max(read - 2 * ERROR) } else { least }.max(again), member))
+            };
+            let others = || smallest.iter().filter(|one| one.member != node || self.lapse == Lapse::OneSmallest);
+            let largest = smallest.last().filter(|_| self.lapse != Lapse::BeyondTheWritten);
+            return others().all(goes) && largest.is_none_or(|one| is_larger((one.least, one.member)));
         }
-        let Node { seen, knows, .. } = &self.nodes[node];
+        let least = |member: usize| seen[member].map_or(0, |(lease, read)| lease.least(read, self.lapse));
         (0..seen.len())
             .filter(|member| *member != node && knows[*member])
-            .all(|member| is_larger((seen[member].0.least(seen[member].1, self.lapse), member)))
+            .all(|member| is_larger((least(member), member)))
     }
 
     /// The next batch, as far as it may go.
@@ -268,27 +325,29 @@ impl Fleet {
         let Node { log, durable, applied, .. } = &self.nodes[node];
         let published = if self.lapse == Lapse::LeaseBeforeSync { *applied } else { *durable };
         let oldest = log.get(published).and_then(|operation| operation.end);
-        self.nodes[node].lease = Lease { least: oldest.unwrap_or(clock), has_left: false };
+        self.nodes[node].lease = Lease { least: oldest.unwrap_or(clock), has_left: false, is_nobodys: false };
     }
 
     fn leave(&mut self, node: usize) {
         let Node { begun, log, durable, .. } = &self.nodes[node];
         if begun.is_empty() && *durable == log.len() {
             let least = self.stamp(node);
-            self.nodes[node].lease = Lease { least, has_left: true };
+            self.nodes[node].lease = Lease { least, has_left: true, is_nobodys: false };
             self.nodes[node].is_away = true;
         }
     }
 
     /// The same member, or one in its place that has another clock and no stamps yet.
     fn come_back(&mut self, node: usize) {
-        self.nodes[node].is_away = false;
+        let floor = if self.lapse == Lapse::LeaseGoesBack { 0 } else { self.nodes[node].lease.least };
+        (self.nodes[node].is_away, self.nodes[node].is_taken) = (false, true);
         if self.dice.random_bool(0.5) {
             let error = if self.dice.random_bool(0.5) { ERROR } else { 1 };
             let offset = self.dice.random_range(-error..=error);
             let new = &mut self.nodes[node];
-            (new.error, new.offset, new.floor) = (error, offset, 0);
-            new.seen.fill((Lease { least: 0, has_left: false }, 0));
+            (new.error, new.offset, new.floor) = (error, offset, floor);
+            new.seen.fill(None);
+            (new.collected, new.read) = (None, None);
         }
         if self.lapse != Lapse::LeaseAfterReturn {
             self.write_lease(node);
@@ -296,16 +355,43 @@ impl Fleet {
     }
 
     fn read_lease(&mut self, node: usize, of: usize) {
-        self.nodes[node].seen[of] = (self.nodes[of].lease, self.clock(node));
+        self.nodes[node].seen[of] = Some((self.nodes[of].lease, self.clock(node)));
         self.nodes[node].knows[of] = true;
     }
 
-    fn collect(&mut self) {
-        let read = self.clock(0);
-        let leases = self.nodes.iter().enumerate();
-        let mut leases: Vec<_> = leases.map(|(member, node)| (node.lease.least(read, self.lapse), member)).collect();
-        leases.sort();
-        self.smallest = self.smallest.map(|_| [leases[0], leases[1]]);
+    /// The two smallest of the leases that `node` has read, perhaps some time ago.
+    fn collect(&mut self, node: usize) {
+        let left_out =
+            if self.lapse == Lapse::OneLeftOut { self.dice.random_range(0..self.nodes.len()) } else { usize::MAX };
+        let is_member = |(member, seen): &(usize, &Option<(Lease, Time)>)| {
+            let is_nobodys = seen.is_some_and(|(lease, _)| lease.is_nobodys) && self.lapse == Lapse::NeverTakenIsNobody;
+            *member != left_out && !is_nobodys
+        };
+        let now = self.clock(node);
+        let one = |(member, seen): (usize, &Option<(Lease, Time)>)| {
+            let (lease, read) = (*seen)?;
+            let read = if self.lapse == Lapse::LeftAsOfWrite { now } else { read };
+            Some(Smallest { least: lease.least(read, self.lapse), member, has_left: lease.has_left })
+        };
+        let members = self.nodes[node].seen.iter().enumerate();
+        let all: Option<Vec<_>> = members.filter(is_member).map(one).collect();
+        self.nodes[node].collected = all.map(|mut all| {
+            all.sort_by_key(|smallest| (smallest.least, smallest.member));
+            let kept = if self.lapse == Lapse::OneSmallest { 1 } else { self.dice.random_range(2..=3) };
+            all.truncate(kept);
+            all
+        });
+    }
+
+    fn write_smallest(&mut self, node: usize) {
+        if let Some(smallest) = &mut self.smallest {
+            smallest.clone_from(&self.nodes[node].collected);
+        }
+    }
+
+    fn read_smallest(&mut self, node: usize) {
+        let read = self.clock(node);
+        self.nodes[node].read = self.smallest.clone().map(|smallest| (smallest, read));
     }
 
     fn do_something(&mut self) -> Result<(), Wrong> {
@@ -317,7 +403,7 @@ impl Fleet {
             }
             return Ok(());
         }
-        match self.dice.random_range(0..14) {
+        match self.dice.random_range(0..if self.smallest.is_some() { 20 } else { 13 }) {
             0 | 1 => self.now += self.dice.random_range(0..=ERROR),
             2 if self.nodes[node].begun.len() < 2 => self.begin(node),
             3 | 4 => self.commit(node),
@@ -326,8 +412,11 @@ impl Fleet {
             7 => self.sync(node)?,
             8 => self.write_lease(node),
             9 => self.read_lease(node, other),
-            10 => self.collect(),
-            11 => self.leave(node),
+            10 => self.leave(node),
+            13 | 14 => self.read_lease(node, other),
+            15 | 16 => self.collect(node),
+            17 => self.write_smallest(node),
+            18 | 19 => self.read_smallest(node),
             // Somebody sets its clock, as far as it may be off.
             _ => {
                 let error = self.nodes[node].error;
@@ -340,6 +429,11 @@ impl Fleet {
 
     /// Nobody begins anything more: in the end all of it is on the slow tree.
     fn finish(&mut self) -> Result<(), Wrong> {
+        for node in 0..self.nodes.len() {
+            if !self.nodes[node].is_taken {
+                self.come_back(node);
+            }
+        }
         for _ in 0..400 {
             self.now += 1;
             for node in 0..self.nodes.len() {
@@ -352,8 +446,11 @@ impl Fleet {
                 self.sync(node)?;
                 self.write_lease(node);
                 (0..self.nodes.len()).for_each(|other| self.read_lease(node, other));
+                // In turn, and so does everybody read it.
+                self.collect(node);
+                self.write_smallest(node);
+                self.read_smallest(node);
             }
-            self.collect();
             let is_done = |node: &Node| node.begun.is_empty() && node.durable == node.log.len();
             if self.nodes.iter().all(is_done) {
                 return Ok(());
@@ -384,5 +481,39 @@ fn each_sentence_of_the_rule_is_needed() {
     for (lapse, wrong) in LAPSES {
         let found = (0..100_000).find(|seed| schedule(lapse, *seed) == Err(wrong));
         assert!(found.is_some(), "{lapse:?}: no schedule is {wrong:?}");
+    }
+}
+
+/// The place of a member that has left goes to one whose clock is behind. What somebody read before says that the place has
+/// nothing that is older, so the new member's stamps are larger, whatever its clock shows.
+#[test]
+fn a_lease_that_goes_back_lets_others_go_too_early() {
+    const OLD: usize = 0;
+    const READER: usize = 1;
+    for (lapse, expected) in [(Lapse::LeaseGoesBack, Err(Wrong::Early)), (Lapse::Nothing, Ok(()))] {
+        let early = (0..1000).map(|seed| {
+            let mut fleet = Fleet::new(lapse, 2, seed);
+            fleet.smallest = None;
+            fleet.nodes.iter_mut().for_each(|node| (node.is_away, node.is_taken, node.error) = (false, true, ERROR));
+            fleet.nodes[OLD].offset = ERROR;
+            fleet.write_lease(OLD);
+            fleet.read_lease(READER, OLD);
+            fleet.leave(OLD);
+            fleet.come_back(OLD);
+            fleet.nodes[OLD].offset = -ERROR;
+            fleet.begin(OLD);
+            fleet.commit(OLD);
+            // The clocks are set, as far as they may be off.
+            fleet.nodes[OLD].offset = ERROR;
+            fleet.now += 1;
+            fleet.answer(OLD);
+            fleet.now += 1;
+            fleet.nodes[READER].offset = -ERROR;
+            fleet.begin(READER);
+            fleet.commit(READER);
+            fleet.publish(READER);
+            fleet.sync(READER)
+        });
+        assert_eq!(early.fold(Ok(()), Result::and), expected, "{lapse:?}");
     }
 }
