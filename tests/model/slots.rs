@@ -9,6 +9,7 @@ use dlio_fs::tiers::disk::{Dir, MetadataOrder};
 use dlio_fs::tiers::{self, Options, SlowTree, Tiers, Watched};
 use parking_lot::Mutex;
 
+use crate::pair::text_of;
 use crate::sim::{SimClock, SimDisk, SimPower};
 
 struct Machines {
@@ -60,6 +61,28 @@ fn a_member_that_has_left_makes_room_for_another_or_for_itself() {
     drop((machines.mount(&first).unwrap(), new));
     assert!(why(machines.mount(&second)).contains("all 2 slots of fleet job are taken"));
     machines.mount(&third).unwrap();
+}
+
+/// What somebody has read of the slot's last lease says that nothing older comes: not from its next member either.
+#[test]
+fn the_lease_of_a_slot_never_goes_back() {
+    let machines = Machines::new();
+    let [first, second, third] = [(); 3].map(|()| machines.disk());
+    let (one, two) = (machines.mount(&first).unwrap(), machines.mount(&second).unwrap());
+    machines.clock.advance(Duration::from_secs(1));
+    one.leave_fleet().unwrap();
+    drop((one, two));
+    let before = least(&machines);
+    machines.clock.set_back(Duration::from_millis(2));
+    let _three = machines.mount(&third).unwrap();
+    assert!(least(&machines) >= before);
+}
+
+/// What the lease in the first slot says.
+fn least(machines: &Machines) -> u64 {
+    let fleet = machines.slow.root().dir(b".dlio-fs").unwrap().dir(b"fleet").unwrap().dir(b"job").unwrap();
+    let lease = text_of(&*fleet, "0");
+    lease.split(" least=").nth(1).unwrap().split(' ').next().unwrap().parse().unwrap()
 }
 
 #[test]

@@ -86,8 +86,11 @@ impl Members {
             let Some(lease) = given_up.filter(|lease| lease.member != first.member) else { continue };
             if claim(&*dir, slot, &lease, first)? {
                 // The beats of a slot only grow, so that no two claims have one name.
-                let lost_before = lease.lost_before_next();
-                let first = MemberLease { beat: lease.beat + 1, names: lease.names, lost_before, ..first.clone() };
+                let (beat, lost_before) = (lease.beat + 1, lease.lost_before_next());
+                // Nor do the stamps of a slot go back when its next member's clock is behind: somebody may have read the last
+                // lease. Nobody waits for what a forgotten one had, and at least a minute is between it and the next.
+                let least = if lease.standing == Standing::Left { lease.least } else { 0 };
+                let first = MemberLease { least, beat, names: lease.names, lost_before, ..first.clone() };
                 replace(&*dir, slot, &first)?;
                 return Members::of(dir, &settings.name, slot, first);
             }
