@@ -64,6 +64,7 @@ use core::EngineCore;
 use disk::{Kind, NewAttr, Time};
 use drain_control::DrainControl;
 use fleet::Fleet;
+use fleet::periods::COLLECT_ABOVE;
 use objects::file::FileState;
 use ops::SharedByCalls;
 use partner::Partner;
@@ -74,6 +75,7 @@ use writeback::Writeback;
 pub use capacity::evict::{Evictable, Evicted};
 pub(crate) use checkpoints::index::{FLEET_MARKERS, is_temporary, step_in};
 pub use fleet::forget::Watched;
+pub(crate) use fleet::periods::FleetPeriods;
 pub use fleet::reader::FleetReader;
 pub use objects::abilities::{Abilities, Lack};
 pub use objects::file::Pin;
@@ -271,12 +273,14 @@ pub struct Options {
     /// How many directories of the slow tier, of the pool and of the staged copies stay open. A running mount keeps the
     /// value it started with.
     pub dirs_kept: usize,
+    /// In a fleet of more members, one of them reads the leases of all, and not each.
+    pub collect_above: u32,
 }
 
 impl Options {
     /// Errors: a rule with an invalid pattern.
     pub fn new(config: Config, dirs_kept: usize) -> Result<Options> {
-        Ok(Options { rules: Rules::new(&config)?, config, dirs_kept })
+        Ok(Options { rules: Rules::new(&config)?, config, dirs_kept, collect_above: COLLECT_ABOVE })
     }
 
     /// No waiting, no rules and no reserve, for small tiers: the starting point for tests of the engine.
@@ -296,7 +300,7 @@ impl Options {
             attribute_lifetime_slow: Duration::from_secs(1),
             ..Config::default()
         };
-        Options { config, rules: Rules::default(), dirs_kept: 64 }
+        Options { config, rules: Rules::default(), dirs_kept: 64, collect_above: COLLECT_ABOVE }
     }
 
     /// The same options with a change applied.

@@ -12,13 +12,11 @@ use super::client;
 use super::outcome::{Exit, Failure, Outcome, say, say_json};
 use crate::error::{Context, Error};
 use crate::stats::fleet::{FleetAnswer, FleetStatus, FleetVerdict};
-use crate::tiers::FleetReader;
 use crate::tiers::disk::os::{OsClock, OsDir};
+use crate::tiers::{FleetPeriods, FleetReader};
 
 /// How often the leases are looked at.
 const LOOK: Duration = Duration::from_millis(100);
-/// A member with nothing pending writes its lease once a second, so one that is late by then has something, or is gone.
-const PATIENCE: Duration = Duration::from_secs(3);
 /// What the members' clocks may be off costs as much again: a lease counts that is later by twice the bound, and that of
 /// a member that has left by four times.
 const CLOCK_WAITS: u32 = 4;
@@ -109,7 +107,9 @@ impl FleetQuestion {
     /// give it.
     pub(super) fn about_now(source: FleetSource) -> Result<FleetQuestion, Failure> {
         let mut question = FleetQuestion::ask(source)?;
-        let patience = PATIENCE + CLOCK_WAITS * question.status.clock_error;
+        // A member with nothing pending writes its lease once in a period: one that is late by then has something, or is gone.
+        let answer = FleetPeriods::of(question.status.members.len()).answer;
+        let patience = answer + CLOCK_WAITS * question.status.clock_error;
         question.wait(Some(patience), |_| ())?;
         Ok(question)
     }

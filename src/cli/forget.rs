@@ -11,8 +11,8 @@ use super::outcome::{Exit, Failure, Outcome, complain, say};
 use crate::error::{Context, Error};
 use crate::stats::render::count;
 use crate::tiers::disk::Dir;
-use crate::tiers::disk::os::OsDir;
-use crate::tiers::{FinishedGroup, Watched, finish_group};
+use crate::tiers::disk::os::{OsClock, OsDir};
+use crate::tiers::{FinishedGroup, FleetReader, Watched, finish_group};
 
 /// Finishes the group that the member had begun, before the others go on.
 fn finish(watched: &Watched, slow: &Arc<dyn Dir>) -> Result<(), Failure> {
@@ -34,19 +34,17 @@ fn tell_what_is_whole(watched: &Watched) -> Result<(), Failure> {
     ))
 }
 
-/// How long the member must be silent meanwhile: it publishes nothing once its own lease is 20 s old.
-const SILENCE: Duration = Duration::from_secs(60);
 const LOOK: Duration = Duration::from_secs(1);
 const LINE_EVERY: u32 = 10;
 
 /// Let a fleet go on without a member whose node is lost
 ///
 /// The other members of a fleet wait for a node that died: what they have pending stays on their fast tiers. If the node
-/// comes back, mount it again instead, and nothing is lost. This command watches the member for a minute and, if it is
-/// silent all the while, finishes what it had begun to publish and tells the others not to wait for it. What only that node had is then missing on the slow tier,
-/// and newer files of the others will be there without it. What it had copied and not published is moved to .dlio-fs/saved
-/// there, each file under its path. If the member comes back, it publishes nothing more and cannot be mounted;
-/// `dlio-fs rescue` saves what it has.
+/// comes back, mount it again instead, and nothing is lost. This command watches the member for a minute (longer in a
+/// fleet of more than 1,000 members) and, if it is silent all the while, finishes what it had begun to publish and tells
+/// the others not to wait for it. What only that node had is then missing on the slow tier, and newer files of the others
+/// will be there without it. What it had copied and not published is moved to .dlio-fs/saved there, each file under its
+/// path. If the member comes back, it publishes nothing more and cannot be mounted; `dlio-fs rescue` saves what it has.
 ///
 /// With --partner nobody is forgotten: the copy that the member kept in its partner_dir takes its place. Mount the copy, on
 /// any node, with the member's settings and --fast DIR/ID as the command says; it publishes what the lost node had, in its
@@ -75,7 +73,7 @@ pub(super) fn run(args: &ForgetArgs) -> Outcome {
         return hand_over(args, &watched, &slow, partner);
     }
     if !watched.is_forgotten() {
-        watch(args, &watched)?;
+        watch(args, &watched, &slow)?;
         finish(&watched, &slow)?;
         watched.forget()?;
         tell_what_is_whole(&watched)?;
@@ -103,17 +101,20 @@ fn hand_over(args: &ForgetArgs, watched: &Watched, slow: &Arc<dyn Dir>, partner:
     let dir: Arc<dyn Dir> = Arc::new(OsDir::open(partner).at("open", partner.display()).map_err(Failure::usage)?);
     // Before a minute is lost.
     watched.find_copy(&dir)?;
-    watch(args, watched)?;
+    watch(args, watched, slow)?;
     watched.hand_over(slow, &dir)?;
     let copy = partner.join(watched.id());
     say(format!("the copy has the place of member {}; mount it with --fast {}", args.member, copy.display()))?;
     Ok(Exit::Done)
 }
 
-fn watch(args: &ForgetArgs, watched: &Watched) -> Result<(), Failure> {
-    complain(format!("watching member {} on {} for {} s", args.member, watched.host(), SILENCE.as_secs()));
+/// It publishes nothing once its own lease is a third of that old.
+fn watch(args: &ForgetArgs, watched: &Watched, slow: &Arc<dyn Dir>) -> Result<(), Failure> {
+    let reader = FleetReader::open(&**slow, &args.fleet, Arc::new(OsClock)).map_err(Failure::usage)?;
+    let silence = reader.forget_after();
+    complain(format!("watching member {} on {} for {} s", args.member, watched.host(), silence.as_secs()));
     let (began, mut looks) = (Instant::now(), 0);
-    while began.elapsed() < SILENCE {
+    while began.elapsed() < silence {
         thread::sleep(LOOK);
         if !watched.is_silent()? {
             let what = format!("member {} on {} is alive", args.member, watched.host());

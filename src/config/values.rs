@@ -161,8 +161,8 @@ config! {
     partner_dir: Option<PathBuf> = None, Remount;
 }
 
-/// The most mounts in a fleet: each reads the leases of all others.
-pub(crate) const FLEET_MAX: u32 = 64;
+/// The most mounts in a fleet: what it costs was counted up to there (`tiers/fleet/periods.rs`).
+pub(crate) const FLEET_MAX: u32 = 4096;
 
 /// A fleet to join.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -559,8 +559,8 @@ mod tests {
     fn a_fleet_needs_its_size_and_what_keeps_its_order() {
         let fleet = |text: &str| from_toml(text).and_then(|config| config.fleet());
         let refused = |text: &str| refusal(fleet(text).map(drop));
-        let named = fleet("fleet = \"a.b\"\nfleet_size = 64").expect("valid").expect("a fleet");
-        assert_eq!((&*named.name, named.size, named.error), ("a.b", 64, None));
+        let named = fleet("fleet = \"a.b\"\nfleet_size = 4096").expect("valid").expect("a fleet");
+        assert_eq!((&*named.name, named.size, named.error), ("a.b", 4096, None));
         let of_job = fleet("fleet = \"auto\"\nfleet_size = 1\njob = 4711\nclock_error = \"1ms\"").expect("valid");
         let of_job = of_job.expect("a fleet");
         assert_eq!((&*of_job.name, of_job.error), ("4711", Some(Duration::from_millis(1))));
@@ -568,8 +568,8 @@ mod tests {
         for (text, why) in [
             ("fleet = \"a\"", "without its size"),
             ("fleet_size = 2", "without a fleet"),
-            ("fleet = \"a\"\nfleet_size = 0", "choose 1 to 64"),
-            ("fleet = \"a\"\nfleet_size = 65", "choose 1 to 64"),
+            ("fleet = \"a\"\nfleet_size = 0", "choose 1 to 4096"),
+            ("fleet = \"a\"\nfleet_size = 4097", "choose 1 to 4096"),
             ("fleet = \"a/b\"\nfleet_size = 2", "cannot be a file's name"),
             ("fleet = \"auto\"\nfleet_size = 2", "no SLURM_JOB_ID"),
             ("fleet = \"a\"\nfleet_size = 2\nclock_error = \"0s\"", "clock_error = 0s is out of range"),

@@ -15,17 +15,24 @@
 //!
 //! `tests/fleet_rule.rs` holds these sentences against random schedules, and shows for each what goes wrong without it.
 //! `members.rs` has the files on the slow tree, `reader.rs` reads them from outside of the fleet. The engine asks here for
-//! stamps and for the gate; all else happens in the background.
+//! stamps and for the gate; all else happens in the background. In a large fleet, one member collects the leases of all
+//! (`collector.rs`, `collected.rs`); `periods.rs` has how often each of them does what.
 
+mod collected;
+mod collector;
 pub(crate) mod forget;
 mod handover;
 pub(crate) mod journal;
 mod lines;
+#[cfg(test)]
+mod many;
 mod members;
 pub(crate) mod names;
 pub(crate) mod partner;
+pub(crate) mod periods;
 pub(crate) mod reader;
 pub(crate) mod rule;
+mod smallest;
 mod step;
 mod views;
 
@@ -40,10 +47,13 @@ use crate::error::{Error, Result};
 use crate::tiers::Lsn;
 use crate::tiers::disk::sync::{Mutex, Rank};
 use crate::tiers::disk::{Clock, Dir, Time};
+use crate::tiers::fleet::collected::CollectedFleet;
+use crate::tiers::fleet::collector::CollectorDuty;
 use crate::tiers::fleet::journal::CopyJournal;
 use crate::tiers::fleet::members::{Members, OwnNames};
 use crate::tiers::fleet::names::{ChangedName, FILE_MAX, NamesEnd};
 use crate::tiers::fleet::partner::PartnerState;
+use crate::tiers::fleet::periods::FleetPeriods;
 use crate::tiers::fleet::rule::{FleetGate, MemberLease, SeenLease, Standing};
 use crate::tiers::log::record::Stamps;
 
@@ -59,8 +69,6 @@ const WAIT_MAX: Duration = Duration::from_secs(1);
 const REFUSED_LONG: Duration = Duration::from_secs(5);
 /// The bound for the clocks' errors where the configuration has none.
 const CLOCK_ERROR: Duration = Duration::from_millis(20);
-/// A member whose own lease could not be written for so long publishes nothing. Somebody may forget it after a minute.
-const OWN_LEASE_MAX: Duration = Duration::from_secs(20);
 
 /// This mount's membership.
 #[derive(derive_more::Debug)]
@@ -77,6 +85,7 @@ pub(crate) struct Fleet {
     /// The bound was written down by an operator: the machine's own opinion of its clock is not asked.
     believed: bool,
     members: Members,
+    pub(crate) periods: FleetPeriods,
     pub(crate) journal: CopyJournal,
     /// No stamp is smaller.
     floor: AtomicU64,
@@ -104,6 +113,8 @@ struct FleetState {
     oldest: Option<u64>,
     /// The members' leases, by slot. Ours as the slow tree has it, if somebody has asked.
     seen: Vec<Option<SeenLease>>,
+    /// What stands for them where one member collects them.
+    collected: Option<CollectedFleet>,
     /// How far we have followed the names that they have published, by slot.
     followed: Vec<NamesEnd>,
     /// Our uptime when those of the others were read last, and when ours was, too.
@@ -129,10 +140,15 @@ pub(crate) fn nanos(time: Time) -> u64 {
 
 impl Fleet {
     /// Takes this mount's slot in the fleet, or finds it again. `ours` is `.dlio-fs` on the slow tree, `uuid` the fast
-    /// tier's id.
+    /// tier's id. In a fleet of more than `collect_above` members, one collects the leases of all.
     ///
     /// Errors: the fleet has another size or another bound for the clocks; all slots are taken.
-    pub(crate) fn join(ours: &dyn Dir, settings: &FleetSettings, (uuid, turn): (&str, u32)) -> Result<Fleet> {
+    pub(crate) fn join(
+        ours: &dyn Dir,
+        settings: &FleetSettings,
+        (uuid, turn): (&str, u32),
+        collect_above: u32,
+    ) -> Result<Fleet> {
         let error = settings.error.unwrap_or(CLOCK_ERROR);
         let id = Uuid::try_parse(uuid).map_err(|why| Error::refused(why.to_string(), "report this"))?;
         let host = nix::unistd::gethostname().ok().and_then(|host| host.into_string().ok()).unwrap_or_default();
@@ -142,14 +158,25 @@ impl Fleet {
         let (members, slot, lease) = Members::join(ours, settings, error, &first)?;
         let size = settings.size as usize;
         let (beat, least, lost_before) = (lease.beat, lease.least, lease.lost_before);
+        let is_collected = settings.size > collect_above.max(1);
+        let periods = FleetPeriods::new(settings.size, is_collected);
+        let collected = is_collected.then(|| CollectedFleet::new(CollectorDuty::new(slot, settings.size, periods)));
         // What was published before is no news to a mount that knows nothing yet.
         let told = |slot| members.read(slot).ok().flatten().map(|lease| lease.names).unwrap_or_default();
-        let followed = (0..settings.size).map(told).collect();
+        let followed = if is_collected { Vec::new() } else { (0..settings.size).map(told).collect() };
         // One that has not left may have published more than it told. With no beat it has published nothing.
         let is_told = lease.standing == Standing::Left || beat == 0;
         let names = OwnNames::ending_at(if is_told { lease.names } else { lease.names.lost() });
-        let state =
-            FleetState { beat, least, seen: vec![None; size], followed, names, lost_before, ..FleetState::default() };
+        let state = FleetState {
+            beat,
+            least,
+            seen: vec![None; size],
+            collected,
+            followed,
+            names,
+            lost_before,
+            ..FleetState::default()
+        };
         let fleet = Fleet {
             name: settings.name.clone(),
             slot,
@@ -160,6 +187,7 @@ impl Fleet {
             error,
             believed: settings.error.is_some(),
             members,
+            periods,
             journal: CopyJournal::new(),
             floor: AtomicU64::new(lease.least),
             last_end: AtomicU64::new(0),
@@ -226,20 +254,25 @@ impl Fleet {
     /// What the others' leases let go. `now` is our uptime.
     pub(crate) fn gate(&self, now: Duration) -> FleetGate {
         let state = self.state.lock();
-        if state.clock.is_some() || !may_publish(&state, now) {
+        if state.clock.is_some() || !self.may_publish(&state, now) {
             return FleetGate::Shut;
         }
-        rule::gate(self.id, self.slot, &state.seen, 2 * self.error)
+        let collected = self.smallest(&state).map(|smallest| smallest.gate());
+        collected.unwrap_or_else(|| rule::gate(self.id, self.slot, &state.seen, 2 * self.error))
     }
 
     /// Whether the others can still count on this member: asked before each step, also of what the gate has let go.
     pub(crate) fn may_go_on(&self, now: Duration) -> bool {
-        may_publish(&self.state.lock(), now)
+        self.may_publish(&self.state.lock(), now)
     }
 
     /// These names were published: the next lease comes after the others can read of them.
     pub(crate) fn note_published(&self, names: &[ChangedName]) {
         let mut state = self.state.lock();
+        // Nobody would read them.
+        if state.collected.is_some() {
+            return;
+        }
         for name in names {
             // More than that are not told one by one.
             if state.untold.len() as u64 <= FILE_MAX {
@@ -261,14 +294,38 @@ impl Fleet {
     /// Why nothing is published, for people, and what to do about it. `None`: it is, or it waits for nothing unusual.
     pub(crate) fn held(&self, now: Duration, pending: bool) -> Option<String> {
         let state = self.state.lock();
-        let own = || (!is_fresh(&state, now)).then(|| "its own lease on the slow tier is not written".to_owned());
+        let own = || (!self.is_fresh(&state, now)).then(|| "its own lease on the slow tier is not written".to_owned());
         let has_read = pending && state.read.is_some();
-        let others = || rule::missing(self.slot, &state.seen, now).filter(|_| has_read);
+        let others = || self.missing(&state, now).filter(|_| has_read);
         let is_refused = has_read && state.refused.is_some_and(|since| now.saturating_sub(since) > REFUSED_LONG);
-        let last = || rule::last(self.slot, &state.seen, 2 * self.error).filter(|_| is_refused);
+        let last = || self.last(&state).filter(|_| is_refused);
         let why = state.lost.clone().or_else(|| state.clock.clone());
         let why = why.or_else(own).or_else(others).or_else(last)?;
         Some(format!("fleet {}, member {} of {}: {why}", self.name, self.slot, self.size))
+    }
+
+    fn missing(&self, state: &FleetState, now: Duration) -> Option<String> {
+        match self.smallest(state) {
+            None => rule::missing(self.slot, &state.seen, now),
+            Some(smallest) => smallest.missing(now, self.periods.silent),
+        }
+    }
+
+    fn last(&self, state: &FleetState) -> Option<String> {
+        match self.smallest(state) {
+            None => rule::last(self.slot, &state.seen, 2 * self.error),
+            Some(smallest) => smallest.last(),
+        }
+    }
+
+    fn may_publish(&self, state: &FleetState, now: Duration) -> bool {
+        state.lost.is_none() && self.is_fresh(state, now)
+    }
+
+    /// Whether our own lease was written lately.
+    fn is_fresh(&self, state: &FleetState, now: Duration) -> bool {
+        let is_fresh = state.written.is_some_and(|at| now.saturating_sub(at) < self.periods.own_lease_max);
+        is_fresh || left_out!(FreshLease)
     }
 
     /// Whether the clock is as right as the fleet was promised, as far as this machine knows.
@@ -308,13 +365,4 @@ fn not_exact(error: Option<Duration>, bound: Duration) -> String {
         "this machine's clock {is}, the fleet's bound is {bound}; let chrony or systemd-timesyncd run here, or set \
          clock_error to what all its clocks keep"
     )
-}
-
-fn may_publish(state: &FleetState, now: Duration) -> bool {
-    state.lost.is_none() && is_fresh(state, now)
-}
-
-/// Whether our own lease was written lately.
-fn is_fresh(state: &FleetState, now: Duration) -> bool {
-    state.written.is_some_and(|at| now.saturating_sub(at) < OWN_LEASE_MAX) || left_out!(FreshLease)
 }

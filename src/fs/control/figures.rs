@@ -155,7 +155,7 @@ impl Control {
             files: self.stats.extent(),
             found: self.found(),
             daemon: daemon::usage(),
-            fleet: self.tiers.fleet_status().and_then(|fleet| fleet.figures()),
+            fleet: self.tiers.fleet_figures(),
             metrics_addr: self.metrics_addr.map(|addr| addr.to_string()),
             other_mounts: self.other_mounts.names(),
             ..status

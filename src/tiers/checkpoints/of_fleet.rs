@@ -66,7 +66,10 @@ impl Tiers {
         if one.asked.is_some_and(|at| now.saturating_sub(at) < pause(one, now)) {
             return;
         }
-        let has_all = self.fleet_status().is_some_and(|status| has_all(&status, one, finished));
+        // In a large fleet, what one member has collected says it for all.
+        let collected = self.fleet.as_ref().and_then(|fleet| fleet.is_all_there(finished, one.began));
+        let read = || self.fleet_status().is_some_and(|status| has_all(&status, one, finished));
+        let has_all = collected.unwrap_or_else(read);
         let mut st = self.state.lock();
         st.checkpoints.asked_leases(one, now);
         if has_all {
@@ -76,7 +79,9 @@ impl Tiers {
 
     fn note_look(&self, one: &UnprovedCheckpoint, is_finished: bool) {
         // After the look: what it found was there by then.
-        let finished = if is_finished { self.fleet_status().map(|status| status.asked_at) } else { None };
+        // Rounded up, as the moments of a verdict are.
+        let now = Duration::from_millis(nanos(self.now()).div_ceil(1_000_000));
+        let finished = is_finished.then_some(now);
         self.state.lock().checkpoints.looked_for_parts(one, self.uptime(), finished);
     }
 

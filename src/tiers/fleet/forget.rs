@@ -1,7 +1,7 @@
 //! Leaving a member of a fleet out for good, after its node was lost: the others do not wait for it any more.
 //!
 //! 1. Somebody watches the member's lease for a while ([`Watched::is_silent`]): a member whose own lease has been older
-//!    than 20 s publishes nothing, so one that is silent for longer does not publish after step 4 either.
+//!    than 20 s (more in a large fleet, `periods.rs`) publishes nothing, so one that is silent for longer does not publish after step 4 either.
 //! 2. The group that it had begun to publish is finished, while the others still wait for it
 //!    (`recovery/lost_member.rs`).
 //! 3. A file that has the member's id in its name keeps it from ever joining this fleet again.

@@ -1,6 +1,6 @@
 //! The fleet's files on the slow tree, in `.dlio-fs/fleet/NAME`: `fleet` says what all members agree on, and `0`, `1`,
 //! ... are the members' slots, each with one lease. `0.pub`, `1.pub`, ... have the names that each has published
-//! (`names.rs`).
+//! (`names.rs`). `smallest` has the smallest leases, if the fleet is large (`smallest.rs`).
 //!
 //! Readers open all slots by name and never list the directory: a listing may be a minute old on a network file system.
 //! A lease is overwritten in place, so that a reader who has it open elsewhere sees the new one.
@@ -20,6 +20,8 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
+use uuid::Uuid;
+
 use crate::config::{FLEET_MAX, FleetSettings};
 use crate::error::{Context, Error, Result};
 use crate::tiers::disk::errors::{absent_is_none, is_silence};
@@ -28,7 +30,9 @@ use crate::tiers::disk::{Access, Dir, File, RenameMode, Stat};
 use crate::tiers::fleet::names::{
     ChangedName, FILE_MAX, HEADER_LEN, NamesEnd, NamesFrom, decode_names, goes_on, header,
 };
+use crate::tiers::fleet::periods::COLLECT_ABOVE;
 use crate::tiers::fleet::rule::{LEASE_LEN, MemberLease, Standing};
+use crate::tiers::fleet::smallest::{SMALLEST_LEN, SmallestLeases};
 
 /// For how many seconds a claim is kept.
 const CLAIM_KEPT_S: i64 = 24 * 60 * 60;
@@ -65,9 +69,9 @@ impl Members {
         if is_handed_on(&*dir, first)? {
             return Err(was_handed_on(&settings.name));
         }
-        for slot in 0..settings.size {
+        for slot in slots_from(first.member, settings.size) {
             let lease = match read_settled(&*dir, slot)? {
-                None if make(&*dir, slot_name(slot).as_bytes(), first, &first.encode())? => Some(first.clone()),
+                None if make(&*dir, slot_name(slot).as_bytes(), first.member, &first.encode())? => Some(first.clone()),
                 // Another member has taken it at the same moment.
                 None => read_settled(&*dir, slot)?,
                 lease => lease,
@@ -117,6 +121,46 @@ impl Members {
         self.own.write_at(&lease.encode(), 0).at("write", "the fleet's lease")?;
         self.own.sync().at("fsync", "the fleet's lease")
     }
+}
+
+/// The file of the smallest leases. It is opened by its name each time, as the leases are.
+impl Members {
+    /// `None`: there is none yet. One that is being written is an error.
+    pub(super) fn read_smallest(&self) -> Result<Option<SmallestLeases>> {
+        let what = "the smallest leases of the fleet";
+        let Some(file) = absent_is_none(self.dir.open(SMALLEST, Access::Read)).at("open", what)? else {
+            return Ok(None);
+        };
+        let mut bytes = vec![0; SMALLEST_LEN];
+        let got = file.read_at(&mut bytes, 0).at("read", what)?;
+        let smallest = SmallestLeases::decode(&bytes[..got]);
+        smallest
+            .map(Some)
+            .ok_or_else(|| Error::refused(format!("{what} are not readable"), "see who writes to `smallest`"))
+    }
+
+    /// Overwrites it in place, as another member may do at the same time: a mixed one is not readable, and the next one is.
+    pub(super) fn write_smallest(&self, smallest: &SmallestLeases, by: Uuid) -> Result<()> {
+        let what = "the smallest leases of the fleet";
+        let bytes = smallest.encode();
+        let Some(file) = absent_is_none(self.dir.open(SMALLEST, Access::ReadWrite)).at("open", what)? else {
+            // If somebody else is quicker, this one comes later.
+            return make(&*self.dir, SMALLEST, by, &bytes).map(drop);
+        };
+        file.write_at(&bytes, 0).at("write", what)?;
+        // For others to see it: nothing depends on its being durable.
+        file.sync().at("fsync", what)
+    }
+}
+
+const SMALLEST: &[u8] = b"smallest";
+
+/// The slots in the order in which a member looks for its own, or for a free one. No slot becomes free again, so its own one
+/// comes before the first that is free. In a large fleet each begins elsewhere: N mounts that begin at once would read half of
+/// N² leases before each has found a slot.
+fn slots_from(member: Uuid, size: u32) -> impl Iterator<Item = u32> {
+    let first = if size > COLLECT_ABOVE { (member.as_u128() % u128::from(size)) as u32 } else { 0 };
+    (first..size).chain(0..first)
 }
 
 /// What another member has published since somebody read it last.
@@ -247,7 +291,7 @@ pub(super) fn read_settled(dir: &dyn Dir, slot: u32) -> Result<Option<MemberLeas
 fn claim(dir: &dyn Dir, slot: u32, lease: &MemberLease, by: &MemberLease) -> Result<bool> {
     let name = format!("{slot}.after-{}-{}", lease.member, lease.beat).into_bytes();
     let wanted = format!("{}\n", by.member);
-    let is_new = make(dir, &name, by, wanted.as_bytes())?;
+    let is_new = make(dir, &name, by.member, wanted.as_bytes())?;
     if is_new {
         remove_old_claims(dir, slot, &name);
         return Ok(true);
@@ -280,7 +324,7 @@ fn is_handed_on(dir: &dyn Dir, member: &MemberLease) -> Result<bool> {
 }
 
 pub(super) fn note_handed_on(dir: &dyn Dir, member: &MemberLease) -> Result<()> {
-    make(dir, &handed_on_name(member), member, format!("{}\n", member.host).as_bytes()).map(drop)
+    make(dir, &handed_on_name(member), member.member, format!("{}\n", member.host).as_bytes()).map(drop)
 }
 
 fn was_handed_on(fleet: &str) -> Error {
@@ -304,7 +348,7 @@ fn check_turn(fleet: &str, lease: &MemberLease, own: &MemberLease) -> Result<()>
 
 /// The member may not join again, whoever has its slot then.
 pub(super) fn note_forgotten(dir: &dyn Dir, member: &MemberLease) -> Result<()> {
-    make(dir, &forgotten_name(member), member, format!("{}\n", member.host).as_bytes()).map(drop)
+    make(dir, &forgotten_name(member), member.member, format!("{}\n", member.host).as_bytes()).map(drop)
 }
 
 /// Step 2.
@@ -333,7 +377,7 @@ fn agree(dir: &dyn Dir, settings: &FleetSettings, error: Duration, first: &Membe
     let FleetSettings { name, size, .. } = settings;
     let wanted = format!("fleet_size = {size}\nclock_error = \"{}\"\n", humantime::format_duration(error));
     if read_text(dir, b"fleet")?.is_none() {
-        make(dir, b"fleet", first, wanted.as_bytes())?;
+        make(dir, b"fleet", first.member, wanted.as_bytes())?;
     }
     match read_text(dir, b"fleet")? {
         Some(text) if text == wanted => Ok(()),
@@ -352,8 +396,8 @@ fn agree(dir: &dyn Dir, settings: &FleetSettings, error: Duration, first: &Membe
 }
 
 /// Makes a file that must not exist and whose bytes are all there as soon as its name is: `false` if it exists.
-fn make(dir: &dyn Dir, name: &[u8], by: &MemberLease, bytes: &[u8]) -> Result<bool> {
-    let own = format!("{}.new", by.member).into_bytes();
+fn make(dir: &dyn Dir, name: &[u8], by: Uuid, bytes: &[u8]) -> Result<bool> {
+    let own = format!("{by}.new").into_bytes();
     let what = || String::from_utf8_lossy(name).into_owned();
     remove_leftover(dir, &own)?;
     let file = dir.create(&own, 0o644).at("create", what())?;
@@ -383,6 +427,38 @@ mod tests {
         let names: Vec<ChangedName> = (0..count).map(name).collect();
         let lines = names.iter().flat_map(|name| name.encode().into_bytes()).collect();
         (names, lines)
+    }
+
+    /// Each begins to look elsewhere, and finds its own slot again.
+    #[test]
+    fn each_of_many_members_has_one_slot_and_reads_few_to_find_it() {
+        let root = tempfile::tempdir().expect("a directory");
+        let ours: Arc<dyn Dir> = Arc::new(OsDir::open(root.path()).expect("opened"));
+        let settings = FleetSettings { name: "job".to_owned(), size: COLLECT_ABOVE + 16, error: None };
+        let lease = |member: u32| MemberLease {
+            member: Uuid::from_u128(u128::from(member).wrapping_mul(0x9E37_79B9_7F4A_7C15_F39C_C060_5CED_C835)),
+            host: String::new(),
+            least: 0,
+            beat: 0,
+            names: NamesEnd::default(),
+            lost_before: 0,
+            turn: 0,
+            copy: 0,
+            standing: Standing::Here,
+        };
+        let join = |member| Members::join(&*ours, &settings, PAUSE, &lease(member)).map(|(_, slot, _)| slot);
+        let slots: Vec<u32> = (0..settings.size).map(|member| join(member).expect("a slot")).collect();
+        assert_eq!((0..settings.size).map(|member| join(member).expect("its slot")).collect::<Vec<_>>(), slots);
+        assert!(join(settings.size).is_err(), "all are taken");
+        let size = settings.size as usize;
+        let asked = (0..settings.size).zip(&slots).map(|(member, slot)| {
+            slots_from(lease(member).member, settings.size).take_while(|other| other != slot).count() + 1
+        });
+        let asked: usize = asked.sum();
+        assert!(asked < size * size / 4, "{asked}: in order it would be half of N²");
+        let mut slots = slots;
+        slots.sort_unstable();
+        assert_eq!(slots, (0..settings.size).collect::<Vec<_>>());
     }
 
     #[test]

@@ -10,6 +10,7 @@ use crate::tiers::disk::layout::OURS;
 use crate::tiers::disk::{Clock, Dir};
 use crate::tiers::fleet::members::{agreed, read_settled};
 use crate::tiers::fleet::nanos;
+use crate::tiers::fleet::periods::FleetPeriods;
 use crate::tiers::fleet::rule::{self, ReadAt, SeenLease};
 
 /// The leases of one fleet, as they were read last.
@@ -37,11 +38,17 @@ impl FleetReader {
         Ok(FleetReader { dir, fleet: fleet.to_owned(), error, clock, seen, looked: None })
     }
 
+    /// For how long a member of this fleet must be silent before somebody may forget it.
+    pub fn forget_after(&self) -> Duration {
+        FleetPeriods::of(self.seen.len()).forget
+    }
+
     /// Reads all leases.
     pub fn look(&mut self) -> Result<FleetStatus> {
         let asked = nanos(self.clock.now());
         let uptime = self.clock.uptime();
-        let has_watched = self.looked.is_some_and(|at| uptime.saturating_sub(at) < rule::WATCHED);
+        let watched = FleetPeriods::of(self.seen.len()).watched;
+        let has_watched = self.looked.is_some_and(|at| uptime.saturating_sub(at) < watched);
         for (slot, seen) in (0..).zip(&mut self.seen) {
             let began = nanos(self.clock.now());
             let Some(lease) = read_settled(&*self.dir, slot)? else { continue };

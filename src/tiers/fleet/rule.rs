@@ -8,12 +8,7 @@ use uuid::Uuid;
 use crate::stats::fleet::{FleetStatus, MemberStanding, MemberStatus};
 use crate::tiers::fleet::lines::{checked, with_crc};
 use crate::tiers::fleet::names::NamesEnd;
-
-/// A member whose lease has not changed for so long, by the reader's own clock, is reported.
-pub(crate) const SILENT: Duration = Duration::from_secs(30);
-
-/// A reader that has looked within this time would have seen an alive member's lease change.
-pub(crate) const WATCHED: Duration = Duration::from_secs(10);
+use crate::tiers::fleet::periods::FleetPeriods;
 
 /// Bytes of a lease in its file. It is overwritten in place by one write, so it has always the same length.
 pub(crate) const LEASE_LEN: usize = 320;
@@ -53,17 +48,27 @@ pub(crate) enum Standing {
     Forgotten,
 }
 
+impl Standing {
+    pub(crate) fn word(self) -> &'static str {
+        match self {
+            Standing::Here => "here",
+            Standing::Left => "left",
+            Standing::Forgotten => "forgotten",
+        }
+    }
+
+    pub(crate) fn of_word(word: &str) -> Option<Standing> {
+        [Standing::Here, Standing::Left, Standing::Forgotten].into_iter().find(|standing| standing.word() == word)
+    }
+}
+
 impl MemberLease {
     /// One line of `lines.rs`, padded to [`LEASE_LEN`].
     pub(crate) fn encode(&self) -> Vec<u8> {
         let MemberLease { member, least, beat, names, lost_before, turn, copy, .. } = self;
         let is_plain = |c: &char| c.is_ascii_graphic() && *c != '=';
         let host: String = self.host.chars().filter(is_plain).take(HOST_MAX).collect();
-        let standing = match self.standing {
-            Standing::Here => "here",
-            Standing::Left => "left",
-            Standing::Forgotten => "forgotten",
-        };
+        let standing = self.standing.word();
         let words = format!(
             "lease member={member} host={host} least={least} beat={beat} names={names} lost={lost_before} turn={turn} \
              copy={copy:x} {standing}"
@@ -83,12 +88,7 @@ impl MemberLease {
         let (least, beat) = (value("least")?.parse().ok()?, value("beat")?.parse().ok()?);
         let (names, lost_before) = (value("names")?.parse().ok()?, value("lost")?.parse().ok()?);
         let (turn, copy) = (value("turn")?.parse().ok()?, u64::from_str_radix(value("copy")?, 16).ok()?);
-        let standing = match words.next()? {
-            "here" => Standing::Here,
-            "left" => Standing::Left,
-            "forgotten" => Standing::Forgotten,
-            _ => return None,
-        };
+        let standing = Standing::of_word(words.next()?)?;
         words.next().is_none().then_some(MemberLease {
             member,
             host,
@@ -149,12 +149,17 @@ impl SeenLease {
 
     /// The member's lease. Nobody waits for one that has left or is forgotten, but whoever takes its slot next logs
     /// with stamps of now, by a clock that is off by as much as ours at most.
-    fn least(&self, errors: u64) -> u64 {
+    pub(crate) fn least(&self, errors: u64) -> u64 {
         match self.lease.standing {
             Standing::Here => self.lease.least,
             Standing::Left => self.read.saturating_sub(errors).max(self.lease.least),
             Standing::Forgotten => self.read.saturating_sub(errors),
         }
+    }
+
+    /// What was logged until then may be missing. The largest number: nobody knows until when.
+    pub(crate) fn lost_before(&self) -> u64 {
+        if self.is_ahead { u64::MAX } else { self.lease.lost_before_next() }
     }
 }
 
@@ -170,10 +175,10 @@ pub(crate) fn fleet_status(
     asked: u64,
     read_ago: Option<Duration>,
 ) -> FleetStatus {
-    let errors = 2 * error.as_nanos() as u64;
+    let (errors, silent) = (2 * error.as_nanos() as u64, FleetPeriods::of(seen.len()).silent);
     let members = (0..).zip(seen).map(|(slot, seen)| match seen {
         None => MemberStatus { slot, ..MemberStatus::default() },
-        Some(seen) => seen.status(slot, errors),
+        Some(seen) => seen.status(slot, errors, silent),
     });
     // Rounded to the side on which the verdict is none too early.
     let asked_at = Duration::from_millis(asked.div_ceil(1_000_000));
@@ -181,7 +186,7 @@ pub(crate) fn fleet_status(
 }
 
 impl SeenLease {
-    fn status(&self, slot: u32, errors: u64) -> MemberStatus {
+    fn status(&self, slot: u32, errors: u64, silent: Duration) -> MemberStatus {
         // What a forgotten member still had is lost, whoever has its slot next.
         let is_forgotten = self.lease.standing == Standing::Forgotten;
         let least = if is_forgotten { self.lease.least } else { self.least(errors) };
@@ -191,7 +196,7 @@ impl SeenLease {
             Standing::Forgotten => MemberStanding::Forgotten,
             _ if self.is_ahead => MemberStanding::ClockOff,
             Standing::Left => MemberStanding::Left,
-            Standing::Here if unchanged_for > SILENT => MemberStanding::Silent,
+            Standing::Here if unchanged_for > silent => MemberStanding::Silent,
             Standing::Here => MemberStanding::Here,
         };
         let up_to = up_to.filter(|_| !self.is_ahead);
@@ -237,11 +242,12 @@ pub(crate) fn gate(own: Uuid, slot: u32, seen: &[Option<SeenLease>], errors: Dur
 
 /// The member for which others wait and which does nothing: not there yet, or silent.
 pub(crate) fn missing(slot: u32, seen: &[Option<SeenLease>], now: Duration) -> Option<String> {
+    let silent = FleetPeriods::of(seen.len()).silent;
     let others = (0..).zip(seen).filter(|(other, _): &(u32, _)| *other != slot);
     others.into_iter().find_map(|(other, seen)| match seen {
         None => Some(format!("waits for member {other}, which has not been mounted yet")),
         Some(SeenLease { lease, since, .. })
-            if lease.standing == Standing::Here && now.saturating_sub(*since) > SILENT =>
+            if lease.standing == Standing::Here && now.saturating_sub(*since) > silent =>
         {
             let ago = humantime::format_duration(Duration::from_secs(now.saturating_sub(*since).as_secs()));
             Some(format!(

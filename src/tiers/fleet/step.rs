@@ -4,10 +4,11 @@
 //! 2. if a lease is to be written, read our own slot: a member that is no longer itself publishes nothing;
 //! 3. read the lease under the state lock: an event that is logged later has a larger stamp;
 //! 4. write the names of what was published before step 3 (`names.rs`): whoever is let go by the lease can read of them;
-//! 5. write the lease, if the last one is a second old, the oldest event is another one, or there were names;
+//! 5. write the lease, if the last one is a period old, the oldest event is another one, or there were names;
 //! 6. while something is pending, read the leases of the others. Also once a second while a file is open, or if somebody
 //!    has asked for a name since: nobody waits for that, so the first answer after a pause may be an old one. If somebody
 //!    has asked about the fleet, read all of them;
+//!    In a large fleet, what `collected.rs` does comes in the place of this and of step 7;
 //! 7. look up again what they have published (`views.rs`).
 //!
 //! An event leaves the queue only after the slow tree was synced and its names are waiting for step 4, so step 5 never
@@ -18,9 +19,11 @@ use std::time::Duration;
 
 use crate::error::Result;
 use crate::stats::fleet::FleetStatus;
+use crate::stats::status::FleetFigures;
 use crate::tiers::Tiers;
 use crate::tiers::disk::Clock;
 use crate::tiers::fleet::members::OwnNames;
+use crate::tiers::fleet::periods::LeaseNews;
 use crate::tiers::fleet::rule::{self, FleetGate, MemberLease, ReadAt, SeenLease, Standing};
 use crate::tiers::fleet::{Fleet, nanos};
 
@@ -28,8 +31,6 @@ use crate::tiers::fleet::{Fleet, nanos};
 const FORGOTTEN: &str = "it was forgotten (dlio-fs forget), and the others have gone on without it";
 /// The same of one whose place has a copy of its fast tier.
 const HANDED_ON: &str = "a copy of its fast tier has taken its place (dlio-fs forget --partner)";
-/// A lease is written at least as often.
-const RENEW: Duration = Duration::from_secs(1);
 /// With nothing pending the others' leases are read at most as often.
 const READ: Duration = Duration::from_secs(1);
 
@@ -80,6 +81,7 @@ impl Tiers {
         if !is_off && self.damaged.is_none() && self.log.usable().is_ok() && fleet.is_ourselves()? {
             fleet.tell_names();
             fleet.write(fleet.stamp(self.now()), Standing::Left)?;
+            fleet.stop_collecting()?;
         }
         Ok(())
     }
@@ -107,8 +109,23 @@ impl Tiers {
     /// All members of the fleet as they were read last; soon they will have been read again. Asks neither tier. `None`:
     /// the mount is in no fleet.
     pub fn fleet_status(&self) -> Option<FleetStatus> {
+        self.fleet.as_ref()?.is_asked.store(true, Ordering::Release);
+        self.fleet_as_read()
+    }
+
+    /// The same for whoever looks all the time. In a large fleet nothing is read for that: only what was read lately counts,
+    /// by the member that reads all anyway, or because somebody has asked.
+    pub fn fleet_figures(&self) -> Option<FleetFigures> {
         let fleet = self.fleet.as_ref()?;
-        fleet.is_asked.store(true, Ordering::Release);
+        if !fleet.is_collected() {
+            return self.fleet_status()?.figures();
+        }
+        let status = self.fleet_as_read()?;
+        status.figures().filter(|_| status.read_ago.is_some_and(|ago| ago <= fleet.periods.silent))
+    }
+
+    fn fleet_as_read(&self) -> Option<FleetStatus> {
+        let fleet = self.fleet.as_ref()?;
         let (asked, now) = (nanos(self.now()), self.uptime());
         let state = fleet.state.lock();
         let read_ago = state.read_all.map(|at| now.saturating_sub(at));
@@ -165,10 +182,13 @@ impl Fleet {
     fn is_due(&self, oldest: Option<u64>, now: Duration) -> bool {
         let is_to_tell = self.partner.lock().is_to_tell();
         let state = self.state.lock();
-        is_to_tell
-            || state.oldest != oldest
-            || !state.untold.is_empty()
-            || state.written.is_none_or(|at| now.saturating_sub(at) >= RENEW)
+        if is_to_tell {
+            return true;
+        }
+        let is_news = state.oldest != oldest || !state.untold.is_empty();
+        let is_waited_for = state.collected.as_ref().is_none_or(|collected| collected.has(self.slot));
+        let news = if is_waited_for { LeaseNews::WaitedFor } else { LeaseNews::Plain };
+        self.periods.is_lease_due(state.written.map(|at| now.saturating_sub(at)), is_news.then_some(news))
     }
 
     /// Step 4. Names that cannot be written are lost, and the lease says so: it must not wait for room on the slow tier.
@@ -219,7 +239,7 @@ impl Fleet {
         let uptime = clock.uptime();
         // While nothing was pending here, nobody looked whether the others were silent.
         let looked = self.state.lock().read;
-        let has_watched = looked.is_some_and(|at| uptime.saturating_sub(at) < rule::WATCHED);
+        let has_watched = looked.is_some_and(|at| uptime.saturating_sub(at) < self.periods.watched);
         let errors = 2 * self.error.as_nanos() as u64;
         for slot in (0..self.size).filter(|slot| all || *slot != self.slot) {
             let began = nanos(clock.now());

@@ -9,7 +9,6 @@
 
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
 
 use crate::error::Result;
 use crate::path::Name;
@@ -17,10 +16,9 @@ use crate::tiers::disk::layout::split;
 use crate::tiers::fleet::Fleet;
 use crate::tiers::fleet::members::ToldNames;
 use crate::tiers::fleet::names::{ChangedName, NameChange, NamesEnd};
+use crate::tiers::fleet::periods::ROUND;
 use crate::tiers::{Ino, Lsn, Progress, ROOT, Tiers};
 
-/// The shortest time between two rounds.
-const ROUND: Duration = Duration::from_millis(100);
 /// So many names are taken in with the state locked once, and so many directories.
 const NAMES_AT_ONCE: usize = 256;
 const DIRS_AT_ONCE: usize = 64;
@@ -33,6 +31,19 @@ impl Tiers {
         let Some(fleet) = &self.fleet else { return Ok(Progress::Idle) };
         self.renew_lease(fleet)?;
         let pending = !self.state.lock().queue.is_empty();
+        if fleet.is_collected() {
+            self.collected_round(fleet)?;
+        } else {
+            self.read_all_leases(fleet, pending)?;
+        }
+        if !pending {
+            fleet.journal.clear(&*self.slow.tmp);
+        }
+        Ok(Progress::Wait(ROUND))
+    }
+
+    /// Steps 6 and 7.
+    fn read_all_leases(&self, fleet: &Fleet, pending: bool) -> Result<()> {
         let is_open = self.counters.open_files.load(Ordering::Relaxed) > 0;
         let is_asked = fleet.is_asked.swap(false, Ordering::AcqRel);
         if pending || is_asked || fleet.is_to_read(is_open, self.uptime()) {
@@ -43,10 +54,7 @@ impl Tiers {
             }
             self.follow_others(fleet)?; // 7
         }
-        if !pending {
-            fleet.journal.clear(&*self.slow.tmp);
-        }
-        Ok(Progress::Wait(ROUND))
+        Ok(())
     }
 
     /// Takes in what the others have published since the last call. An error: the slow tier does not answer. Then what is

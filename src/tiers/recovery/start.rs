@@ -178,7 +178,7 @@ fn join_fleet(
     let fleet = match &settings {
         Some(settings) => {
             let on_slow = slow.dir(OURS).at("open", ".dlio-fs on the slow tier")?;
-            Some(Fleet::join(&*on_slow, settings, (&identity.uuid, identity.turn))?)
+            Some(Fleet::join(&*on_slow, settings, (&identity.uuid, identity.turn), options.collect_above)?)
         }
         None => None,
     };

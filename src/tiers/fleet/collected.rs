@@ -1,0 +1,214 @@
+//! A member's round in a fleet that is too large for each to read the leases of all (`collector.rs`, `smallest.rs`). In the
+//! place of step 6 of `step.rs`:
+//!
+//! 1. look at the file of the smallest leases, if it is time for that;
+//! 2. claim it if nobody renews it: the next look says whether somebody else has, too;
+//! 3. as the collector, or if somebody has asked for all members, read some more leases;
+//! 4. once all were read, look at the file again, and if it is still ours, write the smallest leases;
+//! 5. if our own lease is among them and something is pending, read again those that come before it.
+//!
+//! A member whose clock is off, or that has lost its slot, collects nothing: what it makes of a lease whose member has left
+//! depends on its clock. Names that others publish are not followed: that would be N² reads.
+
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use crate::error::Result;
+use crate::tiers::Tiers;
+use crate::tiers::disk::Clock;
+use crate::tiers::disk::errors::is_silence;
+use crate::tiers::fleet::collector::{CollectorDuty, LeasePass};
+use crate::tiers::fleet::rule::{ReadAt, SeenLease};
+use crate::tiers::fleet::smallest::{CollectedLeases, SeenSmallest, SmallestLeases, SmallestReader};
+use crate::tiers::fleet::{Fleet, FleetState, nanos};
+
+/// What a member of such a fleet knows of the others.
+#[derive(Debug)]
+pub(super) struct CollectedFleet {
+    pub(super) duty: CollectorDuty,
+    pub(super) seen: Option<SeenSmallest>,
+}
+
+impl CollectedFleet {
+    pub(super) fn new(duty: CollectorDuty) -> CollectedFleet {
+        CollectedFleet { duty, seen: None }
+    }
+
+    /// Whether the lease of this slot is among the smallest.
+    pub(super) fn has(&self, slot: u32) -> bool {
+        self.seen.as_ref().is_some_and(|seen| seen.has(slot))
+    }
+}
+
+impl Tiers {
+    /// Steps 1 to 5.
+    pub(super) fn collected_round(&self, fleet: &Fleet) -> Result<()> {
+        let oldest = self.oldest_start();
+        let before = self.fleet_gate();
+        let now = self.uptime();
+        let may_collect = fleet.may_collect();
+        if fleet.duty(|duty| duty.is_to_look(oldest.is_some(), now)) == Some(true) {
+            fleet.look_at_smallest(&*self.clock)?; // 1
+        }
+        if !may_collect {
+            fleet.stop_collecting()?;
+        } else if fleet.duty(|duty| duty.is_to_claim(now)) == Some(true) {
+            fleet.claim_smallest(now)?; // 2
+        }
+        let is_asked = fleet.is_asked.swap(false, Ordering::AcqRel);
+        if fleet.duty(|duty| duty.begin_pass(is_asked, now)) != Some(true) && is_asked {
+            // A question during a pass is about a later moment, and gets another one.
+            fleet.is_asked.store(true, Ordering::Release);
+        }
+        for slot in fleet.duty(CollectorDuty::next_slots).unwrap_or_default() {
+            fleet.read_lease(&*self.clock, slot); // 3
+        }
+        if let Some(pass) = fleet.duty(CollectorDuty::end_pass).flatten() {
+            fleet.end_pass(&*self.clock, pass, may_collect)?; // 4
+        }
+        if let Some(start) = oldest {
+            fleet.read_those_before(&*self.clock, start); // 5
+        }
+        if self.fleet_gate() != before {
+            self.wake();
+        }
+        Ok(())
+    }
+
+    /// When the oldest pending event began.
+    fn oldest_start(&self) -> Option<u64> {
+        let st = self.state.lock();
+        st.queue.events().front().map(|event| st.queue.stamps(event.lsn).start)
+    }
+}
+
+/// So many leases are read in a round by a member that is among the smallest, as long as each lets it look at the next.
+const AGAIN_AT_ONCE: usize = 4;
+
+impl Fleet {
+    /// What the smallest leases tell this member. `None`: each member reads all.
+    pub(super) fn smallest<'a>(&self, state: &'a FleetState) -> Option<SmallestReader<'a>> {
+        let seen = state.collected.as_ref()?.seen.as_ref();
+        let errors = 2 * self.error.as_nanos() as u64;
+        Some(SmallestReader { own: self.id, slot: self.slot, seen, leases: &state.seen, errors })
+    }
+
+    /// Whether the slow tier has all that any member had logged at this moment, and nobody was lost that may have had
+    /// something from `began` on. `None`: each member reads all.
+    pub(crate) fn is_all_there(&self, moment: Duration, began: Duration) -> Option<bool> {
+        let [moment, began] = [moment, began].map(|at| u64::try_from(at.as_nanos()).unwrap_or(u64::MAX));
+        self.smallest(&self.state.lock()).map(|smallest| smallest.is_all_there(moment, began))
+    }
+
+    /// Step 5.
+    fn read_those_before(&self, clock: &dyn Clock, start: u64) {
+        let mut before = None;
+        for _ in 0..AGAIN_AT_ONCE {
+            let next = self.smallest(&self.state.lock()).and_then(|smallest| smallest.next_to_read(start));
+            // It was read, and it is still the one.
+            let Some(slot) = next.filter(|next| Some(*next) != before) else { return };
+            self.read_lease(clock, slot);
+            before = Some(slot);
+        }
+    }
+
+    /// `None`: each member reads all.
+    fn duty<T>(&self, ask: impl FnOnce(&mut CollectorDuty) -> T) -> Option<T> {
+        self.state.lock().collected.as_mut().map(|collected| ask(&mut collected.duty))
+    }
+
+    pub(super) fn is_collected(&self) -> bool {
+        self.state.lock().collected.is_some()
+    }
+
+    fn may_collect(&self) -> bool {
+        let state = self.state.lock();
+        state.clock.is_none() && state.lost.is_none()
+    }
+
+    /// Step 1. A file that is just being written is as good as the one before it.
+    fn look_at_smallest(&self, clock: &dyn Clock) -> Result<()> {
+        let uptime = clock.uptime();
+        let began = nanos(clock.now());
+        let smallest = match self.members.read_smallest() {
+            Ok(smallest) => smallest,
+            Err(error) if is_silence(&error) => return Err(error),
+            Err(_) => {
+                self.duty(|duty| duty.note_unreadable(uptime));
+                return Ok(());
+            }
+        };
+        let mut state = self.state.lock();
+        let has_watched = state.read.is_some_and(|at| uptime.saturating_sub(at) < self.periods.watched);
+        state.read = Some(uptime);
+        let Some(collected) = &mut state.collected else { return Ok(()) };
+        collected.duty.note_look(smallest.as_ref().map(|smallest| (smallest.round, smallest.by)), uptime);
+        if let Some(smallest) = smallest {
+            let errors = 2 * self.error.as_nanos() as u64;
+            let at = ReadAt { began, ended: began, uptime, has_watched, errors };
+            SeenSmallest::renew(&mut collected.seen, smallest, self.slot, at);
+        }
+        Ok(())
+    }
+
+    /// Step 2. It says what it said.
+    fn claim_smallest(&self, now: Duration) -> Result<()> {
+        let smallest = {
+            let mut state = self.state.lock();
+            let Some(CollectedFleet { duty, seen }) = &mut state.collected else { return Ok(()) };
+            duty.note_claim(now);
+            let (round, by) = (duty.next_round(), Some(self.slot));
+            match seen {
+                Some(seen) => SmallestLeases { round, by, ..seen.smallest.clone() },
+                None => SmallestLeases { round, by, lost_before: 0, found: CollectedLeases::NotTaken(0) },
+            }
+        };
+        self.members.write_smallest(&smallest, self.id)
+    }
+
+    /// As a collector: somebody else may begin at once.
+    pub(super) fn stop_collecting(&self) -> Result<()> {
+        let smallest = {
+            let mut state = self.state.lock();
+            let is_lost = state.lost.is_some();
+            let Some(CollectedFleet { duty, seen }) = &mut state.collected else { return Ok(()) };
+            let is_collector = duty.stop() && !is_lost;
+            let Some(seen) = seen.as_ref().filter(|_| is_collector) else { return Ok(()) };
+            SmallestLeases { by: None, round: seen.smallest.round.saturating_add(1), ..seen.smallest.clone() }
+        };
+        self.members.write_smallest(&smallest, self.id)
+    }
+
+    /// Step 3. A lease that cannot be read does not replace one that was.
+    fn read_lease(&self, clock: &dyn Clock, slot: u32) {
+        let (began, uptime) = (nanos(clock.now()), clock.uptime());
+        let Ok(Some(lease)) = self.members.read(slot) else { return };
+        let errors = 2 * self.error.as_nanos() as u64;
+        let ended = nanos(clock.now());
+        let mut state = self.state.lock();
+        // Whether somebody has read all lately.
+        let has_watched = state.read_all.is_some_and(|at| uptime.saturating_sub(at) < self.periods.watched);
+        if let Some(seen) = state.seen.get_mut(slot as usize) {
+            SeenLease::renew(seen, lease, ReadAt { began, ended, uptime, has_watched, errors });
+        }
+    }
+
+    /// Step 4. Another collector may have begun meanwhile, or this one may have been away for long.
+    fn end_pass(&self, clock: &dyn Clock, pass: LeasePass, may_collect: bool) -> Result<()> {
+        self.state.lock().read_all = Some(pass.began);
+        if !pass.is_for_file || !may_collect {
+            return Ok(());
+        }
+        self.look_at_smallest(clock)?;
+        let smallest = {
+            let state = self.state.lock();
+            let Some(CollectedFleet { duty, .. }) = state.collected.as_ref().filter(|one| one.duty.is_collector())
+            else {
+                return Ok(());
+            };
+            SmallestLeases::of(&state.seen, 2 * self.error.as_nanos() as u64, duty.next_round(), self.slot)
+        };
+        self.members.write_smallest(&smallest, self.id)?;
+        self.look_at_smallest(clock)
+    }
+}

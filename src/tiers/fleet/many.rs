@@ -1,0 +1,369 @@
+//! Counts what a large fleet asks of the slow tree, and how far a marker is behind its data. The members do what
+//! `step.rs` and `collected.rs` do, by the same rules, without a disk; all clocks agree.
+
+#![allow(clippy::print_stdout, reason = "the counts are for people to see, too")]
+
+use std::collections::{BTreeSet, VecDeque};
+use std::time::Duration;
+
+use uuid::Uuid;
+
+use crate::tiers::fleet::collector::CollectorDuty;
+use crate::tiers::fleet::names::NamesEnd;
+use crate::tiers::fleet::periods::{FleetPeriods, LeaseNews, ROUND};
+use crate::tiers::fleet::rule::{MemberLease, ReadAt, SeenLease, Standing};
+use crate::tiers::fleet::smallest::{CollectedLeases, SeenSmallest, SmallestLeases, SmallestReader};
+
+/// Requests, where opening by a name is one and closing none: a lease is read by two, and written after it was read.
+const READ_LEASE: u64 = 2;
+const WRITE_LEASE: u64 = 4;
+const LOOK: u64 = 2;
+const WRITE_SMALLEST: u64 = 3;
+
+/// An event, with its stamps.
+#[derive(Clone, Copy, Debug)]
+struct Pending {
+    start: u64,
+    end: u64,
+}
+
+struct SimMember {
+    lease: MemberLease,
+    written: Option<Duration>,
+    oldest: Option<u64>,
+    duty: CollectorDuty,
+    seen: Option<SeenSmallest>,
+    /// What it has collected.
+    leases: Vec<Option<SeenLease>>,
+    pending: VecDeque<Pending>,
+    published: u64,
+    requests: u64,
+    is_gone: bool,
+}
+
+struct SimFleet {
+    periods: FleetPeriods,
+    members: Vec<SimMember>,
+    file: Option<SmallestLeases>,
+    now: Duration,
+    /// Who has claimed the file.
+    claimed: BTreeSet<usize>,
+}
+
+fn at(now: Duration) -> ReadAt {
+    let nanos = now.as_nanos() as u64;
+    ReadAt { began: nanos, ended: nanos, uptime: now, has_watched: true, errors: 0 }
+}
+
+impl SimFleet {
+    fn new(size: u32) -> SimFleet {
+        let periods = FleetPeriods::of(size as usize);
+        let member = |slot: u32| SimMember {
+            lease: MemberLease {
+                // In another order than the slots.
+                member: Uuid::from_u128(u128::from(slot.wrapping_mul(2_654_435_761))),
+                host: String::new(),
+                least: 0,
+                beat: 0,
+                names: NamesEnd::default(),
+                lost_before: 0,
+                turn: 0,
+                copy: 0,
+                standing: Standing::Here,
+            },
+            written: None,
+            oldest: None,
+            duty: CollectorDuty::new(slot, size, periods),
+            seen: None,
+            leases: Vec::new(),
+            pending: VecDeque::new(),
+            published: 0,
+            requests: 0,
+            is_gone: false,
+        };
+        let members = (0..size).map(member).collect();
+        SimFleet { periods, members, file: None, now: Duration::from_secs(1000), claimed: BTreeSet::new() }
+    }
+
+    /// One round of one member.
+    fn round(&mut self, at: usize) {
+        self.renew_lease(at);
+        self.collect(at);
+        self.read_those_before(at);
+        self.publish(at);
+    }
+
+    fn renew_lease(&mut self, at: usize) {
+        let (now, member) = (self.now, &mut self.members[at]);
+        let oldest = member.pending.front().map(|pending| pending.end);
+        let is_waited_for = member.seen.as_ref().is_some_and(|seen| seen.has(at as u32));
+        let news = if is_waited_for { LeaseNews::WaitedFor } else { LeaseNews::Plain };
+        let news = (member.oldest != oldest).then_some(news);
+        if self.periods.is_lease_due(member.written.map(|written| now - written), news) {
+            (member.lease.least, member.lease.beat) = (oldest.unwrap_or(now.as_nanos() as u64), member.lease.beat + 1);
+            (member.written, member.oldest) = (Some(now), oldest);
+            member.requests += WRITE_LEASE;
+        }
+    }
+
+    fn look(&mut self, slot: usize) {
+        let (now, member) = (self.now, &mut self.members[slot]);
+        member.requests += LOOK;
+        member.duty.note_look(self.file.as_ref().map(|file| (file.round, file.by)), now);
+        if let Some(file) = &self.file {
+            SeenSmallest::renew(&mut member.seen, file.clone(), slot as u32, at(now));
+        }
+    }
+
+    fn collect(&mut self, slot: usize) {
+        let now = self.now;
+        let has_pending = !self.members[slot].pending.is_empty();
+        if self.members[slot].duty.is_to_look(has_pending, now) {
+            self.look(slot);
+        }
+        if self.members[slot].duty.is_to_claim(now) {
+            self.claim(slot);
+        }
+        self.members[slot].duty.begin_pass(false, now);
+        for other in self.members[slot].duty.next_slots() {
+            self.read_lease(slot, other as usize);
+        }
+        if self.members[slot].duty.end_pass().is_some() {
+            self.look(slot);
+            let member = &mut self.members[slot];
+            if member.duty.is_collector() {
+                self.file = Some(SmallestLeases::of(&member.leases, 0, member.duty.next_round(), slot as u32));
+                member.requests += WRITE_SMALLEST;
+                self.look(slot);
+            }
+        }
+    }
+
+    fn claim(&mut self, slot: usize) {
+        let member = &mut self.members[slot];
+        member.duty.note_claim(self.now);
+        member.requests += WRITE_SMALLEST;
+        let (round, by) = (member.duty.next_round(), Some(slot as u32));
+        let (lost_before, found) = (0, CollectedLeases::NotTaken(0));
+        let known = member.seen.as_ref().map(|seen| seen.smallest.clone());
+        let known = known.unwrap_or(SmallestLeases { round, by, lost_before, found });
+        self.file = Some(SmallestLeases { round, by, ..known });
+        self.claimed.insert(slot);
+    }
+
+    fn read_lease(&mut self, slot: usize, other: usize) {
+        let (lease, size) = (self.members[other].lease.clone(), self.members.len());
+        let member = &mut self.members[slot];
+        member.requests += READ_LEASE;
+        member.leases.resize(size, None);
+        SeenLease::renew(&mut member.leases[other], lease, at(self.now));
+    }
+
+    fn reader(&self, slot: usize) -> SmallestReader<'_> {
+        let SimMember { lease, seen, leases, .. } = &self.members[slot];
+        SmallestReader { own: lease.member, slot: slot as u32, seen: seen.as_ref(), leases, errors: 0 }
+    }
+
+    fn read_those_before(&mut self, slot: usize) {
+        let mut before = None;
+        for _ in 0..4 {
+            let start = self.members[slot].pending.front().map(|pending| pending.start);
+            let next = start.and_then(|start| self.reader(slot).next_to_read(start));
+            let Some(other) = next.filter(|next| Some(*next) != before) else { return };
+            self.read_lease(slot, other as usize);
+            before = Some(other);
+        }
+    }
+
+    fn publish(&mut self, slot: usize) {
+        if self.members[slot].pending.is_empty() {
+            return;
+        }
+        let gate = self.reader(slot).gate();
+        let member = &mut self.members[slot];
+        while member.pending.pop_front_if(|pending| gate.lets_go(pending.start)).is_some() {
+            member.published += 1;
+        }
+    }
+
+    /// Something is logged.
+    fn log(&mut self, slot: usize, start: u64) {
+        let end = self.now.as_nanos() as u64;
+        self.members[slot].pending.push_back(Pending { start, end });
+    }
+
+    fn rounds(&mut self, time: Duration) {
+        let end = self.now + time;
+        while self.now < end {
+            self.all_once();
+        }
+    }
+
+    fn all_once(&mut self) {
+        for slot in 0..self.members.len() {
+            if !self.members[slot].is_gone {
+                self.round(slot);
+            }
+        }
+        self.now += ROUND;
+    }
+
+    fn collectors(&self) -> Vec<usize> {
+        let collects = |slot: &usize| !self.members[*slot].is_gone && self.members[*slot].duty.is_collector();
+        (0..self.members.len()).filter(collects).collect()
+    }
+
+    /// What is asked of the slow tree within some periods: by the collector, by one of the others for whose lease
+    /// nobody waits, and by all.
+    fn requests(&mut self, periods: u32, mut before_each: impl FnMut(&mut SimFleet)) -> Requests {
+        self.members.iter_mut().for_each(|member| member.requests = 0);
+        let (began, end) = (self.now, self.now + periods * self.periods.period);
+        while self.now < end {
+            before_each(self);
+            self.all_once();
+        }
+        let collectors = self.collectors();
+        assert_eq!(collectors.len(), 1, "{collectors:?}");
+        let plain = self.members.iter().enumerate().filter(|(slot, _)| *slot != collectors[0]);
+        let mut plain: Vec<u64> = plain.map(|(_, member)| member.requests / u64::from(periods)).collect();
+        plain.sort_unstable();
+        let all: u64 = self.members.iter().map(|member| member.requests).sum();
+        Requests {
+            collector: self.members[collectors[0]].requests / u64::from(periods),
+            plain: plain[plain.len() / 4],
+            all_per_second: all * 1000 / (self.now - began).as_millis() as u64,
+        }
+    }
+}
+
+/// So many members at most write their leases for others to read them at once.
+const AMONG_THE_SMALLEST: usize = 40;
+
+/// In a period, and of all together in a second.
+#[derive(Debug)]
+struct Requests {
+    collector: u64,
+    plain: u64,
+    all_per_second: u64,
+}
+
+const SIZES: [u32; 5] = [65, 200, 512, 1024, 4096];
+/// Whatever the number of members: all of them with nothing pending, and all of them busy. A fleet of 64 in which each
+/// reads all leases ten times a second sends 80,000.
+const ALL_IDLE: u64 = 2000;
+const ALL_BUSY: u64 = 8000;
+
+#[test]
+fn the_requests_of_a_member_and_of_all_do_not_grow_with_the_fleet() {
+    for size in SIZES {
+        let mut fleet = SimFleet::new(size);
+        fleet.rounds(3 * fleet.periods.period);
+        let idle = fleet.requests(3, |_| ());
+        // Each has something else pending in each round, so each lease is news.
+        let busy = fleet.requests(3, |fleet| {
+            let start = fleet.now.as_nanos() as u64;
+            fleet.members.iter_mut().for_each(|member| member.pending.clear());
+            (0..size as usize).for_each(|slot| fleet.log(slot, start));
+        });
+        println!("{size} members, {:?}: {idle:?}, busy {busy:?}", fleet.periods.period);
+        let leases = READ_LEASE * u64::from(size);
+        // A lease and a look, or four of each; one more where a period does not begin with the counting.
+        assert!(idle.plain <= 2 * (WRITE_LEASE + LOOK) && busy.plain <= 5 * (WRITE_LEASE + LOOK), "{size}");
+        assert!(idle.collector >= leases * 3 / 4, "{size}");
+        // Its own lease and looks, and one pass in a period.
+        for collector in [idle.collector, busy.collector] {
+            assert!(collector <= leases * 11 / 10 + 50, "{size}: {collector}");
+        }
+        assert!(idle.all_per_second <= ALL_IDLE && busy.all_per_second <= ALL_BUSY, "{size}");
+        // The reference allows each member a small write a second, and the collector two requests for each member.
+        let allowed = 2 * 1000 * u64::from(size) / fleet.periods.period.as_millis() as u64;
+        assert!(idle.collector * 1000 / fleet.periods.period.as_millis() as u64 <= allowed + 50, "{size}");
+    }
+}
+
+/// Each member writes its shard, then one of them the marker.
+#[test]
+fn a_marker_comes_a_few_periods_after_its_data() {
+    for size in SIZES {
+        let mut fleet = SimFleet::new(size);
+        let period = fleet.periods.period;
+        fleet.rounds(3 * period);
+        let start = fleet.now.as_nanos() as u64;
+        fleet.rounds(ROUND);
+        // All were being written at the same time.
+        (0..size as usize).for_each(|slot| fleet.log(slot, start - u64::from(size - slot as u32)));
+        fleet.rounds(ROUND);
+        let start = fleet.now.as_nanos() as u64;
+        let marker = 7;
+        fleet.log(marker, start);
+        let mut data = None;
+        let began = fleet.now;
+        while fleet.members[marker].published < 2 {
+            fleet.all_once();
+            let is_there = fleet.members.iter().all(|member| member.published > 0);
+            data = data.or_else(|| is_there.then_some(fleet.now));
+            assert!(fleet.members[marker].published < 2 || is_there, "{size}: early");
+            assert!(fleet.now - began < 20 * period, "{size}: stuck");
+        }
+        let behind = fleet.now - data.unwrap_or(fleet.now);
+        println!(
+            "{size} members: {behind:?} behind its data, {:.1} periods",
+            behind.as_secs_f64() / period.as_secs_f64()
+        );
+        // The lease of the last shard, a pass that was under way, a whole one, and a look.
+        assert!(behind <= 3 * period + 4 * ROUND, "{size}: {behind:?}");
+    }
+}
+
+/// Each member renames something, one right after another: the next one may go once those before it have. Those among the
+/// smallest need no new file for that.
+#[test]
+fn members_whose_turns_follow_each_other_do_not_wait_a_period_each() {
+    for size in [65, 200, 1024] {
+        let mut fleet = SimFleet::new(size);
+        let period = fleet.periods.period;
+        fleet.rounds(3 * period);
+        let start = fleet.now.as_nanos() as u64;
+        for slot in 0..size as usize {
+            // In an order of their own.
+            let at = start + (slot * 7 % size as usize) as u64;
+            fleet.members[slot].pending.push_back(Pending { start: at, end: at });
+        }
+        let began = fleet.now;
+        while fleet.members.iter().any(|member| member.published == 0) {
+            fleet.all_once();
+            assert!(fleet.now - began < size * period, "{size}");
+        }
+        let took = fleet.now - began;
+        let files = size.div_ceil(AMONG_THE_SMALLEST as u32 / 2) + 1;
+        println!("{size} members: one after another in {took:?}");
+        assert!(took <= 3 * files * period + 3 * size * ROUND, "{size}: {took:?}");
+    }
+}
+
+/// Whatever collector is gone, with any others.
+#[test]
+fn another_member_soon_collects_in_the_place_of_one_that_is_gone() {
+    for size in [65, 512] {
+        let mut fleet = SimFleet::new(size);
+        let period = fleet.periods.period;
+        fleet.rounds(3 * period);
+        for gone in 0..3 {
+            let before = fleet.collectors();
+            assert_eq!(before.len(), 1, "{before:?}");
+            fleet.members[before[0]].is_gone = true;
+            // Those whose turn is first are, too.
+            for slot in (0..size as usize).filter(|slot| slot % 16 < 5 * gone) {
+                fleet.members[slot].is_gone = true;
+            }
+            fleet.claimed.clear();
+            // Three, and the turns of all sixteen; the claim is seen at the next look, and then all are read.
+            fleet.rounds((3 + 8 + 3) * period);
+            let after = fleet.collectors();
+            assert_eq!(after.len(), 1, "{after:?}");
+            assert!(fleet.file.as_ref().is_some_and(|file| file.by == Some(after[0] as u32)));
+            println!("{size} members: {:?} claimed it", fleet.claimed);
+            assert!(fleet.claimed.len() <= 3, "{:?}", fleet.claimed);
+        }
+    }
+}

@@ -1,0 +1,147 @@
+//! How often a member of a fleet writes and reads on the slow tree, and after which silence it is given up: all these times
+//! have their one source here, because each depends on others. Pure.
+//!
+//! In a small fleet each member reads the leases of all others. In a larger one that would be N² requests, so one member
+//! collects them ([`COLLECT_ABOVE`], `smallest.rs`), and all periods grow with the number of members, so that the slow
+//! tree gets no more requests from 4,096 members than from 200: the period is 5 ms for each member, which is also what a
+//! slow tier of 2 ms for each request needs for an open and a read. The longer times follow once the period is longer
+//! than 5 s, which is beyond 1,000 members.
+
+use std::ops::Range;
+use std::time::Duration;
+
+/// In a fleet of more members, one of them reads the leases of all.
+pub(crate) const COLLECT_ABOVE: u32 = 64;
+
+/// The shortest time between two rounds of a member's work for the fleet.
+pub(crate) const ROUND: Duration = Duration::from_millis(100);
+
+/// The period of a fleet in which each reads all.
+const PERIOD_LEAST: Duration = Duration::from_secs(1);
+/// What each member adds to it: two requests of 2 ms, and a bit.
+const PERIOD_EACH: Duration = Duration::from_millis(5);
+/// With this period the longer times are as they are for all smaller ones.
+const PERIOD_PLAIN: Duration = Duration::from_secs(5);
+/// In a fleet whose leases are collected, a member with something pending does so often in a period what else is done once.
+const BUSY_TIMES: u32 = 4;
+
+/// What a lease has to say.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum LeaseNews {
+    Plain,
+    /// Others read it to see whether they may go on: each of them, in a small fleet; in a large one, if it is among the
+    /// smallest.
+    WaitedFor,
+}
+
+/// The times of a fleet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct FleetPeriods {
+    /// A lease is written at least as often. Where the leases are collected, the smallest are, too, and a member with
+    /// nothing pending reads them as often.
+    pub(crate) period: Duration,
+    /// The shortest time between two leases of a member for which nobody waits, and between two looks at the smallest ones.
+    pub(crate) busy: Duration,
+    /// A member whose own lease could not be written for so long publishes nothing.
+    pub(crate) own_lease_max: Duration,
+    /// A member whose lease has not changed for so long, by the reader's own clock, is reported.
+    pub(crate) silent: Duration,
+    /// A reader that has looked within this time would have seen an alive member's lease change.
+    pub(crate) watched: Duration,
+    /// Who is to be forgotten must be silent for so long.
+    pub(crate) forget: Duration,
+    /// By then every member has had the time to say in its lease that it has nothing pending, and somebody to read it.
+    pub(crate) answer: Duration,
+    /// So many leases are collected in one round, so that the slow tree gets them spread over the period.
+    slots_at_once: u32,
+}
+
+impl FleetPeriods {
+    /// Those of a fleet of this size. `is_collected`: one of the members reads the leases of all.
+    pub(crate) fn new(size: u32, is_collected: bool) -> FleetPeriods {
+        let period = if is_collected { (PERIOD_EACH * size).max(PERIOD_LEAST) } else { PERIOD_LEAST };
+        let longer =
+            |plain: u64| (period * plain as u32 / PERIOD_PLAIN.as_secs() as u32).max(Duration::from_secs(plain));
+        let rounds = (period.as_nanos() / ROUND.as_nanos()) as u32;
+        FleetPeriods {
+            period,
+            busy: if is_collected { period / BUSY_TIMES } else { Duration::ZERO },
+            own_lease_max: longer(20),
+            silent: longer(30),
+            watched: longer(10),
+            forget: longer(60),
+            // A pass over all leases may be under way, and another one begins behind it.
+            answer: period * if is_collected { 4 } else { 3 },
+            slots_at_once: size.div_ceil(rounds),
+        }
+    }
+
+    /// Those that every member of a fleet of this size has, and that whoever looks at it from outside counts on.
+    pub(crate) fn of(size: usize) -> FleetPeriods {
+        let size = u32::try_from(size).unwrap_or(u32::MAX / 1000);
+        FleetPeriods::new(size, size > COLLECT_ABOVE)
+    }
+
+    /// Whether a lease is to be written, `ago` after the last one. `news`: it says something new.
+    pub(crate) fn is_lease_due(&self, ago: Option<Duration>, news: Option<LeaseNews>) -> bool {
+        let least = match news {
+            None => self.period,
+            Some(LeaseNews::Plain) => self.busy,
+            Some(LeaseNews::WaitedFor) => Duration::ZERO,
+        };
+        ago.is_none_or(|ago| ago >= least)
+    }
+
+    /// The slots to read in the next round, if those before `next` were read.
+    pub(crate) fn next_slots(&self, next: u32, size: u32) -> Range<u32> {
+        next..next.saturating_add(self.slots_at_once).min(size)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::FLEET_MAX;
+
+    fn all() -> impl Iterator<Item = (u32, bool, FleetPeriods)> {
+        let both = |size| [(size, false), (size, true)];
+        (1..=FLEET_MAX)
+            .flat_map(both)
+            // One that collects, though each could read all, is for tests.
+            .filter(|(size, is_collected)| *is_collected || *size <= COLLECT_ABOVE)
+            .map(|(size, is_collected)| (size, is_collected, FleetPeriods::new(size, is_collected)))
+    }
+
+    /// A member is named and forgotten only after it had many occasions to write, and never while it may still publish.
+    #[test]
+    fn the_times_of_a_fleet_fit_each_other_whatever_its_size() {
+        for (size, is_collected, times) in all() {
+            let FleetPeriods { period, busy, own_lease_max, silent, watched, forget, .. } = times;
+            let of = format!("{size}, {is_collected}: {times:?}");
+            assert!(busy < period, "{of}");
+            // Three leases in a row may fail.
+            assert!(4 * period <= own_lease_max, "{of}");
+            // What a member had begun when its lease became too old has two thirds of the time to end.
+            assert!(3 * own_lease_max <= forget, "{of}");
+            // An alive member has by then written a lease, and a collector has read and written it, twice, and everybody has
+            // looked.
+            assert!(6 * period <= silent && own_lease_max < silent && silent < forget, "{of}");
+            // Who looks once in a period always watches.
+            assert!(2 * period <= watched && 2 * watched < silent, "{of}");
+            let rounds = size.div_ceil(times.slots_at_once);
+            assert!(rounds * ROUND <= period && times.next_slots(0, size).len() <= 22, "{of}");
+        }
+    }
+
+    #[test]
+    fn up_to_a_thousand_members_only_the_period_grows() {
+        for size in [1, 64, 65, 200, 1000] {
+            let times = FleetPeriods::of(size);
+            let longer = [times.own_lease_max, times.silent, times.watched, times.forget].map(|time| time.as_secs());
+            assert_eq!(longer, [20, 30, 10, 60], "{size}");
+        }
+        assert_eq!([64, 65, 200, 400].map(|size| FleetPeriods::of(size).period.as_secs()), [1, 1, 1, 2]);
+        let most = FleetPeriods::of(4096);
+        assert_eq!((most.period.as_millis(), most.own_lease_max.as_secs(), most.forget.as_secs()), (20_480, 81, 245));
+    }
+}

@@ -1,0 +1,415 @@
+//! The smallest leases of a fleet that is too large for each member to read all of them: what their file says, and what
+//! they let go. Pure; `collector.rs` has whose turn it is to write them, `collected.rs` does it.
+//!
+//! A member waits for the smallest lease that is not its own, so two would be enough for all. With some more, members
+//! whose turns follow each other need not wait for the next file: one that is among them reads those before it again
+//! itself, but goes no further than the largest one that is written, for the members that are not written may be there.
+//!
+//! Any member may write them at any time, and several may at once, without a lock: a lease never goes back, so an old
+//! value delays and nothing more. Each is what it counts as for the member that collected it, by its clock when it began
+//! to read that lease ([`SeenLease::least`]): whoever takes the slot later has larger stamps, whenever somebody reads the
+//! file. A reader takes it as it is; by the reader's clock, which is later, it would be too much. As long as a slot was
+//! never taken, nothing may go.
+
+use std::time::Duration;
+
+use uuid::Uuid;
+
+use crate::tiers::fleet::lines::{checked, with_crc};
+use crate::tiers::fleet::rule::{FleetGate, ReadAt, SeenLease, Standing};
+
+/// Bytes of the file. It is overwritten in place by one write, so it has always the same length.
+pub(crate) const SMALLEST_LEN: usize = 8192;
+/// So many leases are written at most, and of a small fleet half of them.
+const KEPT_MOST: usize = 40;
+
+/// The file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct SmallestLeases {
+    /// One more with each write; after a power cut of the slow tier, or when two write at once, it may go back.
+    pub(crate) round: u64,
+    /// The slot of the member that wrote it: it goes on doing so. `None`: it will not.
+    pub(crate) by: Option<u32>,
+    /// 0, or what was logged until then by a forgotten member may be missing. The largest number: nobody has its slot yet,
+    /// or a member's clock is off, so that nobody knows.
+    pub(crate) lost_before: u64,
+    pub(crate) found: CollectedLeases,
+}
+
+/// What a collector has found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum CollectedLeases {
+    /// This slot has never been taken, or was never readable.
+    NotTaken(u32),
+    /// At least two, the smallest first.
+    Smallest(Vec<SmallLease>),
+}
+
+/// One of them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct SmallLease {
+    pub(crate) slot: u32,
+    pub(crate) member: Uuid,
+    pub(crate) host: String,
+    /// What it counts as, for everybody.
+    pub(crate) least: u64,
+    pub(crate) beat: u64,
+    pub(crate) standing: Standing,
+}
+
+impl CollectedLeases {
+    /// Of all leases that somebody has read. `errors` is twice the bound for the clocks' errors.
+    pub(crate) fn of(seen: &[Option<SeenLease>], errors: u64) -> CollectedLeases {
+        let mut all = Vec::with_capacity(seen.len());
+        for (slot, seen) in (0..).zip(seen) {
+            let Some(seen) = seen else { return CollectedLeases::NotTaken(slot) };
+            all.push((seen.least(errors), seen.lease.member, slot, seen));
+        }
+        all.sort_unstable_by_key(|(least, member, ..)| (*least, *member));
+        let small = |(least, member, slot, seen): &(u64, Uuid, u32, &SeenLease)| SmallLease {
+            slot: *slot,
+            member: *member,
+            host: seen.lease.host.clone(),
+            least: *least,
+            beat: seen.lease.beat,
+            standing: seen.lease.standing,
+        };
+        let kept = (all.len() / 2).clamp(2, KEPT_MOST);
+        CollectedLeases::Smallest(all.iter().take(kept).map(small).collect())
+    }
+
+    fn smallest(&self) -> &[SmallLease] {
+        match self {
+            CollectedLeases::NotTaken(_) => &[],
+            CollectedLeases::Smallest(smallest) => smallest,
+        }
+    }
+}
+
+impl SmallestLeases {
+    /// The file to write, of all leases that the member of slot `by` has read.
+    pub(crate) fn of(seen: &[Option<SeenLease>], errors: u64, round: u64, by: u32) -> SmallestLeases {
+        let lost = seen.iter().flatten().map(SeenLease::lost_before);
+        SmallestLeases {
+            round,
+            by: Some(by),
+            lost_before: lost.max().unwrap_or(0),
+            found: CollectedLeases::of(seen, errors),
+        }
+    }
+
+    /// One line of `lines.rs`, padded to [`SMALLEST_LEN`].
+    pub(crate) fn encode(&self) -> Vec<u8> {
+        let by = self.by.map_or_else(|| "-".to_owned(), |by| by.to_string());
+        let found = match &self.found {
+            CollectedLeases::NotTaken(slot) => format!("not-taken={slot}"),
+            CollectedLeases::Smallest(all) => all.iter().map(SmallLease::encode).collect::<Vec<_>>().join(" "),
+        };
+        let mut line =
+            with_crc(&format!("smallest round={} by={by} lost={} {found}", self.round, self.lost_before)).into_bytes();
+        line.resize(SMALLEST_LEN - 1, b' ');
+        line.push(b'\n');
+        line
+    }
+
+    /// `None` if anything is wrong with it, as while it is being overwritten.
+    pub(crate) fn decode(bytes: &[u8]) -> Option<SmallestLeases> {
+        let words = checked(std::str::from_utf8(bytes).ok()?.trim_end())?;
+        let words: Vec<&str> = words.strip_prefix("smallest ")?.split(' ').collect();
+        let [round, by, lost, found @ ..] = &words[..] else { return None };
+        let by = match value(by, "by")? {
+            "-" => None,
+            by => Some(by.parse().ok()?),
+        };
+        let found = match found {
+            [slot] => CollectedLeases::NotTaken(value(slot, "not-taken")?.parse().ok()?),
+            _ => {
+                let all: Option<Vec<_>> = found.chunks(SMALL_WORDS).map(SmallLease::decode).collect();
+                CollectedLeases::Smallest(all.filter(|all| all.len() >= 2)?)
+            }
+        };
+        let (round, lost_before) = (value(round, "round")?.parse().ok()?, value(lost, "lost")?.parse().ok()?);
+        Some(SmallestLeases { round, by, lost_before, found })
+    }
+}
+
+/// Words of one of them.
+const SMALL_WORDS: usize = 6;
+
+fn value<'a>(word: &'a str, key: &str) -> Option<&'a str> {
+    word.strip_prefix(key)?.strip_prefix('=')
+}
+
+impl SmallLease {
+    fn encode(&self) -> String {
+        let SmallLease { slot, member, host, least, beat, standing } = self;
+        format!("slot={slot} member={member} host={host} least={least} beat={beat} {}", standing.word())
+    }
+
+    fn decode(words: &[&str]) -> Option<SmallLease> {
+        let [slot, member, host, least, beat, standing] = words else { return None };
+        Some(SmallLease {
+            slot: value(slot, "slot")?.parse().ok()?,
+            member: Uuid::try_parse(value(member, "member")?).ok()?,
+            host: value(host, "host")?.to_owned(),
+            least: value(least, "least")?.parse().ok()?,
+            beat: value(beat, "beat")?.parse().ok()?,
+            standing: Standing::of_word(standing)?,
+        })
+    }
+}
+
+/// The file, as it was read.
+#[derive(Clone, Debug)]
+pub(crate) struct SeenSmallest {
+    pub(crate) smallest: SmallestLeases,
+    /// Our uptime when we first saw the lease for which we wait, in a file that somebody renewed.
+    since: Duration,
+    /// Our uptime when we first saw this round.
+    renewed: Duration,
+}
+
+impl SeenSmallest {
+    /// Takes what the member of this slot has read for what it knew. Nothing in it is compared: an old one only delays.
+    pub(crate) fn renew(seen: &mut Option<SeenSmallest>, smallest: SmallestLeases, slot: u32, at: ReadAt) {
+        let waits_for = |smallest: &SmallestLeases| smallest.first_other(slot).map(|small| (small.slot, small.beat));
+        let (since, renewed) = match seen {
+            Some(seen) if at.has_watched => (
+                if waits_for(&seen.smallest) == waits_for(&smallest) { seen.since } else { at.uptime },
+                if seen.smallest.round == smallest.round { seen.renewed } else { at.uptime },
+            ),
+            _ => (at.uptime, at.uptime),
+        };
+        *seen = Some(SeenSmallest { smallest, since, renewed });
+    }
+
+    /// Whether the member of this slot is among the smallest: others may wait for it now.
+    pub(crate) fn has(&self, slot: u32) -> bool {
+        self.smallest.found.smallest().iter().any(|small| small.slot == slot)
+    }
+}
+
+impl SmallestLeases {
+    /// The smallest one that is not this slot's.
+    fn first_other(&self, slot: u32) -> Option<&SmallLease> {
+        self.found.smallest().iter().find(|small| small.slot != slot)
+    }
+}
+
+/// A member that knows the file and perhaps some leases that it has read itself.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct SmallestReader<'a> {
+    pub(crate) own: Uuid,
+    pub(crate) slot: u32,
+    pub(crate) seen: Option<&'a SeenSmallest>,
+    /// By slot.
+    pub(crate) leases: &'a [Option<SeenLease>],
+    /// Twice the bound for the clocks' errors.
+    pub(crate) errors: u64,
+}
+
+impl SmallestReader<'_> {
+    fn smallest(&self) -> &[SmallLease] {
+        self.seen.map_or(&[], |seen| seen.smallest.found.smallest())
+    }
+
+    /// Of another member: as it is written, or as it was read since.
+    fn least(&self, small: &SmallLease) -> (u64, Uuid) {
+        let written = (small.least, small.member);
+        let again = self.leases.get(small.slot as usize).and_then(Option::as_ref);
+        again.map_or(written, |again| written.max((again.least(self.errors), again.lease.member)))
+    }
+
+    fn others(&self) -> impl Iterator<Item = ((u64, Uuid), &SmallLease)> {
+        let others = self.smallest().iter().filter(|small| small.slot != self.slot);
+        others.map(|small| (self.least(small), small))
+    }
+
+    /// What may be published.
+    pub(crate) fn gate(&self) -> FleetGate {
+        let Some(largest) = self.smallest().last() else { return FleetGate::Shut };
+        let least = self.others().map(|(least, _)| least).min();
+        let written = (largest.least, largest.member);
+        FleetGate::Before(least.map_or(written, |least| least.min(written)), self.own)
+    }
+
+    /// The member whose lease is worth reading again, for an event that began at `start`: the smallest of those that keep it
+    /// from going, if the others may not be there. Only for one that is among the smallest itself: else all would read it.
+    pub(crate) fn next_to_read(&self, start: u64) -> Option<u32> {
+        let largest = self.smallest().last().filter(|_| self.seen.is_some_and(|seen| seen.has(self.slot)))?;
+        let is_before = |least: (u64, Uuid)| least <= (start, self.own);
+        let (least, small) = self.others().min_by_key(|(least, _)| *least)?;
+        (is_before(least) && !is_before((largest.least, largest.member))).then_some(small.slot)
+    }
+
+    /// The member for which the others wait and which does nothing: not there yet, or silent. Or nobody renews the file.
+    pub(crate) fn missing(&self, now: Duration, silent: Duration) -> Option<String> {
+        let SeenSmallest { smallest, since, renewed } = self.seen?;
+        let ago =
+            |since: Duration| humantime::format_duration(Duration::from_secs(now.saturating_sub(since).as_secs()));
+        if now.saturating_sub(*renewed) > silent {
+            return Some(format!(
+                "the smallest leases have not been renewed for {}; see whether the members can write `smallest` in the \
+                 fleet's directory, .dlio-fs/fleet on the slow tier",
+                ago(*renewed)
+            ));
+        }
+        if let CollectedLeases::NotTaken(other) = smallest.found {
+            return Some(format!("waits for member {other}, which has not been mounted yet"));
+        }
+        // By the last file that was new: before, nobody has looked at the lease.
+        let SmallLease { slot, host, standing, .. } = smallest.first_other(self.slot)?;
+        let is_silent = *standing == Standing::Here && renewed.saturating_sub(*since) > silent;
+        let ago = ago(*since);
+        is_silent.then(|| {
+            format!(
+                "waits for member {slot} on {host}, last seen {ago} ago; mount it again there, or see dlio-fs forget"
+            )
+        })
+    }
+
+    /// The member whose lease is the least: the others wait for it.
+    pub(crate) fn last(&self) -> Option<String> {
+        let (_, SmallLease { slot, host, .. }) = self.others().min_by_key(|(least, _)| *least)?;
+        Some(format!("waits for member {slot} on {host}, which has older changes; see .dlio/stats there"))
+    }
+
+    /// Whether the slow tier has all that any member had logged when the reader's clock showed `moment`, and no member was
+    /// lost that may have had something which began at `began` or later.
+    pub(crate) fn is_all_there(&self, moment: u64, began: u64) -> bool {
+        let (Some(seen), Some(first)) = (self.seen, self.smallest().first()) else { return false };
+        let lost_before = seen.smallest.lost_before;
+        first.least > moment.saturating_add(self.errors)
+            && (lost_before == 0 || began.saturating_sub(self.errors) > lost_before)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tiers::fleet::names::NamesEnd;
+    use crate::tiers::fleet::rule::MemberLease;
+
+    fn seen(least: u64, member: u128, standing: Standing) -> Option<SeenLease> {
+        let (host, names) = ("h".repeat(64), NamesEnd::default());
+        let member = Uuid::from_u128(member);
+        let lease = MemberLease { member, host, least, beat: 3, names, lost_before: 0, turn: 0, copy: 0, standing };
+        Some(SeenLease { lease, read: 1000, since: Duration::ZERO, seen_at: Duration::ZERO, is_ahead: false })
+    }
+
+    fn here(least: u64, member: u128) -> Option<SeenLease> {
+        seen(least, member, Standing::Here)
+    }
+
+    fn at(seconds: u64) -> ReadAt {
+        ReadAt { began: 0, ended: 0, uptime: Duration::from_secs(seconds), has_watched: true, errors: 40 }
+    }
+
+    /// The file of these leases, as it was read.
+    fn read(leases: &[Option<SeenLease>], round: u64, slot: u32, at: ReadAt, seen: &mut Option<SeenSmallest>) {
+        let file = SmallestLeases::decode(&SmallestLeases::of(leases, 40, round, 1).encode());
+        SeenSmallest::renew(seen, file.expect("readable"), slot, at);
+    }
+
+    fn reader<'a>(slot: u32, seen: &'a Option<SeenSmallest>, leases: &'a [Option<SeenLease>]) -> SmallestReader<'a> {
+        SmallestReader { own: Uuid::from_u128(u128::from(slot)), slot, seen: seen.as_ref(), leases, errors: 40 }
+    }
+
+    #[test]
+    fn the_file_reads_back_and_a_half_written_one_is_none() {
+        let many: Vec<_> = (0..100).map(|slot| here(u64::MAX - slot, u128::MAX - u128::from(slot))).collect();
+        let files = [
+            SmallestLeases::of(&many, 0, u64::MAX, u32::MAX),
+            SmallestLeases::of(&many[..2], 0, 7, 0),
+            SmallestLeases { by: None, ..SmallestLeases::of(&[here(1, 1), None], 0, 0, 5) },
+        ];
+        assert_eq!(files.each_ref().map(|file| file.found.smallest().len()), [KEPT_MOST, 2, 0]);
+        for (file, next) in files.iter().zip(files.iter().cycle().skip(1)) {
+            let (line, next) = (file.encode(), next.encode());
+            assert_eq!((line.len(), SmallestLeases::decode(&line).as_ref()), (SMALLEST_LEN, Some(file)));
+            for cut in (0..SMALLEST_LEN).step_by(7) {
+                let mixed = [&next[..cut], &line[cut..]].concat();
+                let read = SmallestLeases::decode(&mixed);
+                assert!(read.is_none() || mixed == line || mixed == next, "{cut}: {read:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn an_event_goes_once_the_smallest_of_the_others_are_past_its_start_and_no_further_than_what_is_written() {
+        let mut leases: Vec<_> = (0..6_u32).map(|slot| here(100 + 10 * u64::from(slot), u128::from(slot))).collect();
+        let mut file = None;
+        read(&leases, 1, 0, at(0), &mut file);
+        let goes = |slot, leases: &[Option<SeenLease>], start| reader(slot, &file, leases).gate().lets_go(start);
+        // Slots 0 to 2 are written. The first one waits for the second, all others for the first.
+        assert!(goes(0, &[], 110) && !goes(0, &[], 111), "equal ones by the ids");
+        assert!(goes(1, &[], 99) && !goes(1, &[], 100) && !goes(5, &[], 100));
+        // The first is past: the second one reads that itself.
+        leases[0] = here(500, 0);
+        assert_eq!([1, 2].map(|slot| reader(slot, &file, &[]).next_to_read(110)), [Some(0); 2]);
+        assert!(goes(1, &leases, 119) && !goes(1, &leases, 121), "slot 3 may be there");
+        assert_eq!(reader(1, &file, &leases).next_to_read(110), None, "it may go");
+        assert_eq!(reader(1, &file, &leases).next_to_read(121), None, "nothing helps but the next file");
+        assert_eq!(reader(2, &file, &leases).next_to_read(115), Some(1));
+        assert_eq!(reader(5, &file, &[]).next_to_read(115), None, "all would read it");
+        assert_eq!(reader(0, &None, &leases).gate(), FleetGate::Shut);
+    }
+
+    /// Whenever somebody reads the file: the member may have come back since.
+    #[test]
+    fn one_that_has_left_counts_as_the_collectors_clock_when_it_read_the_lease() {
+        for standing in [Standing::Left, Standing::Forgotten] {
+            let leases = [seen(5, 9, standing), here(2000, 8), here(3000, 7)];
+            let mut file = None;
+            read(&leases, 1, 2, ReadAt { began: 1 << 40, ..at(0) }, &mut file);
+            let gate = reader(2, &file, &[]).gate();
+            assert!(gate.lets_go(960) && !gate.lets_go(961), "{standing:?}");
+        }
+    }
+
+    #[test]
+    fn who_is_missing_is_named() {
+        let silent = Duration::from_secs(30);
+        let mut file = None;
+        let missing = |file: &Option<SeenSmallest>, now| reader(1, file, &[]).missing(Duration::from_secs(now), silent);
+        read(&[here(1, 0), here(2, 1), None], 1, 1, at(0), &mut file);
+        assert_eq!(missing(&file, 1).as_deref(), Some("waits for member 2, which has not been mounted yet"));
+        assert_eq!(reader(1, &file, &[]).gate(), FleetGate::Shut);
+        let leases = [here(1, 0), here(2, 1), here(3, 2)];
+        for round in 2..=33 {
+            read(&leases, round, 1, at(round), &mut file);
+        }
+        assert!(
+            missing(&file, 33).is_some_and(|why| why.contains("member 0 on h") && why.contains("last seen 31s ago"))
+        );
+        // Nobody has looked at its lease since then, so nothing is said of it.
+        read(&leases, 33, 1, at(60), &mut file);
+        assert!(missing(&file, 64).is_some_and(|why| why.contains("have not been renewed for 31s")));
+        read(&[seen(1, 0, Standing::Left), here(2, 1), here(3, 2)], 34, 1, at(65), &mut file);
+        assert_eq!(missing(&file, 66), None);
+        assert!(reader(1, &file, &[]).last().is_some_and(|why| why.contains("member 2 on h")));
+    }
+
+    #[test]
+    fn what_all_are_past_is_there_unless_somebody_was_lost_or_has_a_wrong_clock() {
+        let ahead = |seen: Option<SeenLease>| seen.map(|seen| SeenLease { is_ahead: true, ..seen });
+        let lost = |lost_before| {
+            let lease = here(500, 2).map(|seen| seen.lease).map(|lease| MemberLease { lost_before, ..lease });
+            here(500, 2).zip(lease).map(|(seen, lease)| SeenLease { lease, ..seen })
+        };
+        for (third, is_there) in [
+            (here(500, 2), true),
+            (here(339, 2), false),
+            (seen(500, 2, Standing::Forgotten), false),
+            (ahead(here(500, 2)), false),
+            (lost(59), true),
+            (lost(60), false),
+        ] {
+            let leases = [here(400, 0), here(450, 1), third];
+            let mut file = None;
+            read(&leases, 1, 0, at(0), &mut file);
+            assert_eq!(reader(0, &file, &[]).is_all_there(300, 100), is_there, "{:?}", leases[2]);
+            assert!(!reader(0, &file, &[]).is_all_there(360, 100));
+        }
+    }
+}
