@@ -11,7 +11,7 @@
 //!
 //! And what a member shows of the others once it has read what they published, though it knew something else.
 //!
-//! `DLIO_FLEET_CASES` says how many cases to run, `DLIO_FLEET_SEED=n cargo test --test model fleet` repeats one.
+//! `DLIO_FLEET_CASES` says how many cases to run, `DLIO_FLEET_SEED=n cargo test --test model fleet` repeats one of each kind.
 
 #[path = "fleet/partner.rs"]
 mod partner;
@@ -24,7 +24,7 @@ use std::time::Duration;
 use dlio_fs::error::Errno;
 use dlio_fs::stats::fleet::{FleetStatus, FleetVerdict};
 use dlio_fs::tiers::disk::faults::{Lapse, leaving_out};
-use dlio_fs::tiers::disk::{Clock, Kind, MetadataOrder, NewAttr, RenameMode, Time};
+use dlio_fs::tiers::disk::{Access, Clock, Kind, MetadataOrder, NewAttr, RenameMode, Time};
 use dlio_fs::tiers::{
     self, Cx, FleetReader, Ino, OpenFile, OpenMode, Options, Progress, ROOT, SetAttr, SlowTree, Tiers, Watched,
 };
@@ -39,6 +39,9 @@ use crate::stories::{WRITE, name};
 
 const ERROR: Duration = Duration::from_millis(10);
 const CASES: u64 = 500;
+/// Of fleets whose members do not read the leases of all, and of larger ones.
+const CASES_COLLECTED: u64 = 60;
+const CASES_EIGHT: u64 = 30;
 /// In bytes.
 const SMALL: u64 = 60_000;
 const NAMES: [&str; 5] = ["a", "b", "c", "d", "e"];
@@ -123,6 +126,7 @@ struct Fleet {
     dice: Xoshiro256PlusPlus,
     operations: u32,
     is_small: bool,
+    is_collected: bool,
     question: Option<Question>,
     /// How often a verdict was good, and a copy took a place.
     safe: u32,
@@ -157,11 +161,15 @@ fn disk(label: &'static str, capacity: u64, clock: &Arc<SimClock>, dice: &mut Xo
 
 impl Fleet {
     fn new(seed: u64) -> Fleet {
+        Fleet::of(seed, 2 + (seed % 7 / 3) as usize, false)
+    }
+
+    /// `is_collected`: one of the members reads the leases of all, as in a fleet that is too large for each to do so.
+    fn of(seed: u64, size: usize, is_collected: bool) -> Fleet {
         let mut dice = Xoshiro256PlusPlus::seed_from_u64(seed);
         let clock = SimClock::new();
         // Sometimes too small for all that is pending: files go to the slow tree at once, and wait there.
         let is_small = dice.random_bool(0.3);
-        let size = 2 + (seed % 7 / 3) as usize;
         let slow = disk("slow", 1 << 30, &clock, &mut dice);
         let fast: Vec<SimDisk> = (0..size).map(|_| disk("fast", fast_size(is_small), &clock, &mut dice)).collect();
         (0..size).for_each(|member| slow.root().mkdir(format!("n{member}").as_bytes(), 0o755).unwrap());
@@ -171,6 +179,7 @@ impl Fleet {
             options.fleet = Some("job".to_owned());
             options.fleet_size = Some(size as u32);
             options.clock_error = Some(ERROR);
+            options.collect_above = if is_collected { 0 } else { options.collect_above };
         });
         let member = |fast| Member {
             fast,
@@ -203,6 +212,7 @@ impl Fleet {
             dice,
             operations: 0,
             is_small,
+            is_collected,
             question: None,
             safe: 0,
             handed_over: 0,
@@ -357,7 +367,10 @@ impl Fleet {
         let can_lose = self.members.len() > 2 && self.members.iter().all(|member| member.lost.is_none());
         match self.dice.random_range(0..100) {
             0..25 => self.operate(at),
-            25..35 => self.clock.advance(Duration::from_micros(self.dice.random_range(0..15_000))),
+            // What is collected is older.
+            25..35 => self
+                .clock
+                .advance(self.dice.random_range(0..15) * Duration::from_millis(if self.is_collected { 10 } else { 1 })),
             35..37 => {
                 let error = ERROR.as_nanos() as i64;
                 self.members[at].clock.off.store(self.dice.random_range(-error..=error), Ordering::Relaxed);
@@ -446,7 +459,8 @@ impl Fleet {
             }
             self.finish_version(at);
         }
-        for _ in 0..200 {
+        // Where the leases are collected, one member's turn after another's takes about a period.
+        for _ in 0..if self.is_collected { 3000 } else { 200 } {
             for member in self.members.iter().filter(|member| member.engine.is_some()) {
                 let engine = member.engine.as_ref().unwrap();
                 while engine.seal_step().unwrap() == Progress::Did {}
@@ -542,13 +556,12 @@ fn shown(image: &Image, member: usize) -> Result<Shown, String> {
 }
 
 fn run(seed: u64) -> Result<(), String> {
-    run_counting(seed).map(drop)
+    run_counting(Fleet::new(seed)).map(drop)
 }
 
 /// Returns how often the whole fleet was safe.
-fn run_counting(seed: u64) -> Result<u32, String> {
-    let mut fleet = Fleet::new(seed);
-    for _ in 0..250 {
+fn run_counting(mut fleet: Fleet) -> Result<u32, String> {
+    for _ in 0..if fleet.is_collected { 150 * fleet.members.len() } else { 250 } {
         fleet.do_something()?;
     }
     fleet.finish()?;
@@ -557,12 +570,89 @@ fn run_counting(seed: u64) -> Result<u32, String> {
 
 #[test]
 fn a_fleet_keeps_one_order() {
+    run_cases(CASES, Fleet::new);
+}
+
+#[test]
+fn a_fleet_of_eight_keeps_one_order() {
+    run_cases(CASES_EIGHT, |seed| Fleet::of(seed, 8, false));
+}
+
+#[test]
+fn a_fleet_whose_leases_one_member_collects_keeps_one_order() {
+    run_cases(CASES_COLLECTED, |seed| Fleet::of(seed, 2 + (seed % 7 / 3) as usize, true));
+}
+
+#[test]
+fn a_fleet_of_eight_whose_leases_one_member_collects_keeps_one_order() {
+    run_cases(CASES_EIGHT, |seed| Fleet::of(seed, 8, true));
+}
+
+/// The smallest leases say for whom the others wait, and somebody else collects them once the collector is gone.
+#[test]
+fn in_a_fleet_whose_leases_one_member_collects_whoever_is_missing_is_named() {
+    let mut fleet = Fleet::of(1, 3, true);
+    let held = |fleet: &Fleet, at: usize| fleet.engine(at).status().safety.held.unwrap_or_default();
+    let some = |fleet: &Fleet, members: &[usize], rounds| {
+        for _ in 0..rounds {
+            for at in members {
+                fleet.publish(*at);
+                fleet.engine(*at).fleet_step().unwrap();
+            }
+            fleet.clock.advance(Duration::from_millis(100));
+        }
+    };
+    let slots = fleet.slow.root().dir(b".dlio-fs").unwrap().dir(b"fleet").unwrap().dir(b"job").unwrap();
+    // As if the last one had never been there.
+    fleet.kill(2);
+    slots.rename(b"2", &*slots, b"away", RenameMode::Replace).unwrap();
+    for at in [0, 1] {
+        fleet.put(at, ROOT, "first", 5);
+    }
+    some(&fleet, &[0, 1], 60);
+    assert!(held(&fleet, 1).contains("waits for member 2, which has not been mounted yet"), "{}", held(&fleet, 1));
+    fleet.start(2);
+    some(&fleet, &[0, 1, 2], 60);
+    assert_eq!([0, 1, 2].map(|at| fleet.engine(at).status().safety.events), [0; 3]);
+
+    // The collector is gone: another member takes its place, and says for whom it waits.
+    let by = || {
+        let file = slots.open(b"smallest", Access::Read).unwrap();
+        let mut bytes = vec![0; 8192];
+        file.read_at(&mut bytes, 0).unwrap();
+        let text = String::from_utf8(bytes).unwrap();
+        text.split(" by=").nth(1).unwrap().split(' ').next().unwrap().parse::<usize>().unwrap()
+    };
+    let gone = by();
+    fleet.kill(gone);
+    let rest: Vec<usize> = (0..3).filter(|at| *at != gone).collect();
+    fleet.put(rest[0], ROOT, "second", 5);
+    some(&fleet, &rest, 500);
+    assert_ne!(by(), gone);
+    let why = held(&fleet, rest[0]);
+    assert!(why.contains(&format!("waits for member {gone} on")) && why.contains("last seen"), "{why}");
+    fleet.start(gone);
+    some(&fleet, &[0, 1, 2], 60);
+    assert_eq!(fleet.engine(rest[0]).status().safety.events, 0);
+
+    // One that leaves makes room at once.
+    let gone = by();
+    fleet.leave(gone);
+    let rest: Vec<usize> = (0..3).filter(|at| *at != gone).collect();
+    fleet.put(rest[0], ROOT, "third", 5);
+    some(&fleet, &rest, 60);
+    assert_ne!(by(), gone);
+    assert_eq!((fleet.engine(rest[0]).status().safety.events, held(&fleet, rest[0])), (0, String::new()));
+}
+
+fn run_cases(cases: u64, fleet: impl Fn(u64) -> Fleet) {
     if let Some(seed) = number("DLIO_FLEET_SEED") {
-        return run(seed).unwrap();
+        run_counting(fleet(seed)).unwrap();
+        return;
     }
     let mut safe = 0;
-    for seed in 0..number("DLIO_FLEET_CASES").unwrap_or(CASES) {
-        safe += run_counting(seed).unwrap_or_else(|why| panic!("{why}; DLIO_FLEET_SEED={seed} repeats it"));
+    for seed in 0..number("DLIO_FLEET_CASES").unwrap_or(cases) {
+        safe += run_counting(fleet(seed)).unwrap_or_else(|why| panic!("{why}; DLIO_FLEET_SEED={seed} repeats it"));
     }
     assert!(safe > 0, "there was no good verdict");
     println!("{safe} good verdicts");

@@ -22,12 +22,14 @@ pub struct Pair {
     pub fast: Vec<SimDisk>,
     pub members: Vec<Tiers>,
     pub dice: Xoshiro256PlusPlus,
+    is_collected: bool,
 }
 
-fn options() -> Options {
+fn options(is_collected: bool) -> Options {
     Options::for_tests().with(|options| {
         options.fleet = Some("job".to_owned());
         options.fleet_size = Some(2);
+        options.collect_above = if is_collected { 0 } else { options.collect_above };
         options.clock_error = Some(Duration::from_millis(1));
         options.revalidate = Duration::ZERO;
         options.settle = Duration::ZERO;
@@ -36,20 +38,39 @@ fn options() -> Options {
 
 impl Pair {
     pub fn new(order: MetadataOrder) -> Pair {
+        Pair::of(order, false)
+    }
+
+    /// `is_collected`: one of them reads the leases of both, as in a fleet that is too large for each to do so.
+    pub fn of(order: MetadataOrder, is_collected: bool) -> Pair {
         let (clock, power) = (SimClock::new(), SimPower::new());
         let slow = SimDisk::new("slow", order, 1 << 30, &power, &clock);
         let fast = (0..2).map(|_| SimDisk::new("fast", MetadataOrder::Journaled, 1 << 30, &SimPower::new(), &clock));
         let fast = fast.collect();
-        let mut pair =
-            Pair { clock, power, slow, fast, members: Vec::new(), dice: Xoshiro256PlusPlus::seed_from_u64(1) };
+        let mut pair = Pair {
+            clock,
+            power,
+            slow,
+            fast,
+            members: Vec::new(),
+            dice: Xoshiro256PlusPlus::seed_from_u64(1),
+            is_collected,
+        };
         pair.start();
         pair
     }
 
     pub fn start(&mut self) {
         let open = |fast: &SimDisk| {
-            tiers::open(fast.root(), self.slow.root(), SlowTree::Writable, options(), self.clock.clone(), "boot")
-                .unwrap()
+            tiers::open(
+                fast.root(),
+                self.slow.root(),
+                SlowTree::Writable,
+                options(self.is_collected),
+                self.clock.clone(),
+                "boot",
+            )
+            .unwrap()
         };
         self.members = self.fast.iter().map(open).collect();
     }
@@ -58,7 +79,9 @@ impl Pair {
     pub fn replace(&mut self, member: usize) {
         self.fast[member] = SimDisk::new("fast", MetadataOrder::Journaled, 1 << 30, &SimPower::new(), &self.clock);
         let (fast, slow) = (self.fast[member].root(), self.slow.root());
-        let engine = tiers::open(fast, slow, SlowTree::Writable, options(), self.clock.clone(), "boot").unwrap();
+        let engine =
+            tiers::open(fast, slow, SlowTree::Writable, options(self.is_collected), self.clock.clone(), "boot")
+                .unwrap();
         self.members.insert(member, engine);
     }
 
