@@ -134,6 +134,14 @@ mod tests {
     }
 
     #[test]
+    fn a_lease_for_which_others_wait_is_written_at_once() {
+        let (times, ago) = (FleetPeriods::of(4096), Some(Duration::from_secs(1)));
+        let is_due = |news| times.is_lease_due(ago, news);
+        assert_eq!([None, Some(LeaseNews::Plain), Some(LeaseNews::WaitedFor)].map(is_due), [false, false, true]);
+        assert!(FleetPeriods::of(64).is_lease_due(ago, None));
+    }
+
+    #[test]
     fn up_to_a_thousand_members_only_the_period_grows() {
         for size in [1, 64, 65, 200, 1000] {
             let times = FleetPeriods::of(size);

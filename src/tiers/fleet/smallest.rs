@@ -352,6 +352,9 @@ mod tests {
         assert_eq!(reader(1, &file, &leases).next_to_read(121), None, "nothing helps but the next file");
         assert_eq!(reader(2, &file, &leases).next_to_read(115), Some(1));
         assert_eq!(reader(5, &file, &[]).next_to_read(115), None, "all would read it");
+        // Both are past, but slot 3 may be where slot 2 was.
+        leases[1] = here(500, 1);
+        assert!(goes(2, &leases, 119) && !goes(2, &leases, 121));
         assert_eq!(reader(0, &None, &leases).gate(), FleetGate::Shut);
     }
 
