@@ -24,7 +24,7 @@ use crate::error::{Context, Error};
 /// The unit from the repository, for a program in `/usr/local/bin`.
 const UNIT: &str = include_str!("../../systemd/dlio-fs@.service");
 /// The files below `share/doc/dlio-fs`, arranged as in the repository, so that links between pages work.
-const DOCS: [(&str, &str); 41] = [
+const DOCS: [(&str, &str); 42] = [
     ("LICENSE", include_str!("../../LICENSE")),
     ("README.md", include_str!("../../README.md")),
     ("config.example.toml", include_str!("../../config.example.toml")),
@@ -43,6 +43,7 @@ const DOCS: [(&str, &str); 41] = [
     ("docs/json-commands.md", include_str!("../../docs/json-commands.md")),
     ("docs/json.md", include_str!("../../docs/json.md")),
     ("docs/kubernetes.md", include_str!("../../docs/kubernetes.md")),
+    ("docs/lost-nodes.md", include_str!("../../docs/lost-nodes.md")),
     ("docs/metrics.md", include_str!("../../docs/metrics.md")),
     ("docs/many-nodes.md", include_str!("../../docs/many-nodes.md")),
     ("docs/mounting.md", include_str!("../../docs/mounting.md")),
