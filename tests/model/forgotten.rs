@@ -29,10 +29,14 @@ fn pair_with_copies(order: MetadataOrder) -> Pair {
     pair
 }
 
-/// Watches it for a minute, as `dlio-fs forget` does.
 fn forget(pair: &Pair) -> u64 {
+    forget_member(pair, 1)
+}
+
+/// Watches it for a minute, as `dlio-fs forget` does.
+fn forget_member(pair: &Pair, member: u32) -> u64 {
     let slow: Arc<dyn Dir> = pair.slow.root();
-    let watched = Watched::begin(&*slow, "job", 1).unwrap();
+    let watched = Watched::begin(&*slow, "job", member).unwrap();
     pair.clock.advance(Duration::from_secs(61));
     assert!(watched.is_silent().unwrap());
     finish_group(&watched, &slow).unwrap();
@@ -53,6 +57,21 @@ fn what_a_lost_member_had_copied_is_saved_under_its_paths() {
         assert!(again.is_forgotten() && again.save_copies(&slow).unwrap().0 == 0);
         pair.all_down([0, 0]);
         assert_eq!((pair.tree(), pair.saved()), (set([("before", "it")]), copies), "{order:?}");
+    }
+}
+
+/// A job's end wipes the fast tiers of all nodes while one of them is dead, for which the others have waited.
+#[test]
+fn what_all_had_copied_is_saved_when_all_fast_tiers_are_wiped() {
+    for order in ORDERS {
+        for first in [0, 1] {
+            let mut pair = pair_with_copies(order);
+            pair.members.clear();
+            let moved = forget_member(&pair, first) + forget_member(&pair, 1 - first);
+            let of_the_other = set([("step-1/shard", "shard"), ("log of 1", "line")]);
+            assert!(moved >= 2 && pair.saved().is_superset(&of_the_other), "{order:?}: {:?}", pair.saved());
+            assert!(pair.tree().is_empty(), "nothing had its turn: {:?}", pair.tree());
+        }
     }
 }
 
