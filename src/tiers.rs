@@ -80,6 +80,7 @@ pub use fleet::reader::FleetReader;
 pub use objects::abilities::{Abilities, Lack};
 pub use objects::file::Pin;
 pub use recovery::fsck::{Finding, FsckReport, Severity, fsck};
+pub use recovery::handover::FoundCopy;
 pub use recovery::lost_member::{FinishedGroup, finish_group};
 pub use recovery::rescue::{RescueReport, rescue};
 pub use recovery::start::{SlowTree, open};

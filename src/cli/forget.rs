@@ -12,7 +12,7 @@ use crate::error::{Context, Error};
 use crate::stats::render::count;
 use crate::tiers::disk::Dir;
 use crate::tiers::disk::os::{OsClock, OsDir};
-use crate::tiers::{FinishedGroup, FleetReader, Watched, finish_group};
+use crate::tiers::{FinishedGroup, FleetReader, FoundCopy, Watched, finish_group};
 
 /// Finishes the group that the member had begun, before the others go on.
 fn finish(watched: &Watched, slow: &Arc<dyn Dir>) -> Result<(), Failure> {
@@ -64,6 +64,9 @@ pub(super) struct ForgetArgs {
     /// Let the copy in this directory, the member's partner_dir, take its place
     #[arg(long, value_name = "DIR")]
     partner: Option<PathBuf>,
+    /// Forget the member although it has a copy at its partner, and lose what only that has
+    #[arg(long, conflicts_with = "partner")]
+    without_copy: bool,
 }
 
 pub(super) fn run(args: &ForgetArgs) -> Outcome {
@@ -71,6 +74,11 @@ pub(super) fn run(args: &ForgetArgs) -> Outcome {
     let watched = Watched::begin(&*slow, &args.fleet, args.member).map_err(Failure::usage)?;
     if let Some(partner) = &args.partner {
         return hand_over(args, &watched, &slow, partner);
+    }
+    if watched.has_copy() && !args.without_copy {
+        let what =
+            format!("member {} on {} has a copy at its partner, which would be lost", args.member, watched.host());
+        return Err(Failure::usage(Error::refused(what, "name its partner_dir with --partner, or add --without-copy")));
     }
     if !watched.is_forgotten() {
         watch(args, &watched, &slow)?;
@@ -100,8 +108,9 @@ fn hand_over(args: &ForgetArgs, watched: &Watched, slow: &Arc<dyn Dir>, partner:
     }
     let dir: Arc<dyn Dir> = Arc::new(OsDir::open(partner).at("open", partner.display()).map_err(Failure::usage)?);
     // Before a minute is lost.
-    watched.find_copy(&dir)?;
-    watch(args, watched, slow)?;
+    if watched.find_copy(&dir)? == FoundCopy::Good {
+        watch(args, watched, slow)?;
+    }
     watched.hand_over(slow, &dir)?;
     let copy = partner.join(watched.id());
     say(format!("the copy has the place of member {}; mount it with --fast {}", args.member, copy.display()))?;

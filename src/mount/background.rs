@@ -73,10 +73,12 @@ const WORKS: [Work; 10] = [
     Work { name: "stage", step: |t, _| t.stage_step(), streams: staging_streams, ..PLAIN },
     Work { name: "recheck", step: |t, _| t.recheck_step(), ..PLAIN },
     Work { name: "fleet", step: |t, _| t.fleet_step(), steady: true, ..PLAIN },
-    Work { name: "partner", step: |t, _| t.partner_step(), needs_slow: false, woken: true, ..PLAIN },
+    Work { name: PARTNER, step: |t, _| t.partner_step(), needs_slow: false, woken: true, ..PLAIN },
     Work { name: "checkpoints", step: |t, _| t.look_at_parts(), ..PLAIN },
     Work { name: "tick", step: |t, _| t.tick(), needs_slow: false, ..PLAIN },
 ];
+
+const PARTNER: &str = "partner";
 
 /// How many copies are staged side by side: from a rotating disk only one, where parallel reads slow each other down.
 fn staging_streams(slow_rotates: bool) -> u32 {
@@ -108,7 +110,8 @@ struct Bell {
 pub(super) fn start(runtime: &Runtime, tiers: &Arc<Tiers>, slow_wait: Duration) {
     let rotates = tiers.slow_rotates();
     let (mut bells, mut of_drain): (Vec<Arc<Bell>>, Option<Arc<Bell>>) = Default::default();
-    for work in WORKS {
+    // Without a partner it would only be woken.
+    for work in WORKS.into_iter().filter(|work| work.name != PARTNER || tiers.has_partner()) {
         let bell = Arc::<Bell>::default();
         let streams = (work.streams)(rotates);
         for stream in 0..streams {

@@ -30,6 +30,7 @@ use foldhash::{HashMap, HashMapExt};
 
 use crate::error::{Context, Error, Result};
 use crate::stats::status::PartnerFigures;
+use crate::tiers::disk::errors::absent_is_none;
 use crate::tiers::disk::errors::with_remedy;
 use crate::tiers::disk::layout::{OURS, ensure_dir, read_text, remove_leftover, replace_text};
 use crate::tiers::disk::sync::Mutex;
@@ -128,6 +129,11 @@ impl Tiers {
         debug_assert!(set.is_ok(), "there is one partner directory");
     }
 
+    /// Whether there is to be a copy.
+    pub fn has_partner(&self) -> bool {
+        self.partner.open.get().is_some()
+    }
+
     /// One round. Its failures are no failures of the tiers: nothing but the copy suffers.
     pub fn partner_step(&self) -> Result<Progress> {
         let (Some(fleet), Some(open)) = (&self.fleet, self.partner.open.get()) else { return Ok(Progress::Idle) };
@@ -172,6 +178,7 @@ impl Tiers {
             let what = "the partner directory has this very fast tier";
             return Err(Error::refused(what, "choose another partner_dir for a fast tier that was a copy"));
         }
+        expect_copy(&*root)?;
         Mirror::begin(copy, &*root).map(Some)
     }
 
@@ -300,12 +307,24 @@ fn kept_content(kept: &Kept) -> Option<Arc<Content>> {
     Some(Arc::new(content))
 }
 
+/// A copy has no `super` until it is given the member's place: then it is a fast tier, and perhaps this very one, reached
+/// by another way.
+fn expect_copy(root: &dyn Dir) -> Result<()> {
+    let there = absent_is_none(root.dir(OURS).and_then(|ours| ours.stat(b"super")));
+    match there.at("look for a copy in", "the partner directory")? {
+        None => Ok(()),
+        Some(_) => Err(Error::refused(
+            "the partner directory has a fast tier with this member's id, and no copy",
+            "choose another partner_dir for a fast tier that was a copy; if `dlio-fs forget --partner` was cut off and the member has come back, remove that directory",
+        )),
+    }
+}
+
 impl Mirror {
     /// Removes whatever is left of an earlier copy: first what makes it one.
     fn begin(copy: u64, root: &dyn Dir) -> Result<Mirror> {
         let ours = ensure_dir(root, OURS)?;
         remove_leftover(&*ours, NOTES)?;
-        remove_leftover(&*ours, b"super")?;
         ours.sync().at("fsync", "the copy")?;
         remove_leftover(&*ours, BEING_MADE)?;
         TEXTS.into_iter().try_for_each(|name| remove_leftover(&*ours, name))?;

@@ -3,7 +3,7 @@
 
 pub(crate) mod aside;
 pub(crate) mod fsck;
-mod handover;
+pub(crate) mod handover;
 pub(crate) mod identity;
 mod intents;
 pub(crate) mod lost_member;

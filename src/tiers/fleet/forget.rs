@@ -67,6 +67,11 @@ impl Watched {
         self.first.member.to_string()
     }
 
+    /// Whether its lease names a copy of its fast tier that may take its place.
+    pub fn has_copy(&self) -> bool {
+        self.first.copy != 0 && !self.is_forgotten()
+    }
+
     /// What it logged with an `end` below this is on the slow tree: nanoseconds since 1970, by its clock.
     pub fn least(&self) -> u64 {
         self.first.least

@@ -14,9 +14,14 @@ use crate::tiers::fleet::partner::CopyNote;
 use crate::tiers::fleet::rule::MemberLease;
 
 impl Watched {
-    /// The turn that the copy is to have.
-    pub(crate) fn next_turn(&self) -> u32 {
-        self.first.turn + 1
+    /// Whose turn the slot says it is.
+    pub(crate) fn turn(&self) -> u32 {
+        self.first.turn
+    }
+
+    /// Step 5.
+    pub(crate) fn note_turn_over(&self, turn: u32) -> Result<()> {
+        note_handed_on(&*self.dir, &MemberLease { turn, ..self.first.clone() })
     }
 
     /// Refuses a copy that the member's lease does not name: without it the fleet may have gone on.
@@ -26,7 +31,7 @@ impl Watched {
             return Ok(());
         }
         let what = match (note, self.first.copy) {
-            (_, 0) => "the member's lease names no copy: the last one was given up, or taken over already",
+            (_, 0) => "the member's lease names no copy: the last one was given up",
             (None, _) => "there is no whole copy of the member's fast tier in that directory",
             (Some(_), _) => "the member's lease names another copy than the one in that directory: it is an old one",
         };
@@ -34,10 +39,10 @@ impl Watched {
         Err(Error::refused(what, remedy))
     }
 
-    /// Steps 5 and 6. The caller has watched for long enough.
+    /// Step 4. The caller has watched for long enough.
     pub(crate) fn hand_on(&self) -> Result<()> {
         let next = MemberLease {
-            turn: self.next_turn(),
+            turn: self.first.turn + 1,
             // The beats of a slot only grow.
             beat: self.first.beat + 1,
             copy: 0,
@@ -59,11 +64,10 @@ impl Watched {
             let what = format!("member {} of the fleet has changed while it was watched", self.slot);
             return Err(Error::refused(what, "see whether anybody still waits for it"));
         }
-        note_handed_on(&*self.dir, &self.first)?; // 5
         file.write_at(&next.encode(), 0).at("write", what())?;
         file.sync().at("fsync", what())?;
         let slot = slot_name(self.slot);
-        self.dir.rename(&beside, &*self.dir, slot.as_bytes(), RenameMode::Replace).at("rename", what())?; // 6
+        self.dir.rename(&beside, &*self.dir, slot.as_bytes(), RenameMode::Replace).at("rename", what())?; // 4
         self.dir.sync().at("fsync", what())
     }
 }

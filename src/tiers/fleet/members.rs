@@ -107,6 +107,10 @@ impl Members {
 
     fn of(dir: Arc<dyn Dir>, fleet: &str, slot: u32, lease: MemberLease) -> Result<(Members, u32, MemberLease)> {
         let own = dir.open(slot_name(slot).as_bytes(), Access::ReadWrite).at("open", label(fleet, slot))?;
+        // Somebody may have given the place to a copy since the lease was read: this file is then the copy's.
+        if read_lease(&*own, slot)?.is_some_and(|opened| opened.turn != lease.turn && !left_out!(PartnerTurn)) {
+            return Err(was_handed_on(fleet));
+        }
         Ok((Members { dir, own }, slot, lease))
     }
 
@@ -270,10 +274,15 @@ pub(super) fn read(dir: &dyn Dir, slot: u32) -> Result<Option<MemberLease>> {
     let Some(file) = absent_is_none(dir.open(slot_name(slot).as_bytes(), Access::Read)).at("open", what())? else {
         return Ok(None);
     };
-    let mut bytes = [0; LEASE_LEN];
-    let got = file.read_at(&mut bytes, 0).at("read", what())?;
-    let lease = MemberLease::decode(&bytes[..got]);
+    let lease = read_lease(&*file, slot)?;
     lease.map(Some).ok_or_else(|| Error::refused(format!("{} is not readable", what()), "see who writes to it"))
+}
+
+/// `None`: it is not readable.
+fn read_lease(file: &dyn File, slot: u32) -> Result<Option<MemberLease>> {
+    let mut bytes = [0; LEASE_LEN];
+    let got = file.read_at(&mut bytes, 0).at("read", format!("slot {slot} of the fleet"))?;
+    Ok(MemberLease::decode(&bytes[..got]))
 }
 
 /// The same, and a lease that is just being written is read again.

@@ -159,7 +159,7 @@ impl Fleet {
             Some(lease) if lease.member == self.id && lease.standing == Standing::Forgotten => {
                 Some(FORGOTTEN.to_owned())
             }
-            Some(lease) if lease.member == self.id && lease.turn > self.turn && !left_out!(PartnerTurn) => {
+            Some(lease) if lease.member == self.id && lease.turn != self.turn && !left_out!(PartnerTurn) => {
                 Some(HANDED_ON.to_owned())
             }
             Some(lease) if lease.member == self.id => None,

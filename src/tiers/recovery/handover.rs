@@ -2,17 +2,19 @@
 //!
 //! 1. Somebody watches the member's lease, as before it is forgotten (`fleet/forget.rs`).
 //! 2. Refuse a copy that the lease does not name: it was given up, and the fleet has gone on without it.
-//! 3. Cut the copy's log to its newest note. What is behind was not durable there, although its lines may say that it was
+//! 3. Write the copy's `super`, with the next turn: from here on it is a fast tier, but no mount takes it, as it has notes.
+//! 4. The lease with the next turn takes the place of the member's, by one rename. The member, should it come back, finds
+//!    that its turn is over, and publishes nothing.
+//! 5. A file with the member's id and the turn that is over keeps the member's own fast tier from joining this fleet again,
+//!    also when its slot has gone to somebody else.
+//! 6. Cut the copy's log to its newest note. What is behind was not durable there, although its lines may say that it was
 //!    durable on the fast tier.
-//! 4. Write the copy's `super`, with the next turn: from here on it is a fast tier, but no mount of the fleet takes it yet.
-//! 5. A file with the member's id and its present turn keeps the member's own fast tier from joining this fleet again.
-//! 6. The lease with the next turn takes the place of the member's, by one rename. The member, should it come back, finds
-//!    that its turn is over, and publishes nothing. From here on the copy can be mounted, and resumes as the member.
-//! 7. Remove the notes.
+//! 7. Remove the notes. From here on the copy can be mounted, and resumes as the member.
 //!
-//! The turn in `super` comes before the one in the slot: until the rename nothing has happened to the fleet, and the member
-//! could still come back. A crash in between leaves a copy that is refused until this is done again. The other order would
-//! leave a slot that nobody could have.
+//! Until the rename nothing has happened to the fleet, or to what the copy has: the member could still come back, and go on
+//! with its copy. That one refuses a directory with a `super`, and makes its copy anew once an operator has removed it. The
+//! turn in `super` comes before the one in the slot: the other order would leave a slot that nobody could have. After a
+//! crash behind the rename, the same command goes on with step 5.
 
 use std::sync::Arc;
 
@@ -23,39 +25,70 @@ use crate::tiers::disk::{Access, Dir};
 use crate::tiers::fleet::forget::Watched;
 use crate::tiers::fleet::partner::{CopyNote, NOTE_LEN, NOTES};
 use crate::tiers::log;
-use crate::tiers::recovery::identity::{give_turn, read_slow_id};
+use crate::tiers::recovery::identity::{give_turn, read_slow_id, turn_of};
+
+/// What a directory has of the member.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FoundCopy {
+    /// It may have the member's place.
+    Good,
+    /// It has it already: only the last steps may be left to do.
+    InPlace,
+}
 
 impl Watched {
     /// Step 2 by itself.
-    pub fn find_copy(&self, partner: &Arc<dyn Dir>) -> Result<()> {
-        self.copy_in(partner).map(drop)
-    }
-
-    fn copy_in(&self, partner: &Arc<dyn Dir>) -> Result<(Arc<dyn Dir>, CopyNote)> {
-        let fast = partner.dir(self.id().as_bytes()).at("open", format!("the copy {}", self.id()))?;
-        let ours = fast.dir(OURS).at("open", "the copy's .dlio-fs")?;
+    pub fn find_copy(&self, partner: &Arc<dyn Dir>) -> Result<FoundCopy> {
+        let ours = self.copy_in(partner)?;
+        if self.is_in_place(&*ours)? {
+            return Ok(FoundCopy::InPlace);
+        }
         let note = read_note(&*ours)?;
-        self.expect_good(note.as_ref())?;
-        let note = note.ok_or_else(|| Error::refused("the copy has no note", "forget the member without --partner"))?;
-        Ok((ours, note))
+        self.expect_good(note.as_ref()).map(|()| FoundCopy::Good)
     }
 
-    /// Steps 2 to 7. `partner` is the directory that has the copies, `slow` the slow tree. The caller has watched for long
-    /// enough. The copy is in the directory with the member's id.
+    fn copy_in(&self, partner: &Arc<dyn Dir>) -> Result<Arc<dyn Dir>> {
+        let fast = partner.dir(self.id().as_bytes()).at("open", format!("the copy {}", self.id()))?;
+        fast.dir(OURS).at("open", "the copy's .dlio-fs")
+    }
+
+    /// The turn of the copy is that of the slot.
+    fn is_in_place(&self, ours: &dyn Dir) -> Result<bool> {
+        Ok(self.turn() > 0 && turn_of(ours)? == Some(self.turn()))
+    }
+
+    /// Steps 2 to 7, or those that are left of them. `partner` is the directory that has the copies, `slow` the slow tree.
+    /// Unless the copy is in place already, the caller has watched for long enough. The copy is in the directory with the
+    /// member's id.
     pub fn hand_over(&self, slow: &Arc<dyn Dir>, partner: &Arc<dyn Dir>) -> Result<()> {
-        let (ours, note) = self.copy_in(partner)?; // 2
-        let logs = ours.dir(b"log").at("open", "the copy's log")?;
-        log::cut_to(&*logs, note.segment, note.len)?; // 3
+        let ours = self.copy_in(partner)?;
+        let note = read_note(&*ours)?;
+        if self.is_in_place(&*ours)? {
+            self.note_turn_over(self.turn() - 1)?; // 5
+            // Without notes it is a fast tier like any other, which may be mounted by now.
+            return note.map_or(Ok(()), |note| cut_to_note(&*ours, &note));
+        }
+        self.expect_good(note.as_ref())?; // 2
+        let note = note.ok_or_else(|| Error::refused("the copy has no note", "forget the member without --partner"))?;
         for name in [&b"pool"[..], b"quarantine"] {
             ensure_dir(&*ours, name)?;
         }
         let tree = read_slow_id(&**slow)?.ok_or_else(|| {
             Error::refused("the slow tier has no .dlio-fs/id", "is the slow tier not mounted? Name the fleet's own one")
         })?;
-        give_turn(&*ours, self.id(), tree, self.next_turn())?; // 4
-        self.hand_on()?; // 5, 6
-        remove_leftover(&*ours, NOTES) // 7
+        give_turn(&*ours, self.id(), tree, self.turn() + 1)?; // 3
+        self.hand_on()?; // 4
+        self.note_turn_over(self.turn())?; // 5
+        cut_to_note(&*ours, &note)
     }
+}
+
+/// Steps 6 and 7.
+fn cut_to_note(ours: &dyn Dir, note: &CopyNote) -> Result<()> {
+    let logs = ours.dir(b"log").at("open", "the copy's log")?;
+    log::cut_to(&*logs, note.segment, note.len)?; // 6
+    remove_leftover(ours, NOTES)?; // 7
+    ours.sync().at("fsync", "the copy's .dlio-fs")
 }
 
 fn read_note(ours: &dyn Dir) -> Result<Option<CopyNote>> {

@@ -107,6 +107,12 @@ pub(crate) fn identify(ours: &dyn Dir, slow: &dyn Dir, writable: bool) -> Result
         return join(ours, new, slow, slow_id, writable);
     };
     let identity = read_super(&text)?;
+    if identity.turn > 0 && absent_is_none(ours.stat(NOTES)).at("stat", "the copy's notes")?.is_some() {
+        return Err(Error::refused(
+            "this copy of the fast tier of a fleet's member was not given the member's place to the end",
+            "run `dlio-fs forget FLEET MEMBER --slow DIR --partner DIR` again",
+        ));
+    }
     if identity.slow == UNIDENTIFIED {
         // No mount over such a tree ever wrote anything, so nothing is pending for it.
         return join(ours, identity, slow, slow_id, writable);
@@ -197,6 +203,12 @@ fn join(ours: &dyn Dir, identity: Super, slow: &dyn Dir, id: Option<String>, wri
 /// Makes a copy a fast tier of its own.
 pub(crate) fn give_turn(ours: &dyn Dir, uuid: String, slow: String, turn: u32) -> Result<()> {
     write_super(ours, &Super { turn, ..Super::new(uuid, slow) })
+}
+
+/// Whose turn a copy's `super` says it is. `None`: it has none.
+pub(crate) fn turn_of(ours: &dyn Dir) -> Result<Option<u32>> {
+    let text = read_text(ours, b"super")?;
+    text.map(|text| read_super(&text).map(|identity| identity.turn)).transpose()
 }
 
 /// The boot in which this fast tier is used, if its `super` can be read.

@@ -149,9 +149,10 @@ impl Tiers {
         }
     }
 
-    /// Paused, outside the allowed hours, or a checkpoint is being saved before a deadline.
+    /// Paused, outside the allowed hours, or a checkpoint is being saved before a deadline. Or this member of a fleet may
+    /// have been taken for lost: then a copy of its fast tier may have its place, and its `tmp`.
     pub(super) fn copies_nothing(&self) -> bool {
-        self.is_paused() || self.waits().is_some() || self.drain_control.is_saving()
+        self.is_paused() || self.waits().is_some() || self.drain_control.is_saving() || !self.may_go_on()
     }
 
     /// Whether the next event needs no copy, or has one: publishing takes time, too. Checks only the front, as this is

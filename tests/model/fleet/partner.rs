@@ -6,9 +6,12 @@
 //! - A node that was only frozen publishes nothing any more, and does not touch the copy.
 //! - A copy that was given up is refused.
 
+use std::sync::atomic::AtomicU64;
 use std::sync::mpsc;
 use std::thread;
 
+use dlio_fs::error::Errno;
+use dlio_fs::tiers::FoundCopy;
 use dlio_fs::tiers::disk::Access;
 
 use super::*;
@@ -434,4 +437,121 @@ fn a_partner_that_hangs_is_given_up_by_another_thread() {
         round.join().unwrap().unwrap();
         assert!(told.is_some_and(|why| why.contains("has not answered for 20 s")));
     });
+}
+
+/// A member with a file that is in its copy and not published, and is lost now. Its copy's disk.
+fn lost_with_a_copy() -> (Fleet, SimDisk) {
+    let mut fleet = Fleet::with_partners(0);
+    let dir = fleet.mkdir(0, ROOT, "d");
+    let go_on = |fleet: &Fleet, publish: bool| {
+        for _ in 0..30 {
+            (0..2).filter(|_| publish).for_each(|at| fleet.publish(at));
+            fleet.partner_steps();
+            fleet.fleet_steps();
+            fleet.clock.advance(Duration::from_millis(100));
+        }
+    };
+    go_on(&fleet, true);
+    fleet.put(0, dir, "y", 7);
+    fleet.engine(0).seal_step().unwrap();
+    go_on(&fleet, false);
+    assert!(fleet.engine(0).status().partner.unwrap().safe_if_one_node_is_lost);
+    fleet.members[0].engine = None;
+    let disk = fleet.members[0].partner.take().unwrap().lock().clone();
+    (fleet, disk)
+}
+
+/// The command, or its machine, is stopped at each of its calls to either tree. Before the slot has changed the member itself
+/// can come back; from then on the copy has the place once the command was run again, and not before.
+#[test]
+fn a_handover_that_is_cut_off_goes_on_when_it_is_asked_for_again() {
+    let (mut refused_both, mut in_place) = (0, 0);
+    for call in 0.. {
+        let (mut fleet, disk) = lost_with_a_copy();
+        let (slow, copies) = (fleet.slow.root(), disk.root());
+        let watched = Watched::begin(&*slow, "job", 0).unwrap();
+        fleet.clock.advance(Duration::from_secs(61));
+        let made = Arc::new(AtomicU64::new(0));
+        for tree in [&fleet.slow, &disk] {
+            let made = made.clone();
+            tree.inject(move |_| (made.fetch_add(1, Ordering::Relaxed) >= call).then_some(Errno::EIO));
+        }
+        let done = watched.hand_over(&slow, &copies);
+        [&fleet.slow, &disk].iter().for_each(|tree| tree.inject(|_| None));
+        let open = |fast: Arc<dyn tiers::disk::Dir>| {
+            let (slow, clock) = (fleet.slow.root(), fleet.members[0].clock.clone());
+            tiers::open(fast, slow, SlowTree::Writable, fleet.options.clone(), clock, "boot").map(drop)
+        };
+        let copy = copies.dir(watched.id().as_bytes()).unwrap();
+        let has_notes = copy.dir(b".dlio-fs").unwrap().stat(b"partner").is_ok();
+        if done.is_err() {
+            assert!(!has_notes || open(copy).is_err(), "call {call}: a copy that is not whole was mounted");
+            let again = Watched::begin(&*slow, "job", 0).unwrap();
+            match again.find_copy(&copies).unwrap() {
+                FoundCopy::Good if call % 2 == 0 => {
+                    // The member comes back instead.
+                    open(fleet.members[0].fast.root()).unwrap();
+                    continue;
+                }
+                FoundCopy::Good => refused_both += 1,
+                FoundCopy::InPlace => {
+                    in_place += 1;
+                    assert!(open(fleet.members[0].fast.root()).is_err(), "call {call}: two of one member");
+                }
+            }
+            again.hand_over(&slow, &copies).unwrap();
+        }
+        let id = watched.id();
+        assert!(open(fleet.members[0].fast.root()).is_err());
+        (fleet.members[0].fast, fleet.members[0].below) = (disk, Some(id));
+        fleet.start(0);
+        let dir = fleet.find(0, ROOT, "d").unwrap().ino;
+        assert!(fleet.find(0, dir, "y").is_some(), "call {call}");
+        if done.is_ok() {
+            break;
+        }
+    }
+    assert!(refused_both > 3 && in_place > 3, "{refused_both}, {in_place}");
+}
+
+/// The member has written a lease at the last moment: its copy is as it was.
+#[test]
+fn a_handover_that_is_refused_leaves_the_copy_as_it_was() {
+    let (mut fleet, disk) = lost_with_a_copy();
+    let watched = Watched::begin(&*fleet.slow.root(), "job", 0).unwrap();
+    let log = disk.root().dir(watched.id().as_bytes()).unwrap().dir(b".dlio-fs").unwrap().dir(b"log").unwrap();
+    let len = || log.list().unwrap().iter().map(|entry| log.stat(&entry.name).unwrap().size).sum::<u64>();
+    let last = log.list().unwrap().into_iter().map(|entry| entry.name).max().unwrap();
+    let tail = log.open(&last, Access::ReadWrite).unwrap();
+    // What its mirror had written behind the note.
+    tail.write_at(b"not noted yet", tail.stat().unwrap().size).unwrap();
+    let before = len();
+    fleet.start(0);
+    for _ in 0..20 {
+        fleet.clock.advance(Duration::from_millis(200));
+        fleet.engine(0).fleet_step().unwrap();
+    }
+    assert!(watched.hand_over(&fleet.slow.root(), &disk.root()).is_err(), "it is alive");
+    assert_eq!(len(), before);
+}
+
+/// A fast tier that was a copy is mounted with the partner directory that it lies in, reached by another way: nothing tells
+/// that they are one.
+#[test]
+fn a_fast_tier_in_the_partner_directory_is_not_taken_for_an_old_copy() {
+    let fleet = Fleet::with_partners(0);
+    let id = Watched::begin(&*fleet.slow.root(), "job", 0).unwrap().id();
+    let partner = fleet.members[0].partner.clone().unwrap().lock().root();
+    let fast = partner.mkdir(id.as_bytes(), 0o700).and_then(|()| partner.dir(id.as_bytes())).unwrap();
+    let ours = fast.mkdir(b".dlio-fs", 0o700).and_then(|()| fast.dir(b".dlio-fs")).unwrap();
+    let log = ours.mkdir(b"log", 0o700).and_then(|()| ours.dir(b"log")).unwrap();
+    drop((ours.create(b"super", 0o600).unwrap(), log.create(b"0000000000000001", 0o600).unwrap()));
+    for _ in 0..20 {
+        fleet.fleet_steps();
+        fleet.partner_steps();
+        fleet.clock.advance(Duration::from_millis(500));
+    }
+    let trouble = fleet.engine(0).status().partner.unwrap().trouble.unwrap();
+    assert!(trouble.contains("a fast tier with this member's id"), "{trouble}");
+    assert!(ours.stat(b"super").is_ok() && log.stat(b"0000000000000001").is_ok());
 }
