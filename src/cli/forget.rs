@@ -15,10 +15,19 @@ use crate::tiers::disk::os::{OsClock, OsDir};
 use crate::tiers::{FinishedGroup, FleetReader, FoundCopy, Watched, finish_group};
 
 /// Finishes the group that the member had begun, before the others go on.
-fn finish(watched: &Watched, slow: &Arc<dyn Dir>) -> Result<(), Failure> {
-    let FinishedGroup { done, all, stopped } = finish_group(watched, slow)?;
-    if let Some(why) = stopped {
-        complain(format!("of {} that it had begun to publish, {done} are done; not {why}", count(all as u64, "step")));
+fn finish(args: &ForgetArgs, watched: &Watched, slow: &Arc<dyn Dir>) -> Result<(), Failure> {
+    let FinishedGroup { done, all, stopped } = match finish_group(watched, slow) {
+        Err(error) if args.unfinished => {
+            complain(format!("not finished: {error}"));
+            return Ok(());
+        }
+        finished => finished.inspect_err(|_| {
+            complain("nothing is forgotten yet: do it again once this can be done, or with --unfinished".to_owned());
+        })?,
+    };
+    if let Some(path) = stopped {
+        let steps = count(all as u64, "step");
+        complain(format!("of {steps} that it had begun to publish, {done} are done; what belongs at {path} is gone"));
     }
     Ok(())
 }
@@ -67,6 +76,9 @@ pub(super) struct ForgetArgs {
     /// Forget the member although it has a copy at its partner, and lose what only that has
     #[arg(long, conflicts_with = "partner")]
     without_copy: bool,
+    /// Forget the member although what it had begun to publish cannot be finished
+    #[arg(long, conflicts_with = "partner")]
+    unfinished: bool,
 }
 
 pub(super) fn run(args: &ForgetArgs) -> Outcome {
@@ -82,7 +94,7 @@ pub(super) fn run(args: &ForgetArgs) -> Outcome {
     }
     if !watched.is_forgotten() {
         watch(args, &watched, &slow)?;
-        finish(&watched, &slow)?;
+        finish(args, &watched, &slow)?;
         watched.forget()?;
         tell_what_is_whole(&watched)?;
     }

@@ -196,9 +196,10 @@ impl Fleet {
             state: Mutex::new(Rank::Leaf, state),
             partner: Mutex::default(),
         };
-        if lease.standing == Standing::Left || lease.copy != 0 {
-            // Before anything is logged; the replay comes first. It also finishes what was under way, and a copy of the
-            // fast tier may not know of that: until it is made anew, there is none.
+        if lease.beat > 0 {
+            // Before anything is logged; the replay comes first. It also finishes what was under way: whoever watches this
+            // member must not do so at the same time. A copy of the fast tier may not know of that: until it is made anew,
+            // there is none.
             fleet.write(lease.least, Standing::Here)?;
         }
         Ok(fleet)

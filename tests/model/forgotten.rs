@@ -2,11 +2,11 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use dlio_fs::error::Errno;
-use dlio_fs::tiers::disk::{Access, Dir, MetadataOrder, RenameMode};
+use dlio_fs::tiers::disk::{Dir, MetadataOrder, RenameMode};
 use dlio_fs::tiers::{Cx, FinishedGroup, ROOT, Watched, finish_group};
 
 use crate::pair::{ORDERS, Pair, set};
@@ -135,7 +135,13 @@ fn pair_with_a_group(order: MetadataOrder) -> Pair {
     engine.link(&cx, latest, ROOT, &name("best")).unwrap();
     pair.rename(1, ROOT, "step", "step-1");
     pair.put(1, pair.dir(1, "step-1"), "b", "more");
-    // It copies, and waits for its turn.
+    wait_for_the_turn(&pair);
+    pair
+}
+
+/// Member 1 copies, and waits for its turn until the other one's lease lets all of it go.
+fn wait_for_the_turn(pair: &Pair) {
+    let engine = &pair.members[1];
     for _ in 0..10 {
         drop((engine.fleet_step(), engine.seal_step(), engine.drain_step(), engine.publish_step()));
         pair.clock.advance(Duration::from_millis(120));
@@ -143,11 +149,9 @@ fn pair_with_a_group(order: MetadataOrder) -> Pair {
     while pair.members[0].status().safety.events > 0 {
         pair.work(0);
     }
-    // Its lease lets all of this go.
     for _ in 0..10 {
         pair.work(0);
     }
-    pair
 }
 
 /// Member 1 is lost after this many calls to the slow tree from the moment when it may publish. How many groups were written
@@ -216,14 +220,11 @@ fn a_group_that_is_published_is_not_done_again() {
         drop((engine.fleet_step(), engine.publish_step()));
         pair.work(0);
     }
-    // As if the removal of its file had been lost.
-    let (dir, group) = tmp_with_group(&pair).expect("it is there until nothing is pending");
+    assert!(tmp_with_group(&pair).is_some(), "it stays there");
     for _ in 0..20 {
         pair.clock.advance(Duration::from_millis(120));
         engine.fleet_step().unwrap();
     }
-    assert!(tmp_with_group(&pair).is_none(), "nothing is pending");
-    dir.create(b"group", 0o600).unwrap().write_at(&group, 0).unwrap();
     drop(pair.members.pop());
     let tree = pair.tree();
     let slow: Arc<dyn Dir> = pair.slow.root();
@@ -232,15 +233,120 @@ fn a_group_that_is_published_is_not_done_again() {
     assert_eq!(pair.tree(), tree);
 }
 
-/// The directory in `tmp` that has a group, and the file.
-fn tmp_with_group(pair: &Pair) -> Option<(Arc<dyn Dir>, Vec<u8>)> {
+fn tmp_with_group(pair: &Pair) -> Option<Arc<dyn Dir>> {
     let tmp = pair.slow.root().dir(b".dlio-fs").unwrap().dir(b"tmp").unwrap();
-    let dirs = tmp.list().unwrap().into_iter().map(|entry| tmp.dir(&entry.name).unwrap());
-    let mut groups = dirs.filter_map(|dir| {
-        let file = dir.open(b"group", Access::Read).ok()?;
-        let mut bytes = vec![0; file.stat().unwrap().size as usize];
-        file.read_at(&mut bytes, 0).unwrap();
-        Some((dir, bytes))
+    let mut dirs = tmp.list().unwrap().into_iter().map(|entry| tmp.dir(&entry.name).unwrap());
+    dirs.find(|dir| dir.stat(b"group").is_ok())
+}
+
+/// Files that wait in a new directory, which has its turn with all of them: wherever the member was lost, each is on the slow
+/// tree or saved.
+#[test]
+fn what_a_lost_member_had_moved_into_a_new_directory_is_saved() {
+    let files = set([("run/a", "1"), ("run/b", "22"), ("run/c", "333")]);
+    let pair_with_a_directory = || {
+        let pair = Pair::new(MetadataOrder::Unknown);
+        pair.put(0, ROOT, "before", "it");
+        let dir = pair.members[1].mkdir(&Cx::internal(), ROOT, &name("run"), 0o755, 0).unwrap().ino;
+        files.iter().for_each(|(path, text)| pair.put(1, dir, path.strip_prefix("run/").unwrap(), text));
+        wait_for_the_turn(&pair);
+        pair
+    };
+    let (_, all, states) = lose_in_a_group(&mut pair_with_a_directory(), u64::MAX);
+    assert!(states.last().unwrap().is_superset(&files), "{states:?}");
+    let mut moved_on = 0;
+    for calls in 0..all {
+        let mut pair = pair_with_a_directory();
+        lose_in_a_group(&mut pair, calls);
+        let slow: Arc<dyn Dir> = pair.slow.root();
+        let watched = Watched::begin(&*slow, "job", 1).unwrap();
+        finish_group(&watched, &slow).unwrap();
+        moved_on += u32::from(has_a_filled_directory(&pair));
+        forget(&pair);
+        let there: BTreeSet<_> = pair.tree().union(&pair.saved()).cloned().collect();
+        assert!(there.is_superset(&files), "lost after {calls} of {all} calls: {there:?}");
+    }
+    assert!(moved_on > 0, "no file was in a directory that waits");
+}
+
+fn has_a_filled_directory(pair: &Pair) -> bool {
+    let tmp = pair.slow.root().dir(b".dlio-fs").unwrap().dir(b"tmp").unwrap();
+    let tmps = tmp.list().unwrap().into_iter().map(|entry| tmp.dir(&entry.name).unwrap());
+    let mut made = tmps.flat_map(|tmp| {
+        let names = tmp.list().unwrap().into_iter().map(|entry| entry.name).filter(|name| name.starts_with(b"m"));
+        names.filter_map(|name| tmp.dir(&name).ok()).collect::<Vec<_>>()
     });
-    groups.next()
+    made.any(|dir| !dir.list().unwrap().is_empty())
+}
+
+/// Lost once its first group is under way, in front of the last step.
+fn lost_in_the_middle() -> Pair {
+    let (_, all, states) = lose_in_a_group(&mut pair_with_a_group(MetadataOrder::Journaled), u64::MAX);
+    for calls in 0..all {
+        let mut pair = pair_with_a_group(MetadataOrder::Journaled);
+        lose_in_a_group(&mut pair, calls);
+        if !states.contains(&pair.tree()) {
+            return pair;
+        }
+    }
+    panic!("it was never lost in the middle")
+}
+
+/// Somebody whose change overlaps in time has replaced what the group had placed.
+#[test]
+fn a_group_is_finished_behind_what_another_member_has_replaced() {
+    let two_files = || {
+        let pair = Pair::new(MetadataOrder::Journaled);
+        pair.put(0, ROOT, "before", "it");
+        ["x", "y"].iter().for_each(|file| pair.put(1, ROOT, file, "ours"));
+        wait_for_the_turn(&pair);
+        pair
+    };
+    let (_, all, _) = lose_in_a_group(&mut two_files(), u64::MAX);
+    let only_the_first = set([("before", "it"), ("x", "ours")]);
+    let lost = (0..all).map(|calls| {
+        let mut pair = two_files();
+        lose_in_a_group(&mut pair, calls);
+        pair
+    });
+    let pair = lost.into_iter().find(|pair| pair.tree() == only_the_first).expect("it was lost between the two");
+    let slow: Arc<dyn Dir> = pair.slow.root();
+    slow.create(b"theirs", 0o644).unwrap().write_at(b"theirs", 0).unwrap();
+    slow.rename(b"theirs", &*slow, b"x", RenameMode::Replace).unwrap();
+    let watched = Watched::begin(&*slow, "job", 1).unwrap();
+    let FinishedGroup { done, all, stopped } = finish_group(&watched, &slow).unwrap();
+    assert_eq!((done, all, stopped), (2, 2, None));
+    assert_eq!(pair.tree(), set([("before", "it"), ("x", "theirs"), ("y", "ours")]));
+}
+
+/// A step that the slow tier refuses for now: the others must not go on yet.
+#[test]
+fn a_group_that_cannot_be_finished_now_is_finished_later() {
+    let pair = lost_in_the_middle();
+    let slow: Arc<dyn Dir> = pair.slow.root();
+    let watched = Watched::begin(&*slow, "job", 1).unwrap();
+    let changes = ["rename", "link", "unlink", "set_attr"];
+    pair.slow.inject(move |op| (changes.contains(&op.call) && !op.path.is_empty()).then_some(Errno::ENOSPC));
+    assert!(finish_group(&watched, &slow).is_err());
+    pair.slow.inject(|_| None);
+    let FinishedGroup { done, all, .. } = finish_group(&watched, &slow).unwrap();
+    assert!(done == all && all > 1);
+}
+
+/// A start finishes the group, too: whoever watches the member sees it first.
+#[test]
+fn a_member_that_starts_again_is_seen_before_it_finishes_its_group() {
+    let mut pair = lost_in_the_middle();
+    let slow: Arc<dyn Dir> = pair.slow.root();
+    let watched = Watched::begin(&*slow, "job", 1).unwrap();
+    // From its first call to the tree itself on, none reaches the slow tier.
+    let is_lost = AtomicBool::new(false);
+    pair.slow.inject(move |op| {
+        let is_change = !op.private && ["rename", "link", "unlink", "set_attr"].contains(&op.call);
+        (is_lost.fetch_or(is_change, Ordering::Relaxed) || is_change).then_some(Errno::EIO)
+    });
+    pair.start_one(1);
+    pair.slow.inject(|_| None);
+    assert!(!watched.is_silent().unwrap());
+    assert!(finish_group(&watched, &slow).is_err(), "it has come back");
 }

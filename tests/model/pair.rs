@@ -75,6 +75,13 @@ impl Pair {
         self.members = self.fast.iter().map(open).collect();
     }
 
+    /// Starts a member that is lost on its own fast tier, whatever becomes of it.
+    pub fn start_one(&mut self, member: usize) {
+        let (fast, slow) = (self.fast[member].root(), self.slow.root());
+        let options = options(false);
+        drop(tiers::open(fast, slow, SlowTree::Writable, options, self.clock.clone(), "boot"));
+    }
+
     /// A member with a new fast tier takes the slot that another one has given up.
     pub fn replace(&mut self, member: usize) {
         self.fast[member] = SimDisk::new("fast", MetadataOrder::Journaled, 1 << 30, &SimPower::new(), &self.clock);

@@ -15,6 +15,7 @@
 //! member again. Nothing of the member is deleted. A step that the member had sent to the slow tier before it fell silent
 //! may still be carried out there.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use crate::error::{Context, Error, Result};
@@ -22,11 +23,32 @@ use crate::path::escape;
 use crate::tiers::disk::errors::absent_is_none;
 use crate::tiers::disk::layout::{OURS, is_taken, remove_leftover, split};
 use crate::tiers::disk::saved::{host_and_time, move_to, save};
-use crate::tiers::disk::{Dir, RenameMode};
+use crate::tiers::disk::{Dir, DirEntry, Kind, RenameMode};
 use crate::tiers::fleet::journal::{self, WaitingCopy};
 use crate::tiers::fleet::members::{note_forgotten, read, slot_name};
 use crate::tiers::fleet::rule::{MemberLease, Standing};
+use crate::tiers::log::record::Path;
 use crate::tiers::objects::parts::lane_of;
+
+/// A file, by its directory and name.
+type FoundFile = (Arc<dyn Dir>, Vec<u8>);
+
+/// The files below new directories in this `tmp` (`writeback/fill.rs`), by inode number. What cannot be read is left out.
+fn files_in_made(tmp: &Arc<dyn Dir>) -> HashMap<u64, FoundFile> {
+    let mut found = HashMap::new();
+    let is_made = |entry: &DirEntry| entry.kind == Kind::Dir && entry.name.starts_with(b"m");
+    let made = tmp.list().unwrap_or_default().into_iter().filter(is_made);
+    let mut dirs: Vec<Arc<dyn Dir>> = made.filter_map(|entry| tmp.dir(&entry.name).ok()).collect();
+    while let Some(dir) = dirs.pop() {
+        for entry in dir.list().unwrap_or_default() {
+            match entry.kind {
+                Kind::Dir => dirs.extend(dir.dir(&entry.name)),
+                _ => drop(found.insert(entry.ino, (dir.clone(), entry.name))),
+            }
+        }
+    }
+    found
+}
 
 /// A member whose lease is watched.
 #[derive(Debug)]
@@ -94,15 +116,22 @@ impl Watched {
         let copies = absent_is_none(tmp_of(b"").and_then(|tmp| journal::read(&*tmp)));
         let copies = copies.at("read", "the journal of its copies")?.unwrap_or_default();
         let (time, mut moved) = (host_and_time(), 0);
+        let mut made: HashMap<Path, HashMap<u64, FoundFile>> = HashMap::new();
         for WaitingCopy { tmp, ino, size, path } in copies {
             let (part, name) = split(&tmp);
-            let dir = tmp_of(part).and_then(|dir| lane_of(name).map_or(Ok(dir.clone()), |lane| dir.dir(lane)));
-            // Published, or copied again.
-            let Ok(dir) = dir else { continue };
-            if !dir.stat(name).is_ok_and(|stat| (stat.ino, stat.size) == (ino, size)) {
-                continue;
-            }
-            let saved = save(slow, &time, &path, |saved, as_name| move_to(&*dir, name, saved, as_name));
+            let Ok(in_part) = tmp_of(part) else { continue };
+            let in_lane = lane_of(name).map_or(Ok(in_part.clone()), |lane| in_part.dir(lane));
+            let is_it =
+                |dir: &Arc<dyn Dir>, name: &[u8]| dir.stat(name).is_ok_and(|stat| (stat.ino, stat.size) == (ino, size));
+            // It may be in a new directory already, which waits for its turn with all that is in it.
+            let moved_on = || {
+                let made = made.entry(part.to_vec()).or_insert_with(|| files_in_made(&in_part));
+                made.get(&ino).filter(|(dir, name)| is_it(dir, name)).cloned()
+            };
+            let waits = in_lane.ok().filter(|dir| is_it(dir, name)).map(|dir| (dir, name.to_vec()));
+            // Otherwise it is published, or was copied again.
+            let Some((dir, name)) = waits.or_else(moved_on) else { continue };
+            let saved = save(slow, &time, &path, |saved, as_name| move_to(&*dir, &name, saved, as_name));
             saved.at("save", escape(&path))?;
             moved += 1;
         }

@@ -10,8 +10,8 @@
 //!
 //! *The group.* `group` is overwritten before the first step of each group, by one write: a line with the length and the
 //! CRC of the rest, so that half a write is none; a line for each batch with the stamp of its last event; the intents as
-//! the log has them. Two things tell that a group is over, though it is still there: it is removed when nothing is
-//! pending, and the member's lease says from which stamp on its events are not published.
+//! the log has them. It stays there: the member's lease, which says from which stamp on its events are not published, tells
+//! whether the group is over.
 
 use std::io;
 use std::sync::Arc;
@@ -117,7 +117,7 @@ struct OpenJournal {
 #[derive(Debug)]
 pub(crate) struct CopyJournal {
     open: Mutex<Option<Arc<OpenJournal>>>,
-    /// A group is written there.
+    /// The name of a group's file is durable.
     has_group: AtomicBool,
 }
 
@@ -172,9 +172,6 @@ impl CopyJournal {
 
     /// Nothing waits in `tmp` any more.
     pub(crate) fn clear(&self, tmp: &dyn Dir) {
-        if self.has_group.swap(false, Ordering::Relaxed) {
-            tmp.unlink(GROUP).ok();
-        }
         if self.open.lock().take().is_some() {
             // What stays is swept by the next start.
             NAMES.iter().for_each(|name| drop(tmp.unlink(name)));
@@ -287,8 +284,6 @@ mod tests {
             assert_eq!(decode_group(&torn), None, "{cut}");
         }
         assert!((0..before.len()).all(|cut| decode_group(&before[..cut]).is_none()));
-        journal.clear(&dir);
-        assert_eq!(read_group(&dir).unwrap(), None);
     }
 
     #[test]

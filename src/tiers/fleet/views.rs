@@ -36,7 +36,8 @@ impl Tiers {
         } else {
             self.read_all_leases(fleet, pending)?;
         }
-        if !pending {
+        // Reading may have taken a while.
+        if !pending && self.state.lock().queue.is_empty() {
             fleet.journal.clear(&*self.slow.tmp);
         }
         Ok(Progress::Wait(ROUND))

@@ -4,26 +4,26 @@
 //! The member's log is lost, so its group comes from the journal on the slow tree (`fleet/journal.rs`). Everything in it
 //! had its turn, and the others wait for the member until it is forgotten: they find the group finished. Each step is
 //! applied, or found applied, by the inode numbers it names, as at a start (`recovery/intents.rs`), up to one that finds
-//! nothing to place or is refused. Steps of events that the member's lease calls published are left alone: they were done
+//! nothing to place. Before each of them the member must still be silent. Steps of events that the member's lease calls published are left alone: they were done
 //! long ago, and what they name may be somebody else's by now. A removal of a file moves it to `saved`: nothing is deleted
 //! on the word of a file that nobody is left to confirm.
 
 use std::sync::Arc;
 
-use crate::error::{Context, Result};
+use crate::error::{Context, Errno, Error, Result};
 use crate::path::escape;
 use crate::tiers::Watched;
 use crate::tiers::disk::errors::absent_is_none;
 use crate::tiers::disk::layout::{OURS, split};
 use crate::tiers::disk::saved::{host_and_time, move_to, save};
-use crate::tiers::disk::{Dir, Kind};
+use crate::tiers::disk::{Dir, Kind, RenameMode};
 use crate::tiers::fleet::journal::{GroupStep, read_group};
 use crate::tiers::log::record::Step;
 use crate::tiers::objects::abilities::Abilities;
 use crate::tiers::objects::parts::Parts;
 use crate::tiers::objects::slow_tier::SlowTier;
 use crate::tiers::writeback::open_tree::OpenTree;
-use crate::tiers::writeback::step::{Met, SyncSet, step_path};
+use crate::tiers::writeback::step::{Met, SyncSet, put_aside, step_path};
 
 /// Directories that are kept open.
 const DIRS_KEPT: usize = 64;
@@ -35,14 +35,15 @@ pub struct FinishedGroup {
     pub done: usize,
     /// All steps that the member had not told to be published.
     pub all: usize,
-    /// Why the next one is not done, and its path.
+    /// The path of the next one, of which what was to be put there is gone, or would have to be on another file system.
     pub stopped: Option<String>,
 }
 
 /// Finishes what `member` had begun. It must have been silent for long enough: a member whose own lease is old begins no
 /// step.
 ///
-/// Errors: its journal cannot be read.
+/// Errors: its journal cannot be read; a step is refused by the slow tier; the member is alive. Then whoever asked must not
+/// let the others go on: it can be done again.
 pub fn finish_group(member: &Watched, slow: &Arc<dyn Dir>) -> Result<FinishedGroup> {
     let id = member.id();
     let names = [OURS, b"tmp", id.as_bytes()];
@@ -62,8 +63,11 @@ pub fn finish_group(member: &Watched, slow: &Arc<dyn Dir>) -> Result<FinishedGro
     let slow = SlowTier::new(slow.clone(), tmp, path, parts, Abilities::default(), (DIRS_KEPT, true));
     let tree = OpenTree::new(&slow);
     for step in &pending {
-        if let Err(why) = finish_step(&tree, &slow, step) {
-            finished.stopped = Some(format!("{}: {why}", escape(step_path(step))));
+        if !member.is_silent()? {
+            return Err(Error::refused("the member has come back", "see whether anybody still waits for it"));
+        }
+        if !finish_step(&tree, &slow, step).at("finish what it had begun at", escape(step_path(step)))? {
+            finished.stopped = Some(escape(step_path(step)));
             break;
         }
         finished.done += 1;
@@ -76,20 +80,47 @@ fn is_pending(step: &GroupStep, least: u64) -> bool {
     step.end >= least
 }
 
-/// One step, durably: the next one must not be on the disk before it.
-fn finish_step(tree: &OpenTree<'_>, slow: &SlowTier, step: &Step) -> std::result::Result<(), String> {
+/// One step, durably: the next one must not be on the disk before it. `false`: it cannot be done.
+fn finish_step(tree: &OpenTree<'_>, slow: &SlowTier, step: &Step) -> std::io::Result<bool> {
     let met = match step {
         Step::Remove { path, ino, dir: false } => save_removed(slow, path, *ino),
+        // The member knew what the tier takes.
+        Step::Attr { .. } | Step::Xattr { .. } => {
+            tree.apply(step, None).or_else(|error| match is_never_taken(&error) {
+                true => Ok(Met::LeftOut),
+                false => Err(error),
+            })
+        }
         step => tree.apply(step, None),
     };
-    match met.map_err(|error| error.to_string())? {
-        Met::Lacking | Met::Lost => return Err("what was to be put there is gone".to_owned()),
-        Met::Apart => return Err("it is on another file system now".to_owned()),
-        Met::Expected | Met::Merged(_) | Met::Conflict(_) | Met::Gone | Met::LeftOut => {}
+    match met? {
+        Met::Lacking if was_replaced(tree, step)? => {}
+        Met::Lacking | Met::Lost | Met::Apart => return Ok(false),
+        Met::Expected => keep_from_going_back(slow, step)?,
+        Met::Merged(_) | Met::Conflict(_) | Met::Gone | Met::LeftOut => {}
     }
     let mut touched = SyncSet::default();
     touched.add(step);
-    touched.sync(tree).map_err(|error| error.to_string())
+    touched.sync(tree).map_err(std::io::Error::other).map(|()| true)
+}
+
+fn is_never_taken(error: &std::io::Error) -> bool {
+    let errno = error.raw_os_error();
+    [Errno::EPERM, Errno::EOPNOTSUPP, Errno::ENOSYS].iter().any(|never| errno == Some(*never as i32))
+}
+
+/// The member had placed it, and another one has put its own there since: its event overlaps in time.
+fn was_replaced(tree: &OpenTree<'_>, step: &Step) -> std::io::Result<bool> {
+    let Step::Place { path, ino, over, .. } = step else { return Ok(false) };
+    Ok(tree.stat_now(path)?.is_some_and(|there| there.ino != *ino && Some(there.ino) != *over))
+}
+
+/// The version before, which an exchange has brought to `tmp`, gets another name: an exchange that the member had sent to the
+/// file server before it fell silent would bring it back.
+fn keep_from_going_back(slow: &SlowTier, step: &Step) -> std::io::Result<()> {
+    let Step::Place { tmp, over: Some(_), .. } = step else { return Ok(()) };
+    let (dir, name) = slow.tmp_of(tmp)?;
+    absent_is_none(dir.rename(name, &*dir, &put_aside(name), RenameMode::Replace)).map(drop)
 }
 
 /// Moves a file that the member was about to remove.

@@ -71,7 +71,7 @@ impl<'a> OpenTree<'a> {
     }
 
     /// The same, by [`Dir::stat_now`].
-    pub(super) fn stat_now(&self, path: &[u8]) -> io::Result<Option<Stat>> {
+    pub(crate) fn stat_now(&self, path: &[u8]) -> io::Result<Option<Stat>> {
         absent_is_none(self.parent(path).and_then(|(dir, name)| dir.stat_now(or_self(name))))
     }
 

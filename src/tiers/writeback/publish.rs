@@ -228,16 +228,12 @@ impl Tiers {
         if group.planned.is_empty() {
             return;
         }
-        let steps: Vec<GroupStep> = {
+        let ends: Vec<u64> = {
             let st = self.state.lock();
-            let end = |upto| st.queue.stamps(upto).end;
-            let step = |planned: &Planned| GroupStep {
-                upto: planned.upto,
-                end: end(planned.upto),
-                step: planned.step.clone(),
-            };
-            group.planned.iter().map(step).collect()
+            group.planned.iter().map(|planned| st.queue.stamps(planned.upto).end).collect()
         };
+        let step = |(planned, end): (&Planned, u64)| GroupStep { upto: planned.upto, end, step: planned.step.clone() };
+        let steps: Vec<GroupStep> = group.planned.iter().zip(ends).map(step).collect();
         if let Err(error) = fleet.journal.begin_group(&*self.slow.tmp, &steps) {
             tracing::warn!(%error, "the journal of a group on the slow tier is not written: if this node is lost, nobody can finish it");
         }
