@@ -274,6 +274,12 @@ impl PartnerFigures {
             ),
         }];
         parts.extend(self.trouble.as_ref().map(|why| format!("NO COPY: {}", one_line(why))));
+        parts.extend(self.waits.map(|waits| {
+            format!(
+                "publishing has been waiting for the copy at the partner for {} s, and the other members with it",
+                waits.as_secs()
+            )
+        }));
         parts.join("; ")
     }
 }

@@ -68,6 +68,9 @@ pub struct PartnerFigures {
     pub open_files: u64,
     /// Why there is no copy, with the remedy.
     pub trouble: Option<String>,
+    /// How long publishing, and the other members with it, have been waiting for the copy, if that is long.
+    #[serde(with = "json::optional_seconds")]
+    pub waits: Option<Duration>,
 }
 
 /// The members of a fleet by their standing (`fleet.rs`), and how far the fleet is.

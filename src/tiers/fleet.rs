@@ -305,6 +305,11 @@ impl Fleet {
         Some(format!("fleet {}, member {} of {}: {why}", self.name, self.slot, self.size))
     }
 
+    /// Why this member publishes nothing any more, whatever happens.
+    pub(crate) fn lost(&self) -> Option<String> {
+        self.state.lock().lost.clone()
+    }
+
     fn missing(&self, state: &FleetState, now: Duration) -> Option<String> {
         match self.smallest(state) {
             None => rule::missing(self.slot, &state.seen, now),

@@ -85,6 +85,8 @@ struct Mirror {
     pool: Pool,
     /// The objects in it, each by the event of the version that was copied, and its size.
     objects: HashMap<u64, (Lsn, u64)>,
+    /// Those of them whose names are not durable: a round may be cut off between two objects.
+    unsynced: Vec<u64>,
     /// The segments in it: how much of each, and whether that is all there will be.
     segments: BTreeMap<Lsn, (u64, bool)>,
     texts: Vec<Option<String>>,
@@ -193,6 +195,7 @@ impl Tiers {
             // What is left of an old copy was removed for too long: the next one has less to remove.
             return Ok(Progress::Did);
         }
+        fleet.partner.lock().round_begins(self.uptime());
         let noted = mirror.noted;
         let progress = match self.round(&mut mirror, &goes_on)? {
             RoundEnd::Whole(round) => {
@@ -220,11 +223,14 @@ impl Tiers {
     /// Steps 1 to 5.
     fn round(&self, mirror: &mut Mirror, goes_on: &dyn Fn() -> bool) -> Result<RoundEnd> {
         let (extent, mut round) = self.begin_round(mirror)?; // 1
-        self.log.sync(extent.last)?;
-        mirror.take_texts(&*self.fast.dir(OURS).at_fast("open", ".dlio-fs")?)?;
-        let objects_first = !left_out!(PartnerObjects);
-        if objects_first && !mirror.take_objects(&self.pool, goes_on)? {
+        let texts = self.on_fast_tier(&extent)?;
+        if !goes_on() {
             return Ok(RoundEnd::Paused);
+        }
+        mirror.take_texts(texts)?;
+        let objects_first = !left_out!(PartnerObjects);
+        if objects_first && let Some(end) = mirror.take_objects(&self.pool, goes_on)? {
+            return Ok(end);
         } // 2
         if extent.last > mirror.noted {
             match mirror.take_log(&extent, |first| self.log.segment(first), goes_on)? {
@@ -237,11 +243,23 @@ impl Tiers {
             mirror.note(&CopyNote { member, copy: mirror.copy, lsn, segment, len })?; // 4
         }
         round.noted = mirror.noted;
-        mirror.forget_applied(&extent)?; // 5
+        if !mirror.forget_applied(&extent, goes_on)? {
+            return Ok(RoundEnd::Paused);
+        } // 5
         if !objects_first {
             mirror.take_objects(&self.pool, goes_on)?;
         }
         Ok(RoundEnd::Whole(round))
+    }
+
+    /// The rest of step 1, and the small files. The partner is asked nothing: this tier's time is not its silence.
+    fn on_fast_tier(&self, extent: &LogExtent) -> Result<Vec<Option<String>>> {
+        if let Some(fleet) = &self.fleet {
+            fleet.partner.lock().is_not_asked();
+        }
+        self.log.sync(extent.last)?;
+        let ours = self.fast.dir(OURS).at_fast("open", ".dlio-fs")?;
+        TEXTS.into_iter().map(|name| read_text(&*ours, name)).collect()
     }
 
     /// Step 1.
@@ -273,9 +291,14 @@ impl Tiers {
     /// How far the copy is. `None`: there is to be none.
     pub(crate) fn partner_figures(&self) -> Option<PartnerFigures> {
         let (fleet, _) = (self.fleet.as_ref()?, self.partner.open.get()?);
-        let (whole, is_good, trouble) = {
-            let partner = fleet.partner.lock();
-            (partner.whole(), partner.is_good(), partner.trouble().map(str::to_owned))
+        let (lost, now) = (fleet.lost(), self.uptime());
+        let (whole, is_good, trouble, waits) = match lost {
+            // Its copy is refused from now on.
+            Some(why) => (0, false, Some(why), None),
+            None => {
+                let partner = fleet.partner.lock();
+                (partner.whole(), partner.is_good(), partner.trouble().map(str::to_owned), partner.waits(now))
+            }
         };
         let st = self.state.lock();
         let behind = st.queue.events().range(st.queue.index_behind(whole)..);
@@ -285,7 +308,7 @@ impl Tiers {
         // An open file that was written to has no event yet.
         let open_files = st.uncommitted.len() as u64;
         let safe = events == 0 && open_files == 0 && self.damaged.is_none();
-        Some(PartnerFigures { safe_if_one_node_is_lost: safe, is_good, events, bytes, open_files, trouble })
+        Some(PartnerFigures { safe_if_one_node_is_lost: safe, is_good, events, bytes, open_files, trouble, waits })
     }
 }
 
@@ -347,6 +370,7 @@ impl Mirror {
             logs,
             pool,
             objects: HashMap::new(),
+            unsynced: Vec::new(),
             segments: BTreeMap::new(),
             texts: vec![None; TEXTS.len()],
             notes: None,
@@ -368,9 +392,8 @@ impl Mirror {
         }
     }
 
-    fn take_texts(&mut self, from: &dyn Dir) -> Result<()> {
-        for (name, known) in TEXTS.into_iter().zip(&mut self.texts) {
-            let text = read_text(from, name)?;
+    fn take_texts(&mut self, texts: Vec<Option<String>>) -> Result<()> {
+        for ((name, known), text) in TEXTS.into_iter().zip(&mut self.texts).zip(texts) {
             if let Some(text) = text.as_ref().filter(|text| known.as_ref() != Some(text)) {
                 replace_text(&*self.ours, name, text)?;
             }
@@ -379,34 +402,44 @@ impl Mirror {
         Ok(())
     }
 
-    /// Step 2. `false`: it was cut off.
-    fn take_objects(&mut self, from: &Pool, goes_on: &dyn Fn() -> bool) -> Result<bool> {
-        let mut named = Vec::new();
+    /// Step 2. Returns what ends the round before its log is copied.
+    fn take_objects(&mut self, from: &Pool, goes_on: &dyn Fn() -> bool) -> Result<Option<RoundEnd>> {
         // One whose seal is being logged may be sealed by the part of the log that is copied.
         let sealing: Vec<(Lsn, Arc<Content>)> = self
             .unsealed
-            .iter()
+            .range(self.applied + 1..)
             .chain(self.aside.iter().map(|(lsn, content)| (lsn, content)))
-            .filter(|(_, content)| content.is_sealing() && !content.is_applied())
+            .filter(|(_, content)| content.is_sealing())
             .map(|(lsn, content)| (*lsn, content.clone()))
             .collect();
+        let mut is_missing = false;
         for (lsn, content) in sealing {
             let Some((number, size)) = in_pool(&content) else { continue };
             if self.has_object(number, lsn, size) {
                 continue;
             }
+            // Since the round began: its object may be gone, or have other bytes.
+            if content.is_applied() {
+                is_missing = true;
+                continue;
+            }
             match self.take_object(from, number, size, goes_on) {
                 Ok(true) => {}
-                Ok(false) => return Ok(false),
-                // Applied meanwhile, and deleted.
-                Err(error) if error.kind() == io::ErrorKind::NotFound && content.is_applied() => continue,
+                Ok(false) => return Ok(Some(RoundEnd::Paused)),
+                // Applied just now, and deleted.
+                Err(error) if error.kind() == io::ErrorKind::NotFound && content.is_applied() => {
+                    is_missing = true;
+                    continue;
+                }
                 Err(error) => return Err(Error::io("copy to the partner", format!("object {number}"), error)),
             }
             self.objects.insert(number, (lsn, size));
-            named.push(number);
+            self.unsynced.push(number);
         }
-        self.pool.sync_names(named.into_iter()).at("fsync", "the copy's pool")?;
-        Ok(true)
+        self.pool.sync_names(self.unsynced.iter().copied()).at("fsync", "the copy's pool")?;
+        self.unsynced.clear();
+        // The log of this round would say that it is sealed, and not that it is applied: the next one has both.
+        Ok(is_missing.then_some(RoundEnd::Again))
     }
 
     /// Whether the copy has these bytes: of this version, or of another one that has not changed since.
@@ -508,8 +541,8 @@ impl Mirror {
         Ok(())
     }
 
-    /// Step 5.
-    fn forget_applied(&mut self, extent: &LogExtent) -> Result<()> {
+    /// Step 5. `false`: it was cut off.
+    fn forget_applied(&mut self, extent: &LogExtent, goes_on: &dyn Fn() -> bool) -> Result<bool> {
         // One that was sealed since step 2 has its turn in the next round.
         let is_taken = |(lsn, content): &(&Lsn, &Arc<Content>)| {
             let has = in_pool(content).is_none_or(|(number, size)| self.has_object(number, **lsn, size));
@@ -519,28 +552,42 @@ impl Mirror {
         for lsn in done {
             self.sealed.extend(self.unsealed.remove(&lsn).map(|content| (lsn, content)));
         }
-        for versions in [&mut self.sealed, &mut self.unsealed] {
-            let left = versions.split_off(&(self.applied + 1));
-            for content in std::mem::replace(versions, left).into_values() {
-                let Some((number, _)) = in_pool(&content) else { continue };
-                let Some(users) = self.users.get_mut(&number) else { continue };
-                *users -= 1;
-                if *users > 0
-                    || self.aside.iter().any(|(_, kept)| in_pool(kept).is_some_and(|(kept, _)| kept == number))
-                {
-                    continue;
-                }
-                self.users.remove(&number);
-                if self.objects.remove(&number).is_some() {
-                    self.pool.remove(number).at("remove", "an object of the copy")?;
-                }
+        while let Some(version) = self.next_applied() {
+            if !goes_on() {
+                return Ok(false);
             }
+            self.forget(&version)?;
         }
         let first = extent.closed.first().unwrap_or(&extent.tail);
-        let old: Vec<Lsn> = self.segments.range(..first).map(|(old, _)| *old).collect();
-        for segment in old {
-            self.segments.remove(&segment);
-            remove_leftover(&*self.logs, &segment_name(segment))?;
+        while let Some(old) = self.segments.keys().next().copied().filter(|old| old < first) {
+            if !goes_on() {
+                return Ok(false);
+            }
+            self.segments.remove(&old);
+            remove_leftover(&*self.logs, &segment_name(old))?;
+        }
+        Ok(true)
+    }
+
+    /// The next version that the log up to the last note no longer needs; it stays until [`Mirror::forget`].
+    fn next_applied(&self) -> Option<(Lsn, Arc<Content>)> {
+        let applied = [&self.sealed, &self.unsealed].into_iter().filter_map(|versions| versions.first_key_value());
+        let next = applied.filter(|(lsn, _)| **lsn <= self.applied).min_by_key(|(lsn, _)| **lsn);
+        next.map(|(lsn, content)| (*lsn, content.clone()))
+    }
+
+    /// Removes the version's object, unless another version has its bytes there, too.
+    fn forget(&mut self, (lsn, content): &(Lsn, Arc<Content>)) -> Result<()> {
+        self.sealed.remove(lsn).or_else(|| self.unsealed.remove(lsn));
+        let Some((number, _)) = in_pool(content) else { return Ok(()) };
+        let Some(users) = self.users.get_mut(&number) else { return Ok(()) };
+        *users -= 1;
+        if *users > 0 || self.aside.iter().any(|(_, kept)| in_pool(kept).is_some_and(|(kept, _)| kept == number)) {
+            return Ok(());
+        }
+        self.users.remove(&number);
+        if self.objects.remove(&number).is_some() {
+            self.pool.remove(number).at("remove", "an object of the copy")?;
         }
         Ok(())
     }

@@ -8,9 +8,10 @@
 //! - the lease is no larger than the copy allows ([`PartnerState::limit`]): the `applied` records of what it passes are in
 //!   the copy. Otherwise others could remove what the copy would then publish again.
 //!
-//! A copy becomes good in two rounds. After the first one publishing waits for it; the second one, which begins later, has
-//! the intents of all that was published before without waiting. Only then the lease says so. A copy that fails is given up
-//! in the other order: the lease says that there is none, and then publishing no longer waits.
+//! A copy becomes good in two rounds. After the first one publishing and the lease wait for it; the second one, which begins
+//! later, has the intents of all that was published before without waiting, and the `applied` records of all that the lease
+//! has passed. Only then the lease names the copy. A copy that fails is given up in the other order: the lease says that
+//! there is none, and then publishing no longer waits.
 
 use std::time::Duration;
 
@@ -21,6 +22,8 @@ use crate::tiers::fleet::lines::{checked, with_crc};
 
 /// A partner that has taken no byte for so long while it was asked to is given up.
 pub(crate) const HANGS: Duration = Duration::from_secs(20);
+/// A round that takes longer is named, because others wait for it.
+pub(crate) const LONG: Duration = Duration::from_secs(5);
 
 /// Bytes of a note in its file, which has two places for notes: the one that is overwritten may be torn.
 pub(crate) const NOTE_LEN: usize = 256;
@@ -83,7 +86,7 @@ enum CopyStage {
     #[default]
     NoCopy,
     Begun,
-    /// Publishing waits for it.
+    /// Publishing waits for it, and so does the lease.
     Awaited,
     /// It may take the member's place.
     Good,
@@ -95,12 +98,16 @@ pub(crate) struct PartnerState {
     copy: u64,
     stage: CopyStage,
     round: CopyRound,
+    /// The largest lease that may have been written.
+    passed: u64,
     /// The copy that the lease on the slow tree may name; 0: it names none for certain.
     told: u64,
     /// It does name it.
     is_named: bool,
     /// Our uptime when the partner answered last, if it is being asked.
     asked: Option<Duration>,
+    /// Our uptime when the round began that is under way, or the first one after the last that was done.
+    began: Option<Duration>,
     trouble: Option<String>,
 }
 
@@ -123,6 +130,17 @@ impl PartnerState {
         is_kept
     }
 
+    /// A round begins.
+    pub(crate) fn round_begins(&mut self, now: Duration) {
+        self.began = self.began.or(Some(now));
+    }
+
+    /// How long publishing and the lease have been waiting for a round that takes long.
+    pub(crate) fn waits(&self, now: Duration) -> Option<Duration> {
+        let began = self.began.filter(|_| self.stage >= CopyStage::Awaited)?;
+        Some(now.saturating_sub(began)).filter(|waits| *waits >= LONG)
+    }
+
     /// A round was cut off, through no fault of the partner.
     pub(crate) fn is_not_asked(&mut self) {
         self.asked = None;
@@ -137,14 +155,14 @@ impl PartnerState {
             CopyStage::Begun => CopyStage::Awaited,
             _ => CopyStage::Good,
         };
-        (self.round, self.asked, self.trouble) = (round, None, None);
+        (self.round, self.asked, self.began, self.trouble) = (round, None, None, None);
         true
     }
 
     /// The copy is worth nothing from here on.
     pub(crate) fn give_up(&mut self, why: String) {
         (self.copy, self.stage, self.asked, self.trouble) = (0, CopyStage::NoCopy, None, Some(why));
-        self.is_named = false;
+        (self.is_named, self.began) = (false, None);
     }
 
     /// Gives up a copy whose partner hangs. `true`: it did so now.
@@ -156,12 +174,19 @@ impl PartnerState {
         hangs
     }
 
-    /// The oldest pending event and the lease, as the copy allows them.
-    pub(crate) fn limit(&self, oldest: Option<u64>, least: u64) -> (Option<u64>, u64) {
-        match self.stage == CopyStage::Good && !left_out!(PartnerLease) {
-            true => (self.round.oldest, self.round.least.min(least)),
+    /// The oldest pending event and the lease, as the copy allows them. The caller holds the state lock, and writes a lease
+    /// that is no larger.
+    ///
+    /// Not only a good copy holds the lease: the round that makes it good may have begun before events were applied that are
+    /// no longer pending. What the lease has passed before it was held was applied before that round began.
+    pub(crate) fn limit(&mut self, oldest: Option<u64>, least: u64) -> (Option<u64>, u64) {
+        let (oldest, least) = match self.stage >= CopyStage::Awaited && !left_out!(PartnerLease) {
+            // A lease never goes back.
+            true => (self.round.oldest, self.round.least.max(self.passed).min(least)),
             false => (oldest, least),
-        }
+        };
+        self.passed = self.passed.max(least);
+        (oldest, least)
     }
 
     /// The copy to name in the lease that is about to be written; 0: none.
@@ -234,7 +259,7 @@ mod tests {
         assert!(!state.lets_go(11) && state.lets_go(10), "waits");
         assert_eq!(
             (state.name_copy(), state.limit(None, 90)),
-            (0, (None, 90)),
+            (0, (Some(70), 70)),
             "what was published before may be missing"
         );
         assert!(state.done(5, round(12, 80)));
@@ -248,6 +273,43 @@ mod tests {
         assert_eq!((state.name_copy(), state.limit(None, 90)), (0, (None, 90)));
         state.named(0);
         assert!(state.lets_go(13) && state.begin(6));
+    }
+
+    #[test]
+    fn the_lease_waits_from_the_first_round_on_and_never_goes_back() {
+        let mut state = PartnerState::default();
+        state.begin(5);
+        assert_eq!(state.limit(Some(75), 75), (Some(75), 75), "a copy in the making holds up nobody");
+        state.done(5, round(10, 70));
+        assert_eq!(state.limit(Some(78), 78).1, 75, "the second round may have begun before this was applied");
+        state.done(5, round(12, 78));
+        assert_eq!((state.limit(None, 90).1, state.name_copy()), (78, 5));
+        state.give_up("gone".to_owned());
+        assert_eq!((state.limit(None, 90).1, state.name_copy()), (90, 0), "the others need not wait for no copy");
+    }
+
+    #[test]
+    fn who_waits_for_a_round_says_since_when() {
+        let mut state = PartnerState::default();
+        let at = Duration::from_secs;
+        state.begin(5);
+        state.round_begins(at(1));
+        assert_eq!(state.waits(at(100)), None, "a copy in the making holds up nobody");
+        state.done(5, round(1, 1));
+        assert_eq!(state.waits(at(200)), None, "no round is under way");
+        state.round_begins(at(200));
+        state.is_not_asked();
+        state.round_begins(at(203));
+        assert_eq!(
+            (state.waits(at(204)), state.waits(at(206))),
+            (None, Some(at(6))),
+            "one that was cut off was not done"
+        );
+        state.done(5, round(2, 2));
+        assert_eq!(state.waits(at(300)), None);
+        state.round_begins(at(300));
+        state.give_up("gone".to_owned());
+        assert_eq!(state.waits(at(400)), None, "nobody waits for it any more");
     }
 
     #[test]

@@ -269,15 +269,7 @@ fn removed_by_another() -> Result<(), String> {
         fleet.fleet_steps();
         fleet.clock.advance(Duration::from_millis(100));
     }
-    let slow = fleet.slow.root();
-    let watched = Watched::begin(&*slow, "job", 0).unwrap();
-    let member = &mut fleet.members[0];
-    member.engine = None;
-    let copy = member.partner.take().unwrap().lock().clone();
-    fleet.clock.advance(Duration::from_secs(61));
-    watched.hand_over(&slow, &copy.root()).unwrap();
-    (fleet.members[0].fast, fleet.members[0].below) = (copy, Some(watched.id()));
-    fleet.start(0);
+    fleet.hand_over(0).unwrap();
     go_on(&fleet, true);
     assert_eq!((events(&fleet, 0), events(&fleet, 1)), (0, 0));
     if fleet.slow.image().get(b"d/x").is_some() { Err("it is back".to_owned()) } else { Ok(()) }
@@ -287,6 +279,133 @@ fn removed_by_another() -> Result<(), String> {
 fn what_another_member_has_removed_does_not_come_back_with_the_copy() {
     removed_by_another().unwrap();
     assert!(leaving_out(Lapse::PartnerLease, removed_by_another).is_err());
+}
+
+/// The next call of this disk waits until the second channel says something, or is gone.
+fn stop_at_next_call(disk: &SimDisk) -> (mpsc::Receiver<()>, mpsc::Sender<()>) {
+    let ((entered, on_enter), (release, on_release)) = (mpsc::channel(), mpsc::channel::<()>());
+    let next = parking_lot::Mutex::new(Some((entered, on_release)));
+    disk.before_calls(move || {
+        let stopped = next.lock().take();
+        if let Some((entered, on_release)) = stopped {
+            entered.send(()).unwrap();
+            on_release.recv().ok();
+        }
+    });
+    (on_enter, release)
+}
+
+impl Fleet {
+    /// Only this member has a partner from here on.
+    fn give_partner(&mut self, at: usize) -> SimDisk {
+        let disk = disk("partner", 1 << 30, &self.clock, &mut self.dice);
+        let copies = disk.clone();
+        self.engine(at).set_partner(Box::new(move || Ok(copies.root())));
+        self.members[at].partner = Some(Arc::new(parking_lot::Mutex::new(disk.clone())));
+        disk
+    }
+
+    /// All that is pending is published, and the copies are good.
+    fn with_copies(&self) {
+        self.with_copies_but_for(self.members.len());
+        self.partner_steps();
+        self.fleet_steps();
+    }
+
+    /// The last round of this member is missing.
+    fn with_copies_but_for(&self, at: usize) {
+        let events = || (0..self.members.len()).map(|at| self.engine(at).status().safety.events).sum::<u64>();
+        for round in 0..60 {
+            (0..self.members.len()).for_each(|at| self.publish(at));
+            self.fleet_steps();
+            self.clock.advance(Duration::from_millis(100));
+            if round >= 20 && events() == 0 {
+                return;
+            }
+            (0..self.members.len()).filter(|of| *of != at || events() > 0).for_each(|of| {
+                self.engine(of).partner_step().unwrap();
+            });
+        }
+        panic!("stuck");
+    }
+
+    /// The node is lost, and its copy takes its place.
+    fn hand_over(&mut self, at: usize) -> Result<(), String> {
+        let slow = self.slow.root();
+        let watched = Watched::begin(&*slow, "job", at as u32).unwrap();
+        let member = &mut self.members[at];
+        member.engine = None;
+        let copy = member.partner.take().unwrap().lock().clone();
+        self.clock.advance(Duration::from_secs(61));
+        watched.hand_over(&slow, &copy.root()).map_err(|error| error.to_string())?;
+        (self.members[at].fast, self.members[at].below) = (copy, Some(watched.id()));
+        self.start(at);
+        Ok(())
+    }
+}
+
+/// The round that makes the copy good begins before a group is finished, and ends after another member has seen and removed
+/// what it published.
+#[test]
+fn what_was_published_while_a_copy_became_good_does_not_come_back_with_it() {
+    let mut fleet = Fleet::new(0);
+    let dir = fleet.mkdir(0, ROOT, "d");
+    fleet.put(0, dir, "open", 5);
+    fleet.rounds();
+    fleet.read(1);
+    let theirs = fleet.find(1, ROOT, "d").unwrap().ino;
+    let disk = fleet.give_partner(0);
+    // The group with x has its intents, and is to be continued.
+    fleet.put(0, dir, "x", 7);
+    fleet.clock.advance(Duration::from_secs(1));
+    fleet.fleet_steps();
+    fleet.fleet_steps();
+    fleet.slow.inject(|op| (op.call == "rename" && op.to == b"x").then_some(Errno::EIO));
+    let engine = fleet.engine(0);
+    while engine.seal_step().unwrap() == Progress::Did {}
+    while engine.drain_step().unwrap() == Progress::Did {}
+    assert!(engine.publish_step().is_err());
+    fleet.slow.inject(|_| None);
+    engine.partner_step().unwrap();
+    // Something for the second round, and no event.
+    let cx = Cx::internal();
+    let ino = fleet.find(0, dir, "open").unwrap().ino;
+    let open = engine.open(&cx, ino, OpenMode { write: true, ..OpenMode::default() }).unwrap();
+    engine.write(&cx, &open, b"more", 0, false).unwrap();
+    let remove = |fleet: &Fleet| {
+        for _ in 0..5 {
+            fleet.clock.advance(Duration::from_millis(200));
+            fleet.fleet_steps();
+            fleet.publish(0);
+            fleet.publish(1);
+        }
+        fleet.read(1);
+        fleet.engine(1).unlink(&Cx::internal(), theirs, &name("x")).unwrap();
+        for _ in 0..5 {
+            fleet.clock.advance(Duration::from_millis(200));
+            fleet.fleet_steps();
+            fleet.publish(1);
+        }
+    };
+    let (on_enter, release) = stop_at_next_call(&disk);
+    thread::scope(|scope| {
+        let round = scope.spawn(|| engine.partner_step());
+        on_enter.recv().unwrap();
+        remove(&fleet);
+        release.send(()).unwrap();
+        round.join().unwrap().unwrap();
+    });
+    assert_eq!(engine.status().safety.events, 0, "it is published");
+    engine.fleet_step().unwrap();
+    assert!(engine.status().partner.unwrap().is_good);
+    fleet.hand_over(0).unwrap();
+    for _ in 0..30 {
+        (0..2).for_each(|at| fleet.publish(at));
+        fleet.fleet_steps();
+        fleet.clock.advance(Duration::from_millis(100));
+    }
+    assert_eq!([0, 1].map(|at| fleet.engine(at).status().safety.events), [0, 0]);
+    assert!(fleet.slow.image().get(b"d/x").is_none(), "it is back");
 }
 
 /// As while the slow tier answers and the partner does not: nobody waits for it for long.
@@ -554,4 +673,151 @@ fn a_fast_tier_in_the_partner_directory_is_not_taken_for_an_old_copy() {
     let trouble = fleet.engine(0).status().partner.unwrap().trouble.unwrap();
     assert!(trouble.contains("a fast tier with this member's id"), "{trouble}");
     assert!(ours.stat(b"super").is_ok() && log.stat(b"0000000000000001").is_ok());
+}
+
+/// A group without steps waits for no copy, so it may be applied in the middle of a round.
+#[test]
+fn a_file_that_is_removed_in_the_middle_of_a_round_is_no_damage_of_the_copy() {
+    let mut fleet = Fleet::with_partners(0);
+    let dir = fleet.mkdir(0, ROOT, "d");
+    fleet.with_copies();
+    fleet.put(0, dir, "x", 7);
+    let engine = fleet.engine(0);
+    while engine.seal_step().unwrap() == Progress::Did {}
+    engine.unlink(&Cx::internal(), dir, &name("x")).unwrap();
+    engine.sync_fast().unwrap();
+    fleet.clock.advance(Duration::from_secs(1));
+    fleet.engine(1).partner_step().unwrap();
+    fleet.fleet_steps();
+    fleet.fleet_steps();
+    // Its extent is taken, and none of its objects.
+    let (on_enter, release) = stop_at_next_call(&fleet.members[0].fast);
+    let made = thread::scope(|scope| {
+        let round = scope.spawn(|| engine.partner_step());
+        on_enter.recv().unwrap();
+        while engine.publish_step().unwrap() == Progress::Did {}
+        release.send(()).unwrap();
+        round.join().unwrap().unwrap()
+    });
+    assert_eq!(engine.status().safety.events, 0, "it is applied");
+    assert_eq!(made, Progress::Did, "the next round has the rest");
+    fleet.hand_over(0).unwrap();
+    assert_eq!(fleet.engine(0).status().exceptions.damaged, 0);
+}
+
+#[test]
+fn a_fast_tier_that_is_slow_is_no_partner_that_hangs() {
+    let fleet = Fleet::with_partners(0);
+    fleet.with_copies();
+    // It is logged, and not durable.
+    fleet.mkdir(0, ROOT, "d");
+    let engine = fleet.engine(0);
+    let (on_enter, release) = stop_at_next_call(&fleet.members[0].fast);
+    thread::scope(|scope| {
+        let round = scope.spawn(|| engine.partner_step());
+        on_enter.recv().unwrap();
+        fleet.clock.advance(Duration::from_secs(21));
+        let told = engine.fleet_step();
+        let waits = engine.status().partner.unwrap().waits.map(|waits| waits.as_secs());
+        release.send(()).unwrap();
+        round.join().unwrap().unwrap();
+        told.unwrap();
+        assert_eq!(waits, Some(21), "but others wait for the round");
+    });
+    let told = engine.status().partner.unwrap();
+    assert!(told.is_good && told.trouble.is_none() && told.waits.is_none(), "{told:?}");
+}
+
+/// Ten objects that the copy no longer needs, and this for each call while they are removed.
+fn remove_slowly(fleet: &Fleet, at_call: impl Fn(u32)) {
+    let dir = fleet.mkdir(0, ROOT, "d");
+    fleet.with_copies();
+    (0..10).for_each(|file| fleet.put(0, dir, &format!("{file}"), 7));
+    fleet.with_copies_but_for(0);
+    let engine = fleet.engine(0);
+    assert_eq!(engine.status().safety.events, 0, "all is published");
+    let disk = fleet.members[0].partner.as_ref().unwrap().lock().clone();
+    let ((entered, on_enter), (release, on_release)) = (mpsc::channel(), mpsc::channel::<()>());
+    let on_release = parking_lot::Mutex::new(on_release);
+    disk.before_calls(move || {
+        entered.send(()).ok();
+        on_release.lock().recv().ok();
+    });
+    thread::scope(|scope| {
+        let round = scope.spawn(|| {
+            let made = engine.partner_step();
+            // There are no more calls.
+            disk.before_calls(|| ());
+            made
+        });
+        let release = release;
+        for call in 0.. {
+            if on_enter.recv().is_err() {
+                break;
+            }
+            at_call(call);
+            release.send(()).unwrap();
+        }
+        round.join().unwrap().unwrap();
+    });
+}
+
+fn objects(disk: &SimDisk, id: &str) -> usize {
+    let pool = disk.root().dir(id.as_bytes()).unwrap().dir(b".dlio-fs").unwrap().dir(b"pool").unwrap();
+    let shards = pool.list().unwrap().into_iter().filter(|entry| entry.kind == Kind::Dir);
+    shards.map(|shard| pool.dir(&shard.name).unwrap().list().unwrap().len()).sum()
+}
+
+#[test]
+fn a_partner_that_takes_long_to_remove_much_is_none_that_hangs() {
+    let fleet = Fleet::with_partners(0);
+    remove_slowly(&fleet, |_| {
+        fleet.clock.advance(Duration::from_secs(4));
+        fleet.engine(0).fleet_step().unwrap();
+    });
+    let told = fleet.engine(0).status().partner.unwrap();
+    assert!(told.is_good && told.trouble.is_none(), "{told:?}");
+}
+
+/// Somebody may be giving it the place.
+#[test]
+fn a_member_whose_lease_is_old_removes_nothing_more_from_its_copy() {
+    let fleet = Fleet::with_partners(0);
+    let (disk, id) = (
+        fleet.members[0].partner.as_ref().unwrap().lock().clone(),
+        Watched::begin(&*fleet.slow.root(), "job", 0).unwrap().id(),
+    );
+    let calls = std::cell::Cell::new(0);
+    remove_slowly(&fleet, |call| {
+        calls.set(call);
+        // In the middle of the removals.
+        if call == 9 {
+            fleet.clock.advance(Duration::from_secs(60));
+        }
+    });
+    assert_eq!(calls.get(), 9, "no call comes after");
+    assert!(objects(&disk, &id) > 3, "{}", objects(&disk, &id));
+    fleet.with_copies();
+    assert!(fleet.engine(0).status().partner.unwrap().is_good);
+    assert_eq!(objects(&disk, &id), 0, "the next round goes on where this one stopped");
+}
+
+#[test]
+fn a_member_that_was_forgotten_is_not_safe_with_a_copy_that_is_refused() {
+    let fleet = Fleet::with_partners(0);
+    let dir = fleet.mkdir(0, ROOT, "d");
+    fleet.with_copies();
+    fleet.put(0, dir, "x", 7);
+    let engine = fleet.engine(0);
+    while engine.seal_step().unwrap() == Progress::Did {}
+    engine.partner_step().unwrap();
+    let told = || engine.status().partner.unwrap();
+    assert!(told().safe_if_one_node_is_lost, "{:?}", told());
+    let watched = Watched::begin(&*fleet.slow.root(), "job", 0).unwrap();
+    fleet.clock.advance(Duration::from_secs(61));
+    watched.forget().unwrap();
+    engine.fleet_step().unwrap();
+    assert!(!told().safe_if_one_node_is_lost && !told().is_good, "{:?}", told());
+    assert!(told().trouble.is_some_and(|why| why.contains("forgotten")), "{:?}", told());
+    assert_eq!(told().events, 1);
 }
