@@ -36,6 +36,8 @@ struct Work {
     needs_slow: bool,
     /// Whether it is tried again after a second however often it failed, because others count on it.
     steady: bool,
+    /// Whether the wait between two steps counts from the beginning of the first: they make rounds, however long one takes.
+    rounds: bool,
     /// Whether new work wakes it; work that only passing time creates is left to the timer.
     woken: bool,
     /// How many loops run it at the same time, given whether the slow tier is a rotating disk.
@@ -53,6 +55,7 @@ const PLAIN: Work = Work {
     step: |_, _| Ok(Progress::Idle),
     needs_slow: true,
     steady: false,
+    rounds: false,
     woken: false,
     streams: |_| 1,
     streams_now: ALL,
@@ -72,7 +75,7 @@ const WORKS: [Work; 10] = [
     Work { name: "evict", step: |t, _| t.evict_step(), ..PLAIN },
     Work { name: "stage", step: |t, _| t.stage_step(), streams: staging_streams, ..PLAIN },
     Work { name: "recheck", step: |t, _| t.recheck_step(), ..PLAIN },
-    Work { name: "fleet", step: |t, _| t.fleet_step(), steady: true, ..PLAIN },
+    Work { name: "fleet", step: |t, _| t.fleet_step(), steady: true, rounds: true, ..PLAIN },
     Work { name: PARTNER, step: |t, _| t.partner_step(), needs_slow: false, woken: true, ..PLAIN },
     Work { name: "checkpoints", step: |t, _| t.look_at_parts(), ..PLAIN },
     Work { name: "tick", step: |t, _| t.tick(), needs_slow: false, ..PLAIN },
@@ -146,9 +149,10 @@ async fn run((work, stream): (Work, u32), tiers: Arc<Tiers>, bell: Arc<Bell>, si
             woken_within(&bell.more, TICK).await;
             continue;
         }
+        let began = Instant::now();
         let Some(done) = step((work, stream), &tiers, silent_after).await else { return };
         tiers.report(work.name, done.as_ref().err());
-        match next(done, &mut health) {
+        match next(done, began.elapsed(), &mut health) {
             Next::Again => {}
             Next::Sleep(time) => tokio::time::sleep(time).await,
             Next::Await { least, most } => {
@@ -210,13 +214,17 @@ enum Next {
     },
 }
 
-fn next(done: Result<Progress>, health: &mut Health) -> Next {
+/// `took`: since the step began.
+fn next(done: Result<Progress>, took: Duration, health: &mut Health) -> Next {
     match done {
         Ok(progress) => {
             health.succeeded();
             match progress {
                 Progress::Did => Next::Again,
                 Progress::Idle => Next::Await { least: GLANCE, most: TICK },
+                Progress::Wait(time) if health.work.rounds => {
+                    Next::Await { least: time.min(BREATH), most: time.saturating_sub(took.max(BREATH)).min(TICK) }
+                }
                 // A sync may cut the wait short, so it can be woken; a loop that is woken for each write must not spin.
                 Progress::Wait(time) => Next::Await { least: time.min(BREATH), most: time.min(TICK) },
             }
@@ -283,11 +291,11 @@ mod tests {
     fn a_failed_step_is_not_repeated_at_once_and_success_forgets_the_failures() {
         let mut health = Health::new(SLOW);
         for _ in 0..3 {
-            let next = next(Err(Error::from(Errno::EIO)), &mut health);
+            let next = next(Err(Error::from(Errno::EIO)), Duration::ZERO, &mut health);
             assert!(matches!(next, Next::Sleep(time) if time >= BACKOFF_FIRST), "{next:?}");
         }
         assert_eq!(health.failures, 3);
-        assert_eq!(next(Ok(Progress::Did), &mut health), Next::Again);
+        assert_eq!(next(Ok(Progress::Did), Duration::ZERO, &mut health), Next::Again);
         assert_eq!(health.failures, 0);
     }
 
@@ -295,12 +303,25 @@ mod tests {
     fn waiting_can_be_cut_short_but_does_not_spin() {
         let mut health = Health::new(SLOW);
         let long = Progress::Wait(Duration::from_secs(50));
-        assert_eq!(next(Ok(long), &mut health), Next::Await { least: BREATH, most: TICK });
+        assert_eq!(next(Ok(long), Duration::ZERO, &mut health), Next::Await { least: BREATH, most: TICK });
         let idle = Next::Await { least: GLANCE, most: TICK };
         assert_eq!(
-            next(Ok(Progress::Idle), &mut health),
+            next(Ok(Progress::Idle), Duration::ZERO, &mut health),
             idle,
             "work that appears is begun soon, however often it is called"
         );
+    }
+
+    /// What a round takes is not added to the time between two.
+    #[test]
+    fn a_round_begins_so_long_after_the_beginning_of_the_one_before_it() {
+        let mut health = Health::new(Work { rounds: true, ..SLOW });
+        let mut most = |took| match next(Ok(Progress::Wait(10 * BREATH)), took, &mut health) {
+            Next::Await { least, most } if least == BREATH => most,
+            other => panic!("{other:?}"),
+        };
+        assert_eq!([0, 4, 10, 50].map(|took| most(took * BREATH)), [9, 6, 0, 0].map(|most| most * BREATH));
+        let next = next(Ok(Progress::Wait(10 * BREATH)), 4 * BREATH, &mut Health::new(SLOW));
+        assert_eq!(next, Next::Await { least: BREATH, most: 10 * BREATH });
     }
 }

@@ -2,9 +2,11 @@
 //! place of step 6 of `step.rs`:
 //!
 //! 1. look at the file of the smallest leases, if it is time for that;
-//! 2. claim it if nobody renews it: the next look says whether somebody else has, too;
+//! 2. claim it if nobody renews it: the next look says whether somebody else has, too. As the collector, write it again
+//!    once in a period, so that nobody does;
 //! 3. as the collector, or if somebody has asked for all members, read some more leases;
-//! 4. once all were read, look at the file again, and if it is still ours, write the smallest leases;
+//! 4. once all were read, look at the file again, and unless another member has written what it had read, write the smallest
+//!    leases;
 //! 5. if our own lease is among them and something is pending, read again those that come before it.
 //!
 //! A member whose clock is off, or that has lost its slot, collects nothing: what it makes of a lease whose member has left
@@ -17,9 +19,9 @@ use crate::error::Result;
 use crate::tiers::Tiers;
 use crate::tiers::disk::Clock;
 use crate::tiers::disk::errors::is_silence;
-use crate::tiers::fleet::collector::{CollectorDuty, LeasePass};
+use crate::tiers::fleet::collector::CollectorDuty;
 use crate::tiers::fleet::rule::{ReadAt, SeenLease};
-use crate::tiers::fleet::smallest::{CollectedLeases, SeenSmallest, SmallestLeases, SmallestReader};
+use crate::tiers::fleet::smallest::{SeenSmallest, SmallestLeases, SmallestReader};
 use crate::tiers::fleet::{Fleet, FleetState, nanos};
 
 /// What a member of such a fleet knows of the others.
@@ -63,9 +65,7 @@ impl Tiers {
         for slot in fleet.duty(CollectorDuty::next_slots).unwrap_or_default() {
             fleet.read_lease(&*self.clock, slot); // 3
         }
-        if let Some(pass) = fleet.duty(CollectorDuty::end_pass).flatten() {
-            fleet.end_pass(&*self.clock, pass, may_collect)?; // 4
-        }
+        fleet.end_pass(&*self.clock, may_collect)?; // 4
         if let Some(start) = oldest {
             fleet.read_those_before(&*self.clock, start); // 5
         }
@@ -142,7 +142,7 @@ impl Fleet {
         let has_watched = state.read.is_some_and(|at| uptime.saturating_sub(at) < self.periods.watched);
         state.read = Some(uptime);
         let Some(collected) = &mut state.collected else { return Ok(()) };
-        collected.duty.note_look(smallest.as_ref().map(|smallest| (smallest.round, smallest.by)), uptime);
+        collected.duty.note_look(smallest.as_ref().map(SmallestLeases::head), uptime);
         if let Some(smallest) = smallest {
             let errors = 2 * self.error.as_nanos() as u64;
             let at = ReadAt { began, ended: began, uptime, has_watched, errors };
@@ -157,11 +157,8 @@ impl Fleet {
             let mut state = self.state.lock();
             let Some(CollectedFleet { duty, seen }) = &mut state.collected else { return Ok(()) };
             duty.note_claim(now);
-            let (round, by) = (duty.next_round(), Some(self.slot));
-            match seen {
-                Some(seen) => SmallestLeases { round, by, ..seen.smallest.clone() },
-                None => SmallestLeases { round, by, lost_before: 0, found: CollectedLeases::NotTaken(0) },
-            }
+            let known = seen.as_ref().map(|seen| &seen.smallest);
+            SmallestLeases::again(known, duty.next_round(), Some(self.slot))
         };
         self.members.write_smallest(&smallest, self.id)
     }
@@ -174,7 +171,7 @@ impl Fleet {
             let Some(CollectedFleet { duty, seen }) = &mut state.collected else { return Ok(()) };
             let is_collector = duty.stop() && !is_lost;
             let Some(seen) = seen.as_ref().filter(|_| is_collector) else { return Ok(()) };
-            SmallestLeases { by: None, round: seen.smallest.round.saturating_add(1), ..seen.smallest.clone() }
+            SmallestLeases::again(Some(&seen.smallest), seen.smallest.round.saturating_add(1), None)
         };
         self.members.write_smallest(&smallest, self.id)
     }
@@ -194,21 +191,23 @@ impl Fleet {
     }
 
     /// Step 4. Another collector may have begun meanwhile, or this one may have been away for long.
-    fn end_pass(&self, clock: &dyn Clock, pass: LeasePass, may_collect: bool) -> Result<()> {
+    fn end_pass(&self, clock: &dyn Clock, may_collect: bool) -> Result<()> {
+        let Some(pass) = self.duty(CollectorDuty::has_read_all).flatten() else { return Ok(()) };
         self.state.lock().read_all = Some(pass.began);
-        if !pass.is_for_file || !may_collect {
+        if pass.is_for_file {
+            self.look_at_smallest(clock)?; // It may give the pass up.
+        }
+        let is_for_file = self.duty(CollectorDuty::end_pass).flatten().is_some_and(|pass| pass.is_for_file);
+        if !is_for_file || !may_collect {
             return Ok(());
         }
-        self.look_at_smallest(clock)?;
         let smallest = {
             let state = self.state.lock();
-            let Some(CollectedFleet { duty, .. }) = state.collected.as_ref().filter(|one| one.duty.is_collector())
-            else {
-                return Ok(());
-            };
+            let Some(CollectedFleet { duty, .. }) = &state.collected else { return Ok(()) };
             SmallestLeases::of(&state.seen, 2 * self.error.as_nanos() as u64, duty.next_round(), self.slot)
         };
         self.members.write_smallest(&smallest, self.id)?;
+        self.duty(|duty| duty.note_written(clock.uptime()));
         self.look_at_smallest(clock)
     }
 }

@@ -3,14 +3,20 @@
 //! The collector is the member that wrote the file last (`smallest.rs`). It reads all leases once in a period, some in each
 //! round, and writes the smallest. All members look at the file: with something pending four times in a period, else
 //! once. One that finds it unchanged for three periods and its turn *claims* it: it writes the same again in its own name.
+//! So does the collector once in a period while it reads, for that may take longer than three.
 //! The turns are half a period apart and repeat after 16 slots, so that somebody's turn comes soon whoever is left, and
 //! few members have the same one. Those that do nevertheless find at their next look that one of them was the last: only
 //! that one begins to collect. Nothing depends on there being one collector only, but for the number of requests.
+//!
+//! Whoever has read all writes it, although somebody else may have claimed the file meanwhile: else no file would ever come
+//! if each was taken for gone while it read. It gives up only if another one has written what it had read since, or goes on
+//! saying that it reads: of two that collect, one remains.
 
 use std::ops::Range;
 use std::time::Duration;
 
 use crate::tiers::fleet::periods::FleetPeriods;
+use crate::tiers::fleet::smallest::SmallestHead;
 
 /// After so many slots the turns repeat.
 const TURNS: u32 = 16;
@@ -23,12 +29,14 @@ pub(crate) struct CollectorDuty {
     slot: u32,
     size: u32,
     periods: FleetPeriods,
-    /// The round of the file and who wrote it, as we read it last. `None`: there is no file.
-    seen: Option<(u64, Option<u32>)>,
+    /// The file as we read it last. `None`: there is none.
+    seen: Option<SmallestHead>,
     /// Our uptime at the first look, or claim, that found this.
     changed: Option<Duration>,
     looked: Option<Duration>,
     has_looked: bool,
+    /// When we wrote it last.
+    written: Option<Duration>,
     /// It has our name since then, or that of whoever was later.
     has_claimed: bool,
     pass: Option<LeasePass>,
@@ -44,11 +52,13 @@ pub(crate) struct LeasePass {
     pub(crate) began: Duration,
     /// For the file, and not only because somebody has asked.
     pub(crate) is_for_file: bool,
+    /// Somebody has.
+    is_asked: bool,
 }
 
 impl CollectorDuty {
     pub(crate) fn new(slot: u32, size: u32, periods: FleetPeriods) -> CollectorDuty {
-        let (seen, changed, looked) = (None, None, None);
+        let (seen, changed, looked, written) = (None, None, None, None);
         CollectorDuty {
             slot,
             size,
@@ -57,6 +67,7 @@ impl CollectorDuty {
             changed,
             looked,
             has_looked: false,
+            written,
             has_claimed: false,
             pass: None,
             collected: None,
@@ -70,12 +81,28 @@ impl CollectorDuty {
         self.looked.is_none_or(|looked| now.saturating_sub(looked) >= least)
     }
 
-    /// The file was read: its round, and who wrote it. `None`: there is none.
-    pub(crate) fn note_look(&mut self, seen: Option<(u64, Option<u32>)>, now: Duration) {
+    /// The file was read. `None`: there is none.
+    pub(crate) fn note_look(&mut self, seen: Option<SmallestHead>, now: Duration) {
+        if seen.is_some_and(|seen| self.is_done_by_another(seen)) {
+            self.give_up_pass();
+        }
         if self.seen != seen || self.changed.is_none() {
             (self.seen, self.changed) = (seen, Some(now));
         }
         (self.looked, self.has_looked, self.has_claimed) = (Some(now), true, false);
+    }
+
+    /// Whether this file shows that another member collects. When our pass began, the file was ours, so whatever has changed
+    /// has changed since.
+    fn is_done_by_another(&self, now: SmallestHead) -> bool {
+        let Some(before) = self.seen.filter(|_| now.by.is_some_and(|by| by != self.slot)) else { return false };
+        // It has read all, or this is not its claim any more.
+        now.read > before.read || now.by == before.by && now.round != before.round
+    }
+
+    /// Its file is somebody else's matter. Who has asked gets the answer.
+    fn give_up_pass(&mut self) {
+        self.pass = self.pass.filter(|pass| pass.is_asked).map(|pass| LeasePass { is_for_file: false, ..pass });
     }
 
     /// It could not be read, as while it is being written.
@@ -86,31 +113,43 @@ impl CollectorDuty {
 
     /// Whether we wrote it last, and it was read since.
     pub(crate) fn is_collector(&self) -> bool {
-        self.seen.is_some_and(|(_, by)| by == Some(self.slot))
+        self.seen.is_some_and(|seen| seen.by == Some(self.slot))
     }
 
-    /// Whether to claim the file, right after a look at it: what follows from that is seen at the next look.
+    /// Whether to claim the file, right after a look at it: what follows from that is seen at the next look. Or, as the
+    /// collector, to say that we are still reading.
     pub(crate) fn is_to_claim(&mut self, now: Duration) -> bool {
         if !std::mem::take(&mut self.has_looked) {
             return false;
         }
         let turn = self.periods.period * (self.slot % TURNS) / 2;
-        let patience = match self.seen {
-            Some((_, Some(by))) if by == self.slot => return false,
-            Some((_, Some(_))) => PATIENCE * self.periods.period + turn,
+        let patience = match self.seen.map(|seen| seen.by) {
+            Some(Some(by)) if by == self.slot => return self.is_to_say_so(now),
+            Some(Some(_)) => PATIENCE * self.periods.period + turn,
             // Nobody will write it, or nobody has yet.
             _ => turn,
         };
         self.changed.is_some_and(|changed| now.saturating_sub(changed) >= patience)
     }
 
+    fn is_to_say_so(&self, now: Duration) -> bool {
+        let reads = self.pass.is_some_and(|pass| pass.is_for_file);
+        reads && self.written.is_none_or(|written| now.saturating_sub(written) >= self.periods.period)
+    }
+
     pub(crate) fn note_claim(&mut self, now: Duration) {
         (self.changed, self.looked, self.has_claimed) = (Some(now), Some(now), true);
+        self.written = Some(now);
+    }
+
+    /// What a pass has found was written.
+    pub(crate) fn note_written(&mut self, now: Duration) {
+        self.written = Some(now);
     }
 
     /// The round of the next file that we write.
     pub(crate) fn next_round(&self) -> u64 {
-        self.seen.map_or(0, |(round, _)| round).saturating_add(1)
+        self.seen.map_or(0, |seen| seen.round).saturating_add(1)
     }
 
     /// Begins to read all leases if it is time for that. `is_asked`: somebody wants to know all. Returns whether that is
@@ -124,7 +163,7 @@ impl CollectorDuty {
         if is_for_file {
             self.collected = Some(now);
         }
-        self.pass = Some(LeasePass { next: 0, began: now, is_for_file });
+        self.pass = Some(LeasePass { next: 0, began: now, is_for_file, is_asked });
         true
     }
 
@@ -136,18 +175,85 @@ impl CollectorDuty {
         slots
     }
 
-    /// The pass, if all of it was read. It is over.
+    /// The pass, if all of it was read.
+    pub(crate) fn has_read_all(&mut self) -> Option<LeasePass> {
+        self.pass.filter(|pass| pass.next >= self.size)
+    }
+
+    /// The same. It is over.
     pub(crate) fn end_pass(&mut self) -> Option<LeasePass> {
         self.pass.take_if(|pass| pass.next >= self.size)
     }
 
     /// Nothing is collected any more by this member, for now. Returns whether it was the collector.
     pub(crate) fn stop(&mut self) -> bool {
-        self.pass = self.pass.filter(|pass| !pass.is_for_file);
+        self.give_up_pass();
         let was_collector = self.is_collector();
-        if let Some((_, by)) = &mut self.seen {
-            *by = by.filter(|by| *by != self.slot);
+        if let Some(seen) = &mut self.seen {
+            seen.by = seen.by.filter(|by| *by != self.slot);
         }
         was_collector
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn head(round: u64, read: u64, by: u32) -> Option<SmallestHead> {
+        Some(SmallestHead { round, read, by: Some(by) })
+    }
+
+    /// The collector in slot 3, which has read all and not looked again since it claimed the file.
+    fn reader_of_all(is_asked: bool) -> CollectorDuty {
+        let mut duty = CollectorDuty::new(3, 65, FleetPeriods::of(65));
+        duty.note_look(head(7, 5, 3), Duration::ZERO);
+        assert!(duty.begin_pass(is_asked, Duration::ZERO));
+        while !duty.next_slots().is_empty() {}
+        duty
+    }
+
+    /// For the file or not, of what is left of the pass after these looks.
+    fn left_after(is_asked: bool, looks: &[Option<SmallestHead>]) -> Option<bool> {
+        let mut duty = reader_of_all(is_asked);
+        looks.iter().for_each(|look| duty.note_look(*look, Duration::from_secs(1)));
+        duty.end_pass().map(|pass| pass.is_for_file)
+    }
+
+    /// Else each would lose its pass to the next one, and no file would ever come.
+    #[test]
+    fn a_claim_of_another_member_takes_no_pass_away() {
+        assert_eq!(left_after(false, &[head(8, 5, 3)]), Some(true), "our own");
+        assert_eq!(left_after(false, &[head(8, 5, 4)]), Some(true));
+        assert_eq!(left_after(false, &[head(8, 5, 4), head(8, 5, 4)]), Some(true), "it does nothing");
+        assert_eq!(left_after(false, &[head(8, 5, 4), head(9, 5, 5)]), Some(true), "each for the first time");
+    }
+
+    #[test]
+    fn a_pass_is_given_up_if_another_member_has_read_all_or_goes_on_reading() {
+        assert_eq!(left_after(false, &[head(8, 8, 4)]), None);
+        assert_eq!(left_after(false, &[head(9, 8, 4)]), None, "and has begun again");
+        assert_eq!(left_after(false, &[head(8, 5, 4), head(9, 5, 4)]), None);
+        assert_eq!(left_after(true, &[head(8, 8, 4)]), Some(false), "who has asked gets the answer");
+    }
+
+    #[test]
+    fn whoever_reads_says_so_once_in_a_period() {
+        let (mut duty, period) = (reader_of_all(false), FleetPeriods::of(65).period);
+        let mut is_to_claim = |at| {
+            duty.note_look(head(7, 5, 3), at);
+            let is_to_claim = duty.is_to_claim(at);
+            if is_to_claim {
+                duty.note_claim(at);
+            }
+            is_to_claim
+        };
+        assert_eq!(
+            [4, 7, 8, 11, 12].map(|quarter| is_to_claim(period * quarter / 4)),
+            [true, false, true, false, true]
+        );
+        duty.end_pass();
+        duty.note_look(head(7, 5, 3), period * 9);
+        assert!(!duty.is_to_claim(period * 9), "nothing is being read");
     }
 }

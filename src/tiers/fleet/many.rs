@@ -12,13 +12,18 @@ use crate::tiers::fleet::collector::CollectorDuty;
 use crate::tiers::fleet::names::NamesEnd;
 use crate::tiers::fleet::periods::{FleetPeriods, LeaseNews, ROUND};
 use crate::tiers::fleet::rule::{MemberLease, ReadAt, SeenLease, Standing};
-use crate::tiers::fleet::smallest::{CollectedLeases, SeenSmallest, SmallestLeases, SmallestReader};
+use crate::tiers::fleet::smallest::{SeenSmallest, SmallestLeases, SmallestReader};
 
 /// Requests, where opening by a name is one and closing none: a lease is read by two, and written after it was read.
 const READ_LEASE: u64 = 2;
 const WRITE_LEASE: u64 = 4;
 const LOOK: u64 = 2;
 const WRITE_SMALLEST: u64 = 3;
+
+/// With reads that take time, the fleet is looked at so often.
+const FINE: Duration = Duration::from_millis(10);
+/// Between two rounds, if the first took long (`mount/background.rs`).
+const BREATH: Duration = Duration::from_millis(10);
 
 /// An event, with its stamps.
 #[derive(Clone, Copy, Debug)]
@@ -39,6 +44,10 @@ struct SimMember {
     published: u64,
     requests: u64,
     is_gone: bool,
+    /// Its next round begins then, or what it is reading is there.
+    next: Duration,
+    /// It is in a round that began then, and reads.
+    reads_since: Option<Duration>,
 }
 
 struct SimFleet {
@@ -46,6 +55,10 @@ struct SimFleet {
     members: Vec<SimMember>,
     file: Option<SmallestLeases>,
     now: Duration,
+    /// Of one read of a lease. All else takes no time.
+    latency: Duration,
+    /// When what was read was written.
+    renewed: Vec<Duration>,
     /// Who has claimed the file.
     claimed: BTreeSet<usize>,
 }
@@ -57,6 +70,10 @@ fn at(now: Duration) -> ReadAt {
 
 impl SimFleet {
     fn new(size: u32) -> SimFleet {
+        SimFleet::with_latency(size, Duration::ZERO)
+    }
+
+    fn with_latency(size: u32, latency: Duration) -> SimFleet {
         let periods = FleetPeriods::of(size as usize);
         let member = |slot: u32| SimMember {
             lease: MemberLease {
@@ -80,17 +97,35 @@ impl SimFleet {
             published: 0,
             requests: 0,
             is_gone: false,
+            next: Duration::ZERO,
+            reads_since: None,
         };
         let members = (0..size).map(member).collect();
-        SimFleet { periods, members, file: None, now: Duration::from_secs(1000), claimed: BTreeSet::new() }
+        let now = Duration::from_secs(1000);
+        SimFleet { periods, members, file: None, now, latency, renewed: Vec::new(), claimed: BTreeSet::new() }
     }
 
-    /// One round of one member.
+    /// One round of one member, or a part of it: what is read is there when its time is over.
     fn round(&mut self, at: usize) {
-        self.renew_lease(at);
-        self.collect(at);
+        if self.now < self.members[at].next {
+            return;
+        }
+        let began = match self.members[at].reads_since.take() {
+            Some(began) => began,
+            None => {
+                self.renew_lease(at);
+                let took = self.latency * self.collect(at);
+                if took > Duration::ZERO {
+                    (self.members[at].reads_since, self.members[at].next) = (Some(self.now), self.now + took);
+                    return;
+                }
+                self.now
+            }
+        };
+        self.end_pass(at);
         self.read_those_before(at);
         self.publish(at);
+        self.members[at].next = (began + ROUND).max(self.now + BREATH.min(self.latency));
     }
 
     fn renew_lease(&mut self, at: usize) {
@@ -109,13 +144,14 @@ impl SimFleet {
     fn look(&mut self, slot: usize) {
         let (now, member) = (self.now, &mut self.members[slot]);
         member.requests += LOOK;
-        member.duty.note_look(self.file.as_ref().map(|file| (file.round, file.by)), now);
+        member.duty.note_look(self.file.as_ref().map(SmallestLeases::head), now);
         if let Some(file) = &self.file {
             SeenSmallest::renew(&mut member.seen, file.clone(), slot as u32, at(now));
         }
     }
 
-    fn collect(&mut self, slot: usize) {
+    /// Returns how many leases were read.
+    fn collect(&mut self, slot: usize) -> u32 {
         let now = self.now;
         let has_pending = !self.members[slot].pending.is_empty();
         if self.members[slot].duty.is_to_look(has_pending, now) {
@@ -125,15 +161,22 @@ impl SimFleet {
             self.claim(slot);
         }
         self.members[slot].duty.begin_pass(false, now);
-        for other in self.members[slot].duty.next_slots() {
+        let slots = self.members[slot].duty.next_slots();
+        for other in slots.clone() {
             self.read_lease(slot, other as usize);
         }
-        if self.members[slot].duty.end_pass().is_some() {
+        slots.len() as u32
+    }
+
+    fn end_pass(&mut self, slot: usize) {
+        if self.members[slot].duty.has_read_all().is_some() {
             self.look(slot);
             let member = &mut self.members[slot];
-            if member.duty.is_collector() {
+            if member.duty.end_pass().is_some_and(|pass| pass.is_for_file) {
                 self.file = Some(SmallestLeases::of(&member.leases, 0, member.duty.next_round(), slot as u32));
                 member.requests += WRITE_SMALLEST;
+                member.duty.note_written(self.now);
+                self.renewed.push(self.now);
                 self.look(slot);
             }
         }
@@ -143,11 +186,8 @@ impl SimFleet {
         let member = &mut self.members[slot];
         member.duty.note_claim(self.now);
         member.requests += WRITE_SMALLEST;
-        let (round, by) = (member.duty.next_round(), Some(slot as u32));
-        let (lost_before, found) = (0, CollectedLeases::NotTaken(0));
-        let known = member.seen.as_ref().map(|seen| seen.smallest.clone());
-        let known = known.unwrap_or(SmallestLeases { round, by, lost_before, found });
-        self.file = Some(SmallestLeases { round, by, ..known });
+        let known = member.seen.as_ref().map(|seen| &seen.smallest);
+        self.file = Some(SmallestLeases::again(known, member.duty.next_round(), Some(slot as u32)));
         self.claimed.insert(slot);
     }
 
@@ -205,7 +245,7 @@ impl SimFleet {
                 self.round(slot);
             }
         }
-        self.now += ROUND;
+        self.now += if self.latency > Duration::ZERO { FINE } else { ROUND };
     }
 
     fn collectors(&self) -> Vec<usize> {
@@ -365,5 +405,34 @@ fn another_member_soon_collects_in_the_place_of_one_that_is_gone() {
             println!("{size} members: {:?} claimed it", fleet.claimed);
             assert!(fleet.claimed.len() <= 3, "{:?}", fleet.claimed);
         }
+    }
+}
+
+/// Whatever a read of a lease takes: no member takes the file for given up while its collector is reading, so each pass ends
+/// with a new file, and markers come.
+#[test]
+fn the_file_is_renewed_and_markers_come_however_long_a_read_takes() {
+    for (size, latency) in [65, 200, 1024].into_iter().flat_map(|size| [2, 8, 30].map(|latency| (size, latency))) {
+        let mut fleet = SimFleet::with_latency(size, Duration::from_millis(latency));
+        let period = fleet.periods.period;
+        // Its reads, the least time between two of its rounds, and what looking at the clock so seldom adds.
+        let rounds = size.div_ceil(fleet.periods.next_slots(0, size).len() as u32);
+        let pass = (fleet.latency * size + rounds * 2 * FINE).max(rounds * ROUND).max(period) + period / 4;
+        let of = format!("{size} members, {latency} ms a read, a pass in {pass:?}");
+        // The first claim, and two whole passes.
+        fleet.rounds(period + 2 * pass);
+        fleet.renewed.clear();
+        let (claimed, began) = (std::mem::take(&mut fleet.claimed), fleet.now);
+        let start = began.as_nanos() as u64;
+        (0..size as usize).for_each(|slot| fleet.log(slot, start - u64::from(size - slot as u32)));
+        fleet.log(7, start);
+        fleet.rounds(6 * pass);
+        let unpublished = fleet.members.iter().filter(|member| !member.pending.is_empty()).count();
+        println!("{of}: renewed after {:?}", fleet.renewed.iter().map(|at| *at - began).collect::<Vec<_>>());
+        assert_eq!(unpublished, 0, "{of}");
+        assert!(fleet.renewed.len() >= 5, "{of}: {:?}", fleet.renewed);
+        assert_eq!(fleet.collectors().len(), 1, "{of}");
+        let others: Vec<_> = fleet.claimed.difference(&claimed).collect();
+        assert!(others.is_empty(), "{of}: {others:?} claimed it, too");
     }
 }

@@ -28,12 +28,23 @@ const KEPT_MOST: usize = 40;
 pub(crate) struct SmallestLeases {
     /// One more with each write; after a power cut of the slow tier, or when two write at once, it may go back.
     pub(crate) round: u64,
+    /// The round of the file that first had what is in this one: then the leases had been read. Before this round: this
+    /// file repeats it, for its member to be seen. 0: nobody has read them yet.
+    pub(crate) read: u64,
     /// The slot of the member that wrote it: it goes on doing so. `None`: it will not.
     pub(crate) by: Option<u32>,
     /// 0, or what was logged until then by a forgotten member may be missing. The largest number: nobody has its slot yet,
     /// or a member's clock is off, so that nobody knows.
     pub(crate) lost_before: u64,
     pub(crate) found: CollectedLeases,
+}
+
+/// Which file it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct SmallestHead {
+    pub(crate) round: u64,
+    pub(crate) read: u64,
+    pub(crate) by: Option<u32>,
 }
 
 /// What a collector has found.
@@ -92,10 +103,23 @@ impl SmallestLeases {
         let lost = seen.iter().flatten().map(SeenLease::lost_before);
         SmallestLeases {
             round,
+            read: round,
             by: Some(by),
             lost_before: lost.max().unwrap_or(0),
             found: CollectedLeases::of(seen, errors),
         }
+    }
+
+    /// The file that says the same again in the name of this member, or of none. `known`: the file as it was read last.
+    pub(crate) fn again(known: Option<&SmallestLeases>, round: u64, by: Option<u32>) -> SmallestLeases {
+        match known {
+            Some(known) => SmallestLeases { round, by, ..known.clone() },
+            None => SmallestLeases { round, read: 0, by, lost_before: 0, found: CollectedLeases::NotTaken(0) },
+        }
+    }
+
+    pub(crate) fn head(&self) -> SmallestHead {
+        SmallestHead { round: self.round, read: self.read, by: self.by }
     }
 
     /// One line of `lines.rs`, padded to [`SMALLEST_LEN`].
@@ -105,8 +129,9 @@ impl SmallestLeases {
             CollectedLeases::NotTaken(slot) => format!("not-taken={slot}"),
             CollectedLeases::Smallest(all) => all.iter().map(SmallLease::encode).collect::<Vec<_>>().join(" "),
         };
+        let SmallestLeases { round, read, lost_before, .. } = self;
         let mut line =
-            with_crc(&format!("smallest round={} by={by} lost={} {found}", self.round, self.lost_before)).into_bytes();
+            with_crc(&format!("smallest round={round} read={read} by={by} lost={lost_before} {found}")).into_bytes();
         line.resize(SMALLEST_LEN - 1, b' ');
         line.push(b'\n');
         line
@@ -116,7 +141,7 @@ impl SmallestLeases {
     pub(crate) fn decode(bytes: &[u8]) -> Option<SmallestLeases> {
         let words = checked(std::str::from_utf8(bytes).ok()?.trim_end())?;
         let words: Vec<&str> = words.strip_prefix("smallest ")?.split(' ').collect();
-        let [round, by, lost, found @ ..] = &words[..] else { return None };
+        let [round, read, by, lost, found @ ..] = &words[..] else { return None };
         let by = match value(by, "by")? {
             "-" => None,
             by => Some(by.parse().ok()?),
@@ -128,8 +153,9 @@ impl SmallestLeases {
                 CollectedLeases::Smallest(all.filter(|all| all.len() >= 2)?)
             }
         };
-        let (round, lost_before) = (value(round, "round")?.parse().ok()?, value(lost, "lost")?.parse().ok()?);
-        Some(SmallestLeases { round, by, lost_before, found })
+        let (round, read) = (value(round, "round")?.parse().ok()?, value(read, "read")?.parse().ok()?);
+        let lost_before = value(lost, "lost")?.parse().ok()?;
+        Some(SmallestLeases { round, read, by, lost_before, found })
     }
 }
 
