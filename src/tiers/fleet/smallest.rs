@@ -191,22 +191,30 @@ pub(crate) struct SeenSmallest {
     pub(crate) smallest: SmallestLeases,
     /// Our uptime when we first saw the lease for which we wait, in a file that somebody renewed.
     since: Duration,
-    /// Our uptime when we first saw this round.
+    /// Our uptime when we first saw what this file says that was read.
     renewed: Duration,
 }
 
 impl SeenSmallest {
-    /// Takes what the member of this slot has read for what it knew. Nothing in it is compared: an old one only delays.
+    /// Takes what the member of this slot has read for what it knew. Nothing in it is compared: an old one only delays. Who
+    /// repeats a file has not looked at the leases, so it says nothing about whether their members are alive.
     pub(crate) fn renew(seen: &mut Option<SeenSmallest>, smallest: SmallestLeases, slot: u32, at: ReadAt) {
         let waits_for = |smallest: &SmallestLeases| smallest.first_other(slot).map(|small| (small.slot, small.beat));
         let (since, renewed) = match seen {
             Some(seen) if at.has_watched => (
                 if waits_for(&seen.smallest) == waits_for(&smallest) { seen.since } else { at.uptime },
-                if seen.smallest.round == smallest.round { seen.renewed } else { at.uptime },
+                if seen.is_read_since(&smallest) { at.uptime } else { seen.renewed },
             ),
             _ => (at.uptime, at.uptime),
         };
         *seen = Some(SeenSmallest { smallest, since, renewed });
+    }
+
+    /// Whether somebody has read the leases for this file since. A claim may repeat one that is older than what we have.
+    fn is_read_since(&self, smallest: &SmallestLeases) -> bool {
+        let (before, read) = (self.smallest.read, smallest.read);
+        // After a power cut of the slow tier the rounds may have gone back.
+        read != before && (read > before || read == smallest.round)
     }
 
     /// Whether the member of this slot is among the smallest: others may wait for it now.
@@ -281,7 +289,9 @@ impl SmallestReader<'_> {
             ));
         }
         if let CollectedLeases::NotTaken(other) = smallest.found {
-            return Some(format!("waits for member {other}, which has not been mounted yet"));
+            // Before the first reading nobody knows.
+            let is_known = smallest.read > 0;
+            return is_known.then(|| format!("waits for member {other}, which has not been mounted yet"));
         }
         // By the last file that was new: before, nobody has looked at the lease.
         let SmallLease { slot, host, standing, .. } = smallest.first_other(self.slot)?;
@@ -417,6 +427,33 @@ mod tests {
         read(&[seen(1, 0, Standing::Left), here(2, 1), here(3, 2)], 34, 1, at(65), &mut file);
         assert_eq!(missing(&file, 66), None);
         assert!(reader(1, &file, &[]).last().is_some_and(|why| why.contains("member 2 on h")));
+    }
+
+    /// A claim, or the collector that says that it is reading.
+    #[test]
+    fn a_file_that_repeats_another_is_no_reading_of_the_leases() {
+        let silent = Duration::from_secs(30);
+        let missing = |file: &Option<SeenSmallest>, now| {
+            reader(1, file, &[]).missing(Duration::from_secs(now), silent).unwrap_or_default()
+        };
+        let again = |file: &mut Option<SeenSmallest>, round, seconds| {
+            let known = file.as_ref().map(|seen| seen.smallest.clone());
+            let line = SmallestLeases::again(known.as_ref(), round, Some(0)).encode();
+            SeenSmallest::renew(file, SmallestLeases::decode(&line).expect("readable"), 1, at(seconds));
+        };
+        let mut file = None;
+        again(&mut file, 1, 0);
+        assert_eq!(missing(&file, 1), "", "nobody knows who is there");
+        read(&[here(1, 0), here(2, 1), here(3, 2)], 2, 1, at(1), &mut file);
+        for round in 3..50 {
+            again(&mut file, round, round - 1);
+            assert!(!missing(&file, round - 1).contains("last seen"), "{round}: {}", missing(&file, round - 1));
+        }
+        assert!(missing(&file, 48).contains("have not been renewed for 47s"), "{}", missing(&file, 48));
+        // This one, which we had not seen, was read before that round.
+        let missed = SmallestLeases { round: 60, read: 55, ..file.as_ref().expect("read").smallest.clone() };
+        SeenSmallest::renew(&mut file, missed, 1, at(49));
+        assert!(!missing(&file, 50).contains("not been renewed"), "{}", missing(&file, 50));
     }
 
     #[test]
