@@ -183,9 +183,8 @@ impl Fleet {
         let errors = 2 * self.error.as_nanos() as u64;
         let ended = nanos(clock.now());
         let mut state = self.state.lock();
-        // Whether somebody has read all lately.
-        let has_watched = state.read_all.is_some_and(|at| uptime.saturating_sub(at) < self.periods.watched);
         if let Some(seen) = state.seen.get_mut(slot as usize) {
+            let has_watched = SeenLease::is_watched(seen.as_ref(), uptime, self.periods.silent);
             SeenLease::renew(seen, lease, ReadAt { began, ended, uptime, has_watched, errors });
         }
     }

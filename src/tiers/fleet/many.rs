@@ -8,10 +8,11 @@ use std::time::Duration;
 
 use uuid::Uuid;
 
+use crate::stats::fleet::{MemberStanding, MemberStatus};
 use crate::tiers::fleet::collector::CollectorDuty;
 use crate::tiers::fleet::names::NamesEnd;
 use crate::tiers::fleet::periods::{FleetPeriods, LeaseNews, ROUND};
-use crate::tiers::fleet::rule::{MemberLease, ReadAt, SeenLease, Standing};
+use crate::tiers::fleet::rule::{self, MemberLease, ReadAt, SeenLease, Standing};
 use crate::tiers::fleet::smallest::{SeenSmallest, SmallestLeases, SmallestReader};
 
 /// Requests, where opening by a name is one and closing none: a lease is read by two, and written after it was read.
@@ -196,7 +197,9 @@ impl SimFleet {
         let member = &mut self.members[slot];
         member.requests += READ_LEASE;
         member.leases.resize(size, None);
-        SeenLease::renew(&mut member.leases[other], lease, at(self.now));
+        let seen = &mut member.leases[other];
+        let has_watched = SeenLease::is_watched(seen.as_ref(), self.now, self.periods.silent);
+        SeenLease::renew(seen, lease, ReadAt { has_watched, ..at(self.now) });
     }
 
     fn reader(&self, slot: usize) -> SmallestReader<'_> {
@@ -434,5 +437,25 @@ fn the_file_is_renewed_and_markers_come_however_long_a_read_takes() {
         assert_eq!(fleet.collectors().len(), 1, "{of}");
         let others: Vec<_> = fleet.claimed.difference(&claimed).collect();
         assert!(others.is_empty(), "{of}: {others:?} claimed it, too");
+    }
+}
+
+/// Also one that is read late in a pass, and if a pass takes longer than a period.
+#[test]
+fn the_collector_tells_which_member_is_silent() {
+    for slot in [3, 500, 1000] {
+        let mut fleet = SimFleet::with_latency(1024, Duration::from_millis(8));
+        let silent = fleet.periods.silent;
+        fleet.rounds(silent);
+        fleet.members[slot].is_gone = true;
+        // Until it is, and the pass behind that.
+        fleet.rounds(silent + 5 * fleet.periods.period);
+        let collector = fleet.collectors()[0];
+        assert_ne!(collector, slot);
+        let (asked, leases) = (fleet.now.as_nanos() as u64, &fleet.members[collector].leases);
+        let status = rule::fleet_status("job", leases, Duration::ZERO, asked, None);
+        let is_silent = |member: &&MemberStatus| member.standing == MemberStanding::Silent;
+        let silent: Vec<u32> = status.members.iter().filter(is_silent).map(|member| member.slot).collect();
+        assert_eq!(silent, [slot as u32]);
     }
 }

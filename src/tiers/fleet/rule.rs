@@ -147,6 +147,12 @@ impl SeenLease {
         *seen = Some(SeenLease { lease, read: at.began, since, seen_at: at.uptime, is_ahead });
     }
 
+    /// Whether a reader that now comes to this slot has watched it. It reads all slots one after another, so how long ago it
+    /// did counts for each by itself: a pass over many may take longer than the time between two.
+    pub(crate) fn is_watched(seen: Option<&SeenLease>, uptime: Duration, silent: Duration) -> bool {
+        seen.is_some_and(|seen| uptime.saturating_sub(seen.seen_at) < silent / 2)
+    }
+
     /// The member's lease. Nobody waits for one that has left or is forgotten, but whoever takes its slot next logs
     /// with stamps of now, by a clock that is off by as much as ours at most.
     pub(crate) fn least(&self, errors: u64) -> u64 {
