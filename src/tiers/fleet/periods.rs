@@ -71,7 +71,7 @@ impl FleetPeriods {
             watched: longer(10),
             forget: longer(60),
             // A pass over all leases may be under way, and another one begins behind it.
-            answer: period * if is_collected { 4 } else { 3 },
+            answer: period * if is_collected { 6 } else { 3 },
             slots_at_once: size.div_ceil(rounds),
         }
     }
@@ -128,6 +128,8 @@ mod tests {
             assert!(6 * period <= silent && own_lease_max < silent && silent < forget, "{of}");
             // Who looks once in a period always watches.
             assert!(2 * period <= watched && 2 * watched < silent, "{of}");
+            // A lease, a pass that was under way, and a whole one, each of them twice as long as it should be.
+            assert!(!is_collected || period + 2 * (2 * period) + busy <= times.answer, "{of}");
             let rounds = size.div_ceil(times.slots_at_once);
             assert!(rounds * ROUND <= period && times.next_slots(0, size).len() <= 22, "{of}");
         }
