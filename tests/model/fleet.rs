@@ -53,11 +53,14 @@ struct WrongClock {
     off: AtomicI64,
     /// Nothing keeps it right.
     is_alone: AtomicBool,
+    /// It is kept right for so many questions.
+    right_for: AtomicI64,
 }
 
 impl Clock for WrongClock {
     fn error(&self) -> Option<Duration> {
-        (!self.is_alone.load(Ordering::Relaxed)).then(|| Duration::from_millis(1))
+        let is_right = self.right_for.fetch_sub(1, Ordering::Relaxed) > 0 && !self.is_alone.load(Ordering::Relaxed);
+        is_right.then(|| Duration::from_millis(1))
     }
 
     fn now(&self) -> Time {
@@ -191,6 +194,7 @@ impl Fleet {
                 right: clock.clone(),
                 off: AtomicI64::new(0),
                 is_alone: AtomicBool::new(false),
+                right_for: AtomicI64::new(i64::MAX),
             }),
             engine: None,
             dir: ROOT,
@@ -405,7 +409,8 @@ impl Fleet {
                 _ => {
                     let error = ERROR.as_nanos() as i64;
                     let off = AtomicI64::new(self.dice.random_range(-error..=error));
-                    let clock = WrongClock { right: self.clock.clone(), off, is_alone: AtomicBool::new(false) };
+                    let (right, is_alone) = (self.clock.clone(), AtomicBool::new(false));
+                    let clock = WrongClock { right, off, is_alone, right_for: AtomicI64::new(i64::MAX) };
                     let slow = self.slow.root();
                     Reader::Outside(Box::new(FleetReader::open(&*slow, "job", Arc::new(clock)).unwrap()))
                 }
@@ -645,6 +650,38 @@ fn in_a_fleet_whose_leases_one_member_collects_whoever_is_missing_is_named() {
     assert_ne!(by(), gone);
     some(&fleet, &rest, 60);
     assert_eq!((fleet.engine(rest[0]).status().safety.events, held(&fleet, rest[0])), (0, String::new()));
+}
+
+/// What it makes of the leases of members that have left depends on its clock.
+#[test]
+fn a_member_whose_clock_goes_off_while_it_reads_the_leases_does_not_write_them() {
+    let mut fleet = Fleet::of(1, 3, true);
+    fleet.options.clock_error = None;
+    let ours = fleet.slow.root().dir(b".dlio-fs").unwrap().dir(b"fleet").unwrap().dir(b"job").unwrap();
+    // The bound is the first member's to write down.
+    ours.unlink(b"fleet").unwrap();
+    for at in 0..3 {
+        fleet.kill(at);
+        fleet.start(at);
+    }
+    // When the leases in the file were read, after some rounds in each of which the clock is right for so many questions.
+    let read_after = |right_for: i64| {
+        for _ in 0..60 {
+            for member in &fleet.members {
+                member.clock.right_for.store(right_for, Ordering::Relaxed);
+                member.engine.as_ref().unwrap().fleet_step().unwrap();
+            }
+            fleet.clock.advance(Duration::from_millis(100));
+        }
+        let mut bytes = vec![0; 8192];
+        ours.open(b"smallest", Access::Read).unwrap().read_at(&mut bytes, 0).unwrap();
+        let text = String::from_utf8(bytes).unwrap();
+        text.split(" read=").nth(1).unwrap().split(' ').next().unwrap().parse::<u64>().unwrap()
+    };
+    let before = read_after(i64::MAX);
+    assert!(before > 0);
+    assert_eq!(read_after(1), before, "at the beginning of a round only");
+    assert!(read_after(i64::MAX) > before);
 }
 
 fn run_cases(cases: u64, fleet: impl Fn(u64) -> Fleet) {

@@ -65,7 +65,7 @@ impl Tiers {
         for slot in fleet.duty(CollectorDuty::next_slots).unwrap_or_default() {
             fleet.read_lease(&*self.clock, slot); // 3
         }
-        fleet.end_pass(&*self.clock, may_collect)?; // 4
+        fleet.end_pass(&*self.clock)?; // 4
         if let Some(start) = oldest {
             fleet.read_those_before(&*self.clock, start); // 5
         }
@@ -190,14 +190,16 @@ impl Fleet {
     }
 
     /// Step 4. Another collector may have begun meanwhile, or this one may have been away for long.
-    fn end_pass(&self, clock: &dyn Clock, may_collect: bool) -> Result<()> {
+    fn end_pass(&self, clock: &dyn Clock) -> Result<()> {
         let Some(pass) = self.duty(CollectorDuty::has_read_all).flatten() else { return Ok(()) };
         self.state.lock().read_all = Some(pass.began);
         if pass.is_for_file {
             self.look_at_smallest(clock)?; // It may give the pass up.
         }
         let is_for_file = self.duty(CollectorDuty::end_pass).flatten().is_some_and(|pass| pass.is_for_file);
-        if !is_for_file || !may_collect {
+        // What it was when the round began says little: reading takes time.
+        self.check_clock(clock);
+        if !is_for_file || !self.may_collect() {
             return Ok(());
         }
         let smallest = {
