@@ -813,7 +813,11 @@ impl Case {
         }
         let done = match step {
             Step::Seal => engine.seal_step(),
-            Step::Drain => engine.drain_stream_step(self.rng.random_range(0..engine.drain_streams())),
+            // With an old lease a member of a fleet does nothing.
+            Step::Drain => engine.fleet_step().and_then(|_| {
+                let stream = self.rng.random_range(0..engine.drain_streams());
+                engine.drain_stream_step(stream)
+            }),
             Step::Publish => engine.fleet_step().and_then(|_| engine.publish_step()),
             Step::Evict => engine.evict_step(),
             Step::Tick => engine.recheck_step().and_then(|_| engine.tick()),
