@@ -14,35 +14,6 @@ use crate::tiers::disk::Dir;
 use crate::tiers::disk::os::{OsClock, OsDir};
 use crate::tiers::{FinishedGroup, FleetReader, FoundCopy, Watched, finish_group};
 
-/// Finishes the group that the member had begun, before the others go on.
-fn finish(args: &ForgetArgs, watched: &Watched, slow: &Arc<dyn Dir>) -> Result<(), Failure> {
-    let FinishedGroup { done, all, stopped } = match finish_group(watched, slow) {
-        Err(error) if args.unfinished => {
-            complain(format!("not finished: {error}"));
-            return Ok(());
-        }
-        finished => finished.inspect_err(|_| {
-            complain("nothing is forgotten yet: do it again once this can be done, or with --unfinished".to_owned());
-        })?,
-    };
-    if let Some(path) = stopped {
-        let steps = count(all as u64, "step");
-        complain(format!("of {steps} that it had begun to publish, {done} are done; what belongs at {path} is gone"));
-    }
-    Ok(())
-}
-
-/// A checkpoint whose marker was written before the lost member's oldest unpublished change has all its parts: they were
-/// written before the marker.
-fn tell_what_is_whole(watched: &Watched) -> Result<(), Failure> {
-    let until = UNIX_EPOCH + Duration::from_nanos(watched.least());
-    say(format!(
-        "checkpoints that were finished before {} have all parts of {}; a newer one may lack some, though its marker is there",
-        humantime::format_rfc3339_seconds(until),
-        watched.host()
-    ))
-}
-
 const LOOK: Duration = Duration::from_secs(1);
 const LINE_EVERY: u32 = 10;
 
@@ -111,6 +82,37 @@ pub(super) fn run(args: &ForgetArgs) -> Outcome {
         ))?,
     }
     Ok(Exit::Done)
+}
+
+/// Finishes the group that the member had begun, before the others go on.
+fn finish(args: &ForgetArgs, watched: &Watched, slow: &Arc<dyn Dir>) -> Result<(), Failure> {
+    let FinishedGroup { done, all, stopped } = match finish_group(watched, slow) {
+        Err(error) if args.unfinished => {
+            complain(format!("not finished: {error}"));
+            return Ok(());
+        }
+        finished => finished.inspect_err(|_| {
+            complain(
+                "nobody is forgotten yet: run this again once the slow tier takes it, or with --unfinished".to_owned(),
+            );
+        })?,
+    };
+    if let Some(path) = stopped {
+        let steps = count(all as u64, "step");
+        complain(format!("of {steps} that it had begun to publish, {done} are done; what belongs at {path} is gone"));
+    }
+    Ok(())
+}
+
+/// A checkpoint whose marker was written before the lost member's oldest unpublished change has all its parts: they were
+/// written before the marker.
+fn tell_what_is_whole(watched: &Watched) -> Result<(), Failure> {
+    let until = UNIX_EPOCH + Duration::from_nanos(watched.least());
+    say(format!(
+        "checkpoints that were finished before {} have all parts of {}; a newer one may lack some, though its marker is there",
+        humantime::format_rfc3339_seconds(until),
+        watched.host()
+    ))
 }
 
 fn hand_over(args: &ForgetArgs, watched: &Watched, slow: &Arc<dyn Dir>, partner: &Path) -> Outcome {

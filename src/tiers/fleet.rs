@@ -152,9 +152,7 @@ impl Fleet {
         let error = settings.error.unwrap_or(CLOCK_ERROR);
         let id = Uuid::try_parse(uuid).map_err(|why| Error::refused(why.to_string(), "report this"))?;
         let host = nix::unistd::gethostname().ok().and_then(|host| host.into_string().ok()).unwrap_or_default();
-        let names = NamesEnd::default();
-        let standing = Standing::Here;
-        let first = MemberLease { member: id, host, least: 0, beat: 0, names, lost_before: 0, turn, copy: 0, standing };
+        let first = MemberLease::first(id, host, turn);
         let (members, slot, lease) = Members::join(ours, settings, error, &first)?;
         let size = settings.size as usize;
         let (beat, least, lost_before) = (lease.beat, lease.least, lease.lost_before);

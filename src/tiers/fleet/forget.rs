@@ -1,7 +1,8 @@
 //! Leaving a member of a fleet out for good, after its node was lost: the others do not wait for it any more.
 //!
 //! 1. Somebody watches the member's lease for a while ([`Watched::is_silent`]): a member whose own lease has been older
-//!    than 20 s (more in a large fleet, `periods.rs`) publishes nothing, so one that is silent for longer does not publish after step 4 either.
+//!    than 20 s (more in a large fleet, `periods.rs`) publishes nothing, so one that is silent for longer does not publish
+//!    after step 4 either.
 //! 2. The group that it had begun to publish is finished, while the others still wait for it
 //!    (`recovery/lost_member.rs`).
 //! 3. A file that has the member's id in its name keeps it from ever joining this fleet again.
@@ -141,8 +142,14 @@ impl Watched {
     /// Steps 3 and 4. The caller has watched for long enough, and has done step 2.
     pub fn forget(&self) -> Result<()> {
         let forgotten = MemberLease { standing: Standing::Forgotten, ..self.first.clone() };
+        self.give_slot_to(&forgotten, || note_forgotten(&*self.dir, &forgotten)) // 3, 4
+    }
+
+    /// Puts another lease in the place of the member's, by one rename, if the member is silent still and nobody else does
+    /// the same. `before` is done when that is known, and before the rename.
+    pub(super) fn give_slot_to(&self, next: &MemberLease, before: impl FnOnce() -> Result<()>) -> Result<()> {
         let beside = format!("{}.forgotten", self.slot).into_bytes();
-        let what = || format!("the end of member {}", self.slot);
+        let what = || format!("the slot of member {}", self.slot);
         remove_leftover(&*self.dir, &beside)?;
         let file = match self.dir.create(&beside, 0o644) {
             Err(error) if is_taken(&error) => {
@@ -157,12 +164,11 @@ impl Watched {
             let what = format!("member {} of the fleet has changed while it was watched", self.slot);
             return Err(Error::refused(what, "see whether anybody still waits for it"));
         }
-        note_forgotten(&*self.dir, &forgotten)?; // 3
-        file.write_at(&forgotten.encode(), 0).at("write", what())?;
+        before()?;
+        file.write_at(&next.encode(), 0).at("write", what())?;
         file.sync().at("fsync", what())?;
-        self.dir
-            .rename(&beside, &*self.dir, slot_name(self.slot).as_bytes(), RenameMode::Replace)
-            .at("rename", what())?; // 4
+        let slot = slot_name(self.slot);
+        self.dir.rename(&beside, &*self.dir, slot.as_bytes(), RenameMode::Replace).at("rename", what())?;
         self.dir.sync().at("fsync", what())
     }
 }

@@ -5,11 +5,9 @@
 //! the copy has. What the member had logged and the copy does not have is missing, and the lease says from when on
 //! everything is there again.
 
-use crate::error::{Context, Error, Result};
-use crate::tiers::disk::RenameMode;
-use crate::tiers::disk::layout::{is_taken, remove_leftover};
+use crate::error::{Error, Result};
 use crate::tiers::fleet::forget::Watched;
-use crate::tiers::fleet::members::{note_handed_on, slot_name};
+use crate::tiers::fleet::members::note_handed_on;
 use crate::tiers::fleet::partner::CopyNote;
 use crate::tiers::fleet::rule::MemberLease;
 
@@ -49,25 +47,6 @@ impl Watched {
             lost_before: u64::MAX,
             ..self.first.clone()
         };
-        let beside = format!("{}.forgotten", self.slot).into_bytes();
-        let what = || format!("the place of member {}", self.slot);
-        remove_leftover(&*self.dir, &beside)?;
-        let file = match self.dir.create(&beside, 0o644) {
-            Err(error) if is_taken(&error) => {
-                let what = format!("somebody else is about to forget member {}", self.slot);
-                return Err(Error::refused(what, "let one do it"));
-            }
-            made => made.at("create", what())?,
-        };
-        if !self.is_silent()? {
-            remove_leftover(&*self.dir, &beside)?;
-            let what = format!("member {} of the fleet has changed while it was watched", self.slot);
-            return Err(Error::refused(what, "see whether anybody still waits for it"));
-        }
-        file.write_at(&next.encode(), 0).at("write", what())?;
-        file.sync().at("fsync", what())?;
-        let slot = slot_name(self.slot);
-        self.dir.rename(&beside, &*self.dir, slot.as_bytes(), RenameMode::Replace).at("rename", what())?; // 4
-        self.dir.sync().at("fsync", what())
+        self.give_slot_to(&next, || Ok(())) // 4
     }
 }

@@ -10,9 +10,8 @@ use uuid::Uuid;
 
 use crate::stats::fleet::{MemberStanding, MemberStatus};
 use crate::tiers::fleet::collector::CollectorDuty;
-use crate::tiers::fleet::names::NamesEnd;
 use crate::tiers::fleet::periods::{FleetPeriods, LeaseNews, ROUND};
-use crate::tiers::fleet::rule::{self, MemberLease, ReadAt, SeenLease, Standing};
+use crate::tiers::fleet::rule::{self, MemberLease, ReadAt, SeenLease};
 use crate::tiers::fleet::smallest::{SeenSmallest, SmallestLeases, SmallestReader};
 
 /// Requests, where opening by a name is one and closing none: a lease is read by two, and written after it was read.
@@ -77,18 +76,8 @@ impl SimFleet {
     fn with_latency(size: u32, latency: Duration) -> SimFleet {
         let periods = FleetPeriods::of(size as usize);
         let member = |slot: u32| SimMember {
-            lease: MemberLease {
-                // In another order than the slots.
-                member: Uuid::from_u128(u128::from(slot.wrapping_mul(2_654_435_761))),
-                host: String::new(),
-                least: 0,
-                beat: 0,
-                names: NamesEnd::default(),
-                lost_before: 0,
-                turn: 0,
-                copy: 0,
-                standing: Standing::Here,
-            },
+            // In another order than the slots.
+            lease: MemberLease::first(Uuid::from_u128(u128::from(slot.wrapping_mul(2_654_435_761))), String::new(), 0),
             written: None,
             oldest: None,
             duty: CollectorDuty::new(slot, size, periods),

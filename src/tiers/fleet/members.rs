@@ -444,17 +444,9 @@ mod tests {
         let root = tempfile::tempdir().expect("a directory");
         let ours: Arc<dyn Dir> = Arc::new(OsDir::open(root.path()).expect("opened"));
         let settings = FleetSettings { name: "job".to_owned(), size: COLLECT_ABOVE + 16, error: None };
-        let lease = |member: u32| MemberLease {
-            member: Uuid::from_u128(u128::from(member).wrapping_mul(0x9E37_79B9_7F4A_7C15_F39C_C060_5CED_C835)),
-            host: String::new(),
-            least: 0,
-            beat: 0,
-            names: NamesEnd::default(),
-            lost_before: 0,
-            turn: 0,
-            copy: 0,
-            standing: Standing::Here,
-        };
+        let id =
+            |member: u32| Uuid::from_u128(u128::from(member).wrapping_mul(0x9E37_79B9_7F4A_7C15_F39C_C060_5CED_C835));
+        let lease = |member| MemberLease::first(id(member), String::new(), 0);
         let join = |member| Members::join(&*ours, &settings, PAUSE, &lease(member)).map(|(_, slot, _)| slot);
         let slots: Vec<u32> = (0..settings.size).map(|member| join(member).expect("a slot")).collect();
         assert_eq!((0..settings.size).map(|member| join(member).expect("its slot")).collect::<Vec<_>>(), slots);

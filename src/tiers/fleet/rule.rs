@@ -63,6 +63,12 @@ impl Standing {
 }
 
 impl MemberLease {
+    /// Of a member that has logged nothing yet.
+    pub(crate) fn first(member: Uuid, host: String, turn: u32) -> MemberLease {
+        let (names, standing) = (NamesEnd::default(), Standing::Here);
+        MemberLease { member, host, least: 0, beat: 0, names, lost_before: 0, turn, copy: 0, standing }
+    }
+
     /// One line of `lines.rs`, padded to [`LEASE_LEN`].
     pub(crate) fn encode(&self) -> Vec<u8> {
         let MemberLease { member, least, beat, names, lost_before, turn, copy, .. } = self;

@@ -4,9 +4,9 @@
 //! The member's log is lost, so its group comes from the journal on the slow tree (`fleet/journal.rs`). Everything in it
 //! had its turn, and the others wait for the member until it is forgotten: they find the group finished. Each step is
 //! applied, or found applied, by the inode numbers it names, as at a start (`recovery/intents.rs`), up to one that finds
-//! nothing to place. Before each of them the member must still be silent. Steps of events that the member's lease calls published are left alone: they were done
-//! long ago, and what they name may be somebody else's by now. A removal of a file moves it to `saved`: nothing is deleted
-//! on the word of a file that nobody is left to confirm.
+//! nothing to place. Before each of them the member must still be silent. Steps of events that the member's lease calls
+//! published are left alone: they were done long ago, and what they name may be somebody else's by now. A removal of a file
+//! moves it to `saved`: nothing is deleted on the word of a journal that nobody is left to confirm.
 
 use std::sync::Arc;
 
