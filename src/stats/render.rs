@@ -265,6 +265,7 @@ impl PartnerFigures {
     /// The verdict, then what stands in the way.
     fn line(&self) -> String {
         let mut parts = vec![match self.safe_if_one_node_is_lost {
+            true if self.trouble.is_some() => "SAFE IF ONE NODE IS LOST: everything is on the slow tier".to_owned(),
             true => "SAFE IF ONE NODE IS LOST: everything is on the slow tier, or in the copy".to_owned(),
             false => format!(
                 "NOT SAFE IF ONE NODE IS LOST: {} ({}), {} only here",

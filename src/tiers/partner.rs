@@ -28,7 +28,7 @@ use std::time::Duration;
 
 use foldhash::{HashMap, HashMapExt};
 
-use crate::error::{Context, Error, Result};
+use crate::error::{Context, Errno, Error, Result};
 use crate::stats::status::PartnerFigures;
 use crate::tiers::disk::errors::absent_is_none;
 use crate::tiers::disk::errors::with_remedy;
@@ -157,7 +157,7 @@ impl Tiers {
         };
         made.or_else(|error| {
             let is_new = fleet.partner.lock().trouble().is_none();
-            fleet.partner.lock().give_up(with_remedy(&error));
+            fleet.partner.lock().give_up(with_partner_remedy(&error));
             if is_new {
                 tracing::warn!(%error, "the copy at the partner is given up; it is made anew once the directory takes it");
             }
@@ -328,6 +328,17 @@ fn kept_content(kept: &Kept) -> Option<Arc<Content>> {
     let content = Content::new(*object, *size, attrs.clone(), 0);
     content.set_sealed();
     Some(Arc::new(content))
+}
+
+/// The same as [`with_remedy`], for an error that may be the partner's.
+fn with_partner_remedy(error: &Error) -> String {
+    let remedy = match (error, error.errno()) {
+        (Error::Refused { .. } | Error::Io { on_fast: true, .. }, _) => return with_remedy(error),
+        (_, Errno::ENOSPC | Errno::EDQUOT) => "free space or raise the quota at partner_dir",
+        (_, Errno::EACCES | Errno::EPERM | Errno::EROFS) => "let dlio-fs write to partner_dir",
+        _ => "it is tried again until it succeeds; see whether partner_dir can be reached",
+    };
+    format!("{error}; {remedy}")
 }
 
 /// A copy has no `super` until it is given the member's place: then it is a fast tier, and perhaps this very one, reached
@@ -611,4 +622,21 @@ fn append(from: &dyn File, to: &dyn File, range: std::ops::Range<u64>, goes_on: 
         }
     }
     Ok(true)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Nothing that is done to the slow tier, or to what waits for it, helps a partner.
+    #[test]
+    fn the_remedy_for_a_partner_s_trouble_is_at_the_partner() {
+        for errno in [Errno::ENOSPC, Errno::EDQUOT, Errno::EROFS, Errno::EACCES, Errno::EIO, Errno::ESTALE] {
+            let told = with_partner_remedy(&Error::io("copy to the partner", "object 4", errno.into()));
+            assert!(
+                told.contains("partner_dir") && !told.contains("slow tier") && !told.contains("set-aside"),
+                "{told}"
+            );
+        }
+    }
 }
