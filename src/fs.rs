@@ -194,13 +194,17 @@ impl DlioFs {
     {
         let seen = ObservedCall { what: what.into(), on, since: Instant::now(), tier: Tier::Fast, thread: req.pid() };
         if !seen.on.is_virtual() {
-            match run(&self.core, &Cx::fast_only(req.uid(), req.gid()), payload) {
+            let cx = Cx::fast_only(req.uid(), req.gid());
+            match run(&self.core, &cx, payload) {
                 Err(Error::NeedSlow) if is_root_s_getattr(&seen) && self.slow.hangs() => {
                     let known = R::known(&self.core.tiers, &seen).ok_or(Error::SlowTimeout);
                     return finish(&self.core, &self.failures, &seen, reply, known);
                 }
                 Err(Error::NeedSlow) => {}
-                result => return finish(&self.core, &self.failures, &seen, reply, result),
+                result => {
+                    let tier = if cx.has_used_slow() { Tier::Slow } else { Tier::Fast };
+                    return finish(&self.core, &self.failures, &ObservedCall { tier, ..seen }, reply, result);
+                }
             }
         }
         let known = known(&self.core, payload);

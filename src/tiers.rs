@@ -117,13 +117,15 @@ pub struct Attr {
 }
 
 /// The caller's identity, and how far the call may go.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub struct Cx {
     pub uid: u32,
     pub gid: u32,
     slow: SlowAccess,
     /// The descriptor table that the call's descriptor belongs to: one number per process. Most calls do not know it.
     table: Option<u64>,
+    /// The call has opened or read a slow file.
+    used_slow: AtomicBool,
 }
 
 #[derive(Clone, Debug)]
@@ -136,23 +138,28 @@ impl Cx {
     /// For a thread that must not wait: a call that needs the slow tier answers [`Error::NeedSlow`] and changes
     /// nothing.
     pub fn fast_only(uid: u32, gid: u32) -> Self {
-        Cx { uid, gid, slow: SlowAccess::Forbidden, table: None }
+        Cx { uid, gid, slow: SlowAccess::Forbidden, table: None, used_slow: AtomicBool::default() }
     }
 
     /// For a thread that may wait for the slow tier. Once `gave_up` is set, the call changes nothing more and answers
     /// [`Error::SlowTimeout`].
     pub fn may_wait(uid: u32, gid: u32, gave_up: Arc<AtomicBool>) -> Self {
-        Cx { uid, gid, slow: SlowAccess::Allowed(gave_up), table: None }
+        Cx { uid, gid, slow: SlowAccess::Allowed(gave_up), table: None, used_slow: AtomicBool::default() }
     }
 
     /// The same context, for a call through a descriptor of this table.
     pub fn by(&self, table: Option<u64>) -> Self {
-        Cx { table, ..self.clone() }
+        Cx { uid: self.uid, gid: self.gid, slow: self.slow.clone(), table, used_slow: AtomicBool::default() }
     }
 
     /// For the background and for tests: may wait, and is never given up.
     pub fn internal() -> Self {
         Cx::may_wait(0, 0, Arc::new(AtomicBool::new(false)))
+    }
+
+    /// Whether the call has opened or read a slow file: one that must not wait may do so if the file lies in memory.
+    pub fn has_used_slow(&self) -> bool {
+        self.used_slow.load(Ordering::Relaxed)
     }
 
     /// Call before anything that touches the slow tier.

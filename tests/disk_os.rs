@@ -147,6 +147,14 @@ contract! {
         }
         for absent in [&b"none"[..], b"", b"..", b"a/b", b"../a", b"a\0b"] {
             assert!(root.stat_at_hand(absent).is_none_or(|found| found.is_err()), "{absent:?}");
+            assert!(root.open_at_hand(absent).is_none(), "{absent:?}");
+        }
+        assert!(root.open_at_hand(b"link").is_none());
+        if let Some(file) = root.open_at_hand(b"file") {
+            assert_eq!((file.stat().unwrap().ino, read(&*file)), (root.stat(b"file").unwrap().ino, b"bytes".to_vec()));
+            let mut buf = [0; 3];
+            let at_hand = file.read_at_hand(&mut buf, 3);
+            assert!(at_hand.is_none_or(|got| got == 2 && buf == *b"es\0"), "{at_hand:?}: {buf:?}");
         }
         for name in [&b"dir"[..], b"file"] {
             root.rename(name, &*root, b"moved", RenameMode::Replace).unwrap_or_else(|_| root.rmdir(b"moved").unwrap());
@@ -764,6 +772,7 @@ fn in_memory_a_name_that_was_looked_at_is_at_hand() {
     let root = OsDir::open(dir.path()).unwrap();
     write(&root, b"file", b"bytes");
     assert_eq!(root.stat_at_hand(b"file").unwrap().unwrap(), root.stat(b"file").unwrap());
+    assert_eq!(read(&*root.open_at_hand(b"file").unwrap()), b"bytes");
     assert_eq!(errno(root.stat(b"none")), Errno::ENOENT);
     // A tmpfs keeps all names, and remembers that there is none only as long as it likes.
     assert!(root.stat_at_hand(b"none").is_none_or(|found| errno(found) == Errno::ENOENT));
@@ -775,6 +784,7 @@ fn what_is_mounted_on_a_name_is_not_at_hand() {
     let root = OsDir::open(std::path::Path::new("/")).unwrap();
     for mounted in [&b"proc"[..], b"sys"] {
         assert!(root.stat(mounted).is_ok() && root.stat_at_hand(mounted).is_none());
+        assert!(root.open_at_hand(mounted).is_none());
         assert!(root.dir(mounted).unwrap().stat_at_hand(b"self").is_none());
     }
 }
@@ -788,4 +798,5 @@ fn on_an_unknown_file_system_nothing_is_at_hand() {
     }
     let terminals = OsDir::open(std::path::Path::new("/dev/pts")).unwrap();
     assert!(terminals.stat(b"ptmx").is_ok() && terminals.stat_at_hand(b"ptmx").is_none());
+    assert!(terminals.open_at_hand(b"ptmx").is_none());
 }

@@ -13,6 +13,7 @@ pub(crate) mod fingerprint;
 pub(crate) mod layout;
 pub(crate) mod modes;
 pub mod os;
+mod page_cache;
 pub(crate) mod saved;
 pub(crate) mod shards;
 pub mod sync;
@@ -158,6 +159,11 @@ pub trait Dir: Send + Sync + Debug {
     fn stat_at_hand(&self, _name: &[u8]) -> Option<io::Result<Stat>> {
         None
     }
+    /// What [`Dir::open`] gives for reading, if that is known to wait for no disk and nobody else; of whatever kind it is.
+    /// `None`: it may have to wait, or it fails.
+    fn open_at_hand(&self, _name: &[u8]) -> Option<Arc<dyn File>> {
+        None
+    }
     /// The same, answered by the server that has the file and not from this machine's cache: a client of a file server
     /// caches answers for a minute. Use it before replacing or removing something that a foreign change may have
     /// touched meanwhile. `.` allowed.
@@ -273,6 +279,11 @@ pub trait File: Inode {
     /// in the cache, or the file ends. One of [`REFUSALS`] means that this cannot be told here.
     fn read_cached(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
         self.read_at(buf, offset)
+    }
+    /// Reads what `read_at` would, if that is known to wait for no disk and nobody else. `None`: it may have to wait, or
+    /// this cannot be told here.
+    fn read_at_hand(&self, _buf: &mut [u8], _offset: u64) -> Option<usize> {
+        None
     }
     /// Writes as `write_at` does, starts writeback at once, and keeps no page in the cache once that is done. One of
     /// [`REFUSALS`] means that this cannot be done here, and nothing was written.

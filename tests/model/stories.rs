@@ -1062,10 +1062,17 @@ fn what_is_at_hand_under_the_name_of_a_file_may_be_another() {
     machine.clock.advance(Duration::from_secs(600));
     assert_eq!(engine.getattr(&soon, ino).unwrap().size, 3);
     put(b"new", b"another");
+    let opened = engine.open(&soon, ino, OpenMode { read: true, ..OpenMode::default() }).unwrap();
+    let mut buf = [0; 9];
+    assert_eq!((engine.read(&soon, &opened, &mut buf, 0).unwrap(), &buf[..3]), (3, &b"one"[..]));
+    assert!(soon.has_used_slow());
+    engine.release(&Cx::internal(), opened);
     let root = machine.slow.root();
     root.rename(b"new", &*root, b"b", RenameMode::Replace).unwrap();
     machine.clock.advance(Duration::from_secs(600));
     assert!(matches!(engine.getattr(&soon, ino), Err(Error::NeedSlow)), "who may wait finds out");
+    let open = engine.open(&soon, ino, OpenMode { read: true, ..OpenMode::default() });
+    assert!(matches!(open, Err(Error::NeedSlow)), "who may wait finds out");
     let found = engine.lookup(&soon, ROOT, &name("b")).unwrap();
     assert!(found.ino != ino && found.size == 7, "{found:?}");
 }

@@ -4,7 +4,7 @@ use std::fs::{self, File, OpenOptions};
 use std::io::Read;
 use std::os::unix::fs::FileExt;
 
-use crate::common::{Mount, pattern, until};
+use crate::common::{Elsewhere, Mount, Volume, pattern, until};
 use crate::needs::{MOUNTS, needs};
 
 const RULES: &str = r#"rules=[{path="data/**", io="passthrough"}, {path="**/*.csv", io="cached"}]"#;
@@ -236,4 +236,38 @@ fn a_cached_file_that_shrank_on_the_slow_tier_ends_where_it_ends() {
     assert_eq!(fs::read(mount.at("data/f")).unwrap().len(), LEN);
     fs::write(mount.slow().join("data/f"), b"short").unwrap();
     assert_eq!(fs::read(mount.at("data/f")).unwrap(), b"short");
+}
+
+/// Each read and each open of a slow file went to another thread, although nobody had to be asked.
+#[test]
+fn a_slow_file_that_lies_in_memory_is_read_without_another_thread() {
+    needs!(MOUNTS, "mkfs.ext4");
+    let volume = Volume::new(64, 1000);
+    fs::create_dir(volume.tier().join("data")).unwrap();
+    let below = volume.tier().join("data/f");
+    fs::write(&below, pattern(LEN)).unwrap();
+    let elsewhere = Elsewhere { slow: Some(volume.tier()), ..Elsewhere::default() };
+    let mut mount = Mount::idle(elsewhere, &["attribute_lifetime_slow=1h"]);
+    mount.start();
+    let served = || mount.stats_json()["slow_calls"]["served"].as_u64().unwrap();
+    // The first reads bring it into memory, and set its access time.
+    until("it is read from memory", || {
+        let before = served();
+        assert!(fs::read(mount.at("data/f")).unwrap() == pattern(LEN));
+        served() == before
+    });
+    // It still counts as read from the slow tier, and what others write there is seen at once.
+    assert!(mount.stats().contains("on slow"), "{}", mount.stats());
+    OpenOptions::new().write(true).open(&below).unwrap().write_all_at(b"changed", LEN as u64 - 3).unwrap();
+    let changed = fs::read(mount.at("data/f")).unwrap();
+    assert!((changed.len(), &changed[LEN - 3..]) == (LEN + 4, &b"changed"[..]));
+    fs::write(volume.tier().join("data/new"), b"another").unwrap();
+    fs::rename(volume.tier().join("data/new"), &below).unwrap();
+    until("the last handle of the former file is released", || fs::read(mount.at("data/f")).unwrap() == b"another");
+    // One that is gone from memory waits for the disk in another thread.
+    let before = served();
+    fs::write("/proc/sys/vm/drop_caches", "1").unwrap();
+    assert_eq!(fs::read(mount.at("data/f")).unwrap(), b"another");
+    assert!(served() > before);
+    mount.stop();
 }

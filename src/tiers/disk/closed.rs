@@ -429,6 +429,11 @@ impl Dir for ClosableDir {
         opened.map(|file| self.file(name, file))
     }
 
+    fn open_at_hand(&self, name: &[u8]) -> Option<Arc<dyn File>> {
+        let opened = self.0.opener.unchanged(|| self.0.inner.open_at_hand(name)).flatten()?;
+        Some(self.file(name, opened))
+    }
+
     fn create(&self, name: &[u8], perm: u32) -> io::Result<Arc<dyn File>> {
         self.here(|dir| dir.create(name, perm)).map(|file| self.file(name, file))
     }
@@ -580,6 +585,7 @@ impl File for Closable<dyn File> {
             fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize>;
             fn write_at(&self, buf: &[u8], offset: u64) -> io::Result<()>;
             fn read_cached(&self, buf: &mut [u8], offset: u64) -> io::Result<usize>;
+            fn read_at_hand(&self, buf: &mut [u8], offset: u64) -> Option<usize>;
             fn write_uncached(&self, buf: &[u8], offset: u64) -> io::Result<()>;
             fn reflink(&self, from: BorrowedFd<'_>) -> io::Result<()>;
             fn set_len(&self, len: u64) -> io::Result<()>;

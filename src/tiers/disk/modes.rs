@@ -235,6 +235,7 @@ impl File for ModeFile {
             fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize>;
             fn write_at(&self, buf: &[u8], offset: u64) -> io::Result<()>;
             fn read_cached(&self, buf: &mut [u8], offset: u64) -> io::Result<usize>;
+            fn read_at_hand(&self, buf: &mut [u8], offset: u64) -> Option<usize>;
             fn write_uncached(&self, buf: &[u8], offset: u64) -> io::Result<()>;
             fn reflink(&self, from: BorrowedFd<'_>) -> io::Result<()>;
             fn set_len(&self, len: u64) -> io::Result<()>;

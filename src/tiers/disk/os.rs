@@ -23,7 +23,7 @@ use nix::errno::Errno;
 use nix::fcntl::{self, AtFlags, FallocateFlags, OFlag, OpenHow, PosixFadviseAdvice, ResolveFlag};
 use nix::libc;
 use nix::sys::stat::{self, FchmodatFlags, FileStat, Mode, SFlag, UtimensatFlags};
-use nix::sys::statfs::{BTRFS_SUPER_MAGIC, EXT4_SUPER_MAGIC, FsType, TMPFS_MAGIC, fstatfs};
+use nix::sys::statfs::{BTRFS_SUPER_MAGIC, EXT4_SUPER_MAGIC, FsType, Statfs, TMPFS_MAGIC, fstatfs};
 use nix::sys::statvfs::fstatvfs;
 use nix::sys::time::TimeSpec;
 use nix::time::{ClockId, clock_gettime};
@@ -34,6 +34,8 @@ use rustix::fs::{IFlags, RenameFlags, ioctl_ficlone, ioctl_getflags, ioctl_setfl
 use rustix::io::{ReadWriteFlags, preadv2, pwritev2};
 use xattr::FileExt as _;
 
+use super::page_cache::{self, PageCache};
+use super::sync::Mutex;
 use super::{
     Access, Allocate, Clock, Dir, DirEntry, File, Inode, Kind, MetadataOrder, NewAttr, RenameMode, Seek, Space, Stat,
     Time,
@@ -61,10 +63,17 @@ const PIECE_MAX: usize = 4096;
 #[derive(Debug)]
 pub struct OsDir {
     fd: fs::File,
-    /// The file system's device, if the kernel's cache of it is authoritative and can be asked without I/O.
-    remembered: Option<u64>,
+    /// If the kernel's cache of the file system is authoritative and can be asked without I/O.
+    remembered: Option<Remembered>,
     /// Reads beneath it leave access times unchanged, where the file's owner lets us.
     unnoticed: bool,
+}
+
+/// A file system that is remembered.
+#[derive(Clone, Copy, Debug)]
+struct Remembered {
+    dev: u64,
+    pages: Option<PageCache>,
 }
 
 impl OsDir {
@@ -75,9 +84,16 @@ impl OsDir {
         let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
         let fd = retry(|| fcntl::open(path, flags, Mode::empty()))?;
         // A network file system may have to ask other machines, and so may an unknown one.
-        let kind = fstatfs(&fd).map(|s| s.filesystem_type());
-        let remembers = matches!(kind, Ok(EXT4_SUPER_MAGIC | XFS_SUPER_MAGIC | BTRFS_SUPER_MAGIC | TMPFS_MAGIC));
-        let remembered = if remembers { Some(retry(|| stat::fstat(&fd))?.st_dev) } else { None };
+        let remembers = |s: &Statfs| {
+            matches!(s.filesystem_type(), EXT4_SUPER_MAGIC | XFS_SUPER_MAGIC | BTRFS_SUPER_MAGIC | TMPFS_MAGIC)
+        };
+        let remembered = match fstatfs(&fd).ok().filter(remembers) {
+            Some(file_system) => {
+                let dev = retry(|| stat::fstat(&fd))?.st_dev;
+                Some(Remembered { dev, pages: PageCache::of(&file_system, dev) })
+            }
+            None => None,
+        };
         Ok(OsDir { fd: fd.into(), remembered, unnoticed: false })
     }
 
@@ -86,9 +102,14 @@ impl OsDir {
         OsDir { unnoticed, ..self }
     }
 
+    #[cfg(test)]
+    pub(super) fn pages(&self) -> Option<PageCache> {
+        self.remembered?.pages
+    }
+
     fn below(&self, fd: fs::File) -> OsDir {
         // Another file system may be mounted there.
-        let is_same = |dev: &u64| stat::fstat(&fd).is_ok_and(|s| s.st_dev == *dev);
+        let is_same = |of: &Remembered| stat::fstat(&fd).is_ok_and(|s| s.st_dev == of.dev);
         OsDir { remembered: self.remembered.filter(is_same), fd, unnoticed: self.unnoticed }
     }
 
@@ -98,7 +119,7 @@ impl OsDir {
     }
 
     fn file(&self, fd: fs::File) -> Arc<dyn File> {
-        Arc::new(OsFile { fd, unnoticed: self.unnoticed })
+        Arc::new(OsFile { fd, remembered: self.remembered, cached: Mutex::default(), unnoticed: self.unnoticed })
     }
 }
 
@@ -170,6 +191,16 @@ impl Dir for OsDir {
             return Err(Errno::EINVAL.into());
         }
         Ok(self.file(fd))
+    }
+
+    fn open_at_hand(&self, name: &[u8]) -> Option<Arc<dyn File>> {
+        let name = entry(name).ok().filter(|_| self.remembered.is_some())?;
+        let resolve = RESOLVE_CACHED | ResolveFlag::RESOLVE_NO_XDEV;
+        // O_NONBLOCK: as `open` has it.
+        let how = |flags| OpenHow::new().flags(flags | OFlag::O_NONBLOCK | OFlag::O_NOCTTY | SAFE).resolve(resolve);
+        let open = |flags| retry(|| fcntl::openat2(&self.fd, name, how(flags)));
+        let fd = if self.unnoticed { unnoticed_if_may(open, OFlag::O_RDONLY) } else { open(OFlag::O_RDONLY) };
+        Some(self.file(fd.ok()?.into()))
     }
 
     fn create(&self, name: &[u8], perm: u32) -> io::Result<Arc<dyn File>> {
@@ -385,6 +416,9 @@ impl Inode for OsInode {
 #[derive(Debug)]
 pub struct OsFile {
     fd: fs::File,
+    /// Of the directory: something else may be mounted on the file.
+    remembered: Option<Remembered>,
+    cached: Mutex<Option<page_cache::Known>>,
     unnoticed: bool,
 }
 
@@ -439,7 +473,8 @@ impl File for OsFile {
         let open = |flags| retry(|| fcntl::open(path.as_str(), flags, Mode::empty()));
         let flags = OFlag::O_RDWR | OFlag::O_CLOEXEC;
         let fd: OwnedFd = if self.unnoticed { unnoticed_if_may(open, flags) } else { open(flags) }?;
-        Ok(Arc::new(OsFile { fd: fd.into(), unnoticed: self.unnoticed }))
+        let (remembered, unnoticed) = (self.remembered, self.unnoticed);
+        Ok(Arc::new(OsFile { fd: fd.into(), remembered, cached: Mutex::default(), unnoticed }))
     }
 
     fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
@@ -465,6 +500,18 @@ impl File for OsFile {
             Err(rustix::io::Errno::AGAIN) => Ok(0),
             got => Ok(got?),
         }
+    }
+
+    fn read_at_hand(&self, buf: &mut [u8], offset: u64) -> Option<usize> {
+        let Remembered { dev, pages: Some(pages) } = self.remembered? else { return None };
+        let stat = stat::fstat(&self.fd).ok().filter(|stat| stat.st_dev == dev)?;
+        let wanted = (stat.st_size as u64).saturating_sub(offset).min(buf.len() as u64);
+        if wanted == 0 || !pages.has(&self.cached, self.fd.as_fd(), &stat, offset..offset + wanted).ok()? {
+            return (wanted == 0).then_some(0);
+        }
+        let got = self.read_cached(&mut buf[..wanted as usize], offset).ok()?;
+        // A page is being read yet, or the file became shorter: a caller that may wait finds out.
+        (got as u64 == wanted).then_some(got)
     }
 
     fn write_uncached(&self, mut buf: &[u8], mut offset: u64) -> io::Result<()> {

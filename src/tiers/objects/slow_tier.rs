@@ -1,7 +1,7 @@
 //! The slow tier as the engine reaches it: directories by inode, nodes by path, and our own `tmp`.
 //!
-//! Every call here, except [`SlowTier::stat_at_hand`], may block for as long as the slow tier likes. Never call it with
-//! the state lock held.
+//! Every call here, except [`SlowTier::stat_at_hand`] and [`SlowTier::open_at_hand`], may block for as long as the slow
+//! tier likes. Never call it with the state lock held.
 
 use std::collections::{HashMap, VecDeque};
 use std::io;
@@ -276,6 +276,14 @@ impl SlowTier {
     pub(crate) fn stat_at_hand(&self, dir: Ino, name: &[u8]) -> Option<Option<Stat>> {
         let dir = self.dirs.lock().get(&dir).cloned()?;
         absent_is_none(dir.stat_at_hand(name)?).ok()
+    }
+
+    /// Opens a name in directory `dir` for reading, if that needs no waiting.
+    pub(crate) fn open_at_hand(&self, dir: Ino, name: &[u8]) -> Option<(Arc<dyn File>, Stat)> {
+        let dir = self.dirs.lock().get(&dir).cloned()?;
+        let file = dir.open_at_hand(name)?;
+        let stat = file.stat().ok()?;
+        Some((file, stat))
     }
 
     pub(crate) fn forget_dir(&self, ino: Ino) {
