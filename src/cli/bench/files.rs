@@ -1,5 +1,8 @@
 //! `dlio-fs bench files`.
 
+use std::fs;
+use std::path::Path;
+
 use clap::Args;
 
 use super::asked::{Common, parse_size, size_text};
@@ -8,7 +11,7 @@ use super::plan::{BenchPlan, Room, SMALL};
 use super::session::{Place, Session};
 use crate::bench::data::{Data, clear, numbered};
 use crate::bench::results::Unit;
-use crate::bench::{files, sequential};
+use crate::bench::{StopFlag, files, sequential};
 use crate::cli::outcome::{Failure, Outcome};
 use crate::error::Context;
 use crate::stats::render::count;
@@ -16,12 +19,15 @@ use crate::stats::render::count;
 /// Sizes of a read and of a write.
 const BLOCKS: [usize; 3] = [4 << 10, 64 << 10, 1 << 20];
 const THREADS: [usize; 2] = [1, 4];
+/// The directory of files that are on the slow tier only.
+const SLOW: &str = "slow";
 
 /// Measure the cost of the mount itself, with everything in memory: reads and writes by block size, small files,
 /// metadata, listings
 ///
 /// Everything is read once before it is timed, so that no device slows it down: the difference to the fast tier is the
-/// cost of the mount. The files to read were written through the mount; the files to list were on the slow tier before.
+/// cost of the mount. The files to read were written through the mount, but for slow files, which are not staged; the
+/// files to list were on the slow tier before.
 #[derive(Debug, Args)]
 #[command(after_long_help = "\
 Examples:
@@ -67,7 +73,8 @@ pub(super) fn run(args: &FilesArgs) -> Outcome {
         // The files to list and to read, in each place.
         steps: 2 * args.common.places(),
         room: Room {
-            stays: sizes.large + (small * SMALL) as u64,
+            // The slow tier has slow files, too.
+            stays: 2 * (sizes.large + (small * SMALL) as u64),
             passes: sizes.large + (entries * files::CREATED) as u64,
             remedy: "ask for less with --size, --files or --entries",
         },
@@ -77,36 +84,38 @@ pub(super) fn run(args: &FilesArgs) -> Outcome {
         for place in session.places.clone() {
             session.step(&format!("making files to list: {}", place.name))?;
             files::plant(&place.beneath().join("listed"), listing, &stop)?;
+            if place.mount().is_some() {
+                to_read(&place.beneath().join(SLOW), sizes, &mut data, &stop)?;
+            }
         }
         session.mount()?;
         for place in session.places.clone() {
             session.step(&format!("writing files to read: {}", place.name))?;
-            sequential::write(&place.dir.join("large"), sizes.large, 1 << 20, false, &mut data, &stop)?;
-            for dir in ["small", "new", "names"].map(|name| place.dir.join(name)) {
-                std::fs::create_dir(&dir).at("mkdir", dir.display())?;
+            to_read(&place.dir.join("read"), sizes, &mut data, &stop)?;
+            for dir in ["new", "names"].map(|name| place.dir.join(name)) {
+                fs::create_dir(&dir).at("mkdir", dir.display())?;
             }
-            sequential::write_small(&place.dir.join("small"), small, SMALL, &mut data, &stop)?;
             session.settle(&place)?;
         }
         session.each(|session, place, _| one(session, place, sizes, &mut data))
     })
 }
 
+/// Makes a directory with a large file and small ones.
+fn to_read(dir: &Path, sizes: Sizes, data: &mut Data, stop: &StopFlag) -> crate::error::Result<()> {
+    let small = dir.join("small");
+    fs::create_dir_all(&small).at("mkdir", small.display())?;
+    sequential::write(&dir.join("large"), sizes.large, 1 << 20, false, data, stop)?;
+    sequential::write_small(&small, sizes.small, SMALL, data, stop).map(drop)
+}
+
 fn one(session: &mut Session, place: &Place, sizes: Sizes, data: &mut Data) -> Result<(), Failure> {
-    large(session, place, sizes.large, data)?;
-    let stop = session.stop();
-    let dir = place.dir.join("small");
-    let small: Vec<_> = (0..sizes.small).map(|number| numbered(&dir, number)).collect();
-    sequential::read_small(&small, 1, &stop)?;
-    for threads in THREADS {
-        let each = sequential::read_small(&small, threads, &stop)? / small.len() as f64;
-        session.add(
-            &place.name,
-            &format!("small files, {}", count(threads as u64, "thread")),
-            Unit::Microseconds,
-            each * 1e6,
-        );
-    }
+    let (stop, read) = (session.stop(), place.dir.join("read"));
+    reads(session, place, &read, sizes, "")?;
+    // A place without a slow tier has one kind of files.
+    let slow = if place.mount().is_some() { place.dir.join(SLOW) } else { read };
+    reads(session, place, &slow, sizes, ", slow files")?;
+    writes(session, place, sizes.large, data)?;
     let dir = place.dir.join("names");
     for (what, each) in files::metadata(&dir, sizes.entries, data, &stop)? {
         session.add(&place.name, what, Unit::Microseconds, each * 1e6);
@@ -122,15 +131,27 @@ fn one(session: &mut Session, place: &Place, sizes: Sizes, data: &mut Data) -> R
     Ok(())
 }
 
-/// Reads the large file, and writes new ones of its size.
-fn large(session: &mut Session, place: &Place, size: u64, data: &mut Data) -> Result<(), Failure> {
-    let (stop, path) = (session.stop(), place.dir.join("large"));
-    sequential::read(&path, 1 << 20, &stop)?;
+/// Reads the large file and the small ones of a directory. `which` ends the names of the cases.
+fn reads(session: &mut Session, place: &Place, dir: &Path, sizes: Sizes, which: &str) -> Result<(), Failure> {
+    let (stop, large, small) = (session.stop(), dir.join("large"), dir.join("small"));
+    sequential::read(&large, 1 << 20, &stop)?;
     for block in BLOCKS {
-        let rate = sequential::read(&path, block, &stop)?;
-        session.add(&place.name, &format!("sequential read, {}", size_text(block as u64)), Unit::Bytes, rate);
+        let rate = sequential::read(&large, block, &stop)?;
+        session.add(&place.name, &format!("sequential read, {}{which}", size_text(block as u64)), Unit::Bytes, rate);
     }
-    let dir = place.dir.join("new");
+    let small: Vec<_> = (0..sizes.small).map(|number| numbered(&small, number)).collect();
+    sequential::read_small(&small, 1, &stop)?;
+    for threads in THREADS {
+        let each = sequential::read_small(&small, threads, &stop)? / small.len() as f64;
+        let case = format!("small files, {}{which}", count(threads as u64, "thread"));
+        session.add(&place.name, &case, Unit::Microseconds, each * 1e6);
+    }
+    Ok(())
+}
+
+/// Writes new files of this size.
+fn writes(session: &mut Session, place: &Place, size: u64, data: &mut Data) -> Result<(), Failure> {
+    let (stop, dir) = (session.stop(), place.dir.join("new"));
     for block in BLOCKS {
         let seconds = sequential::write(&dir.join("file"), size, block, false, data, &stop)?;
         let rate = size as f64 / seconds;

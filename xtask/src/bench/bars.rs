@@ -70,6 +70,13 @@ const EPOCH: Cases = Cases::Named(&["read, 1 thread", "read, 2 threads", "read, 
 const LARGE: Cases = Cases::Named(&["sequential read, 64 KiB", "sequential read, 1 MiB"]);
 const CREATED: Cases = Cases::Named(&["create and write 4 KiB"]);
 const READ: Cases = Cases::Named(&["sequential read, 4 KiB", "sequential read, 64 KiB", "sequential read, 1 MiB"]);
+const READ_SLOW: Cases = Cases::Named(&[
+    "sequential read, 4 KiB, slow files",
+    "sequential read, 64 KiB, slow files",
+    "sequential read, 1 MiB, slow files",
+    "small files, 1 thread, slow files",
+    "small files, 4 threads, slow files",
+]);
 const SMALL: Cases = Cases::Named(&["small files, 1 thread", "small files, 4 threads"]);
 const NAMES: Cases = Cases::Named(&["create and write 4 KiB", "stat, first", "stat, again", "rename", "unlink"]);
 const FIND: Cases = Cases::Named(&["walk of a tree with stat"]);
@@ -245,6 +252,14 @@ pub(crate) const BARS: &[Bar] = &[
         part: "files",
         text: "restated: 112 KB files, hot, 1 and 4 threads, exact: beside the same",
         cases: SMALL,
+        place: EXACT,
+        to: &[BARE.name, BARE_1MIN.name],
+        limit: BESIDE_BARE,
+    },
+    Bar {
+        part: "files",
+        text: "the same, files of the slow tier that lie in memory, exact: beside the same",
+        cases: READ_SLOW,
         place: EXACT,
         to: &[BARE.name, BARE_1MIN.name],
         limit: BESIDE_BARE,
