@@ -16,6 +16,7 @@ pub mod growth;
 pub mod markdown;
 pub mod page;
 pub mod pictures;
+pub mod rank_processes;
 pub mod ranks;
 pub mod reader;
 pub mod results;

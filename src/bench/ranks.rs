@@ -11,6 +11,7 @@ use std::time::Instant;
 
 use super::StopFlag;
 use super::data::{Data, sync_dir};
+use super::rank_processes::RankProcesses;
 use super::reader::join;
 use super::sequential;
 use crate::error::{Context, Result};
@@ -19,6 +20,14 @@ use crate::error::{Context, Result};
 pub const PIECE: usize = 1 << 20;
 /// The marker's name: it says which step is whole.
 pub const MARKER: &str = "latest";
+
+/// Who writes and reads the shards.
+#[derive(Debug)]
+pub enum RankSet {
+    /// A thread for each, with what it writes.
+    Threads(Vec<Data>),
+    Processes(RankProcesses),
+}
 
 /// The checkpoints of a job with several ranks.
 #[derive(Clone, Copy, Debug)]
@@ -45,15 +54,19 @@ impl RanksLoad {
     }
 
     /// Saves all of them, one after the other. Returns the seconds for which the slowest rank of each was blocked, in all.
-    pub fn save(&self, dir: &Path, data: &mut [Data], stop: &StopFlag) -> Result<f64> {
+    pub fn save(&self, dir: &Path, ranks: &mut RankSet, stop: &StopFlag) -> Result<f64> {
         let mut blocked = 0.0;
         for number in 1..=self.count {
+            stop.check()?;
             let step = step_dir(dir, number);
             fs::create_dir(&step).at("mkdir", step.display())?;
-            blocked += self.each(data, |rank, data| {
-                let path = shard(&step, rank);
-                sequential::write(&path, self.shard, PIECE, true, data, stop).map(drop)
-            })?;
+            blocked += match ranks {
+                RankSet::Processes(processes) => processes.save(&step)?,
+                RankSet::Threads(data) => self.each(data, |rank, data| {
+                    let path = shard(&step, rank);
+                    sequential::write(&path, self.shard, PIECE, true, data, stop).map(drop)
+                })?,
+            };
             let begun = Instant::now();
             mark(dir, number)?;
             blocked += begun.elapsed().as_secs_f64();
@@ -62,12 +75,17 @@ impl RanksLoad {
     }
 
     /// Each rank reads its shard of each. Returns the seconds of the slowest rank of each, in all.
-    pub fn load(&self, dir: &Path, stop: &StopFlag) -> Result<f64> {
+    pub fn load(&self, dir: &Path, ranks: &mut RankSet, stop: &StopFlag) -> Result<f64> {
         let mut took = 0.0;
         for number in 1..=self.count {
+            stop.check()?;
             let step = step_dir(dir, number);
-            let mut nothing = vec![(); self.ranks];
-            took += self.each(&mut nothing, |rank, ()| sequential::read(&shard(&step, rank), PIECE, stop).map(drop))?;
+            took += match ranks {
+                RankSet::Processes(processes) => processes.load(&step)?,
+                RankSet::Threads(data) => {
+                    self.each(data, |rank, _| sequential::read(&shard(&step, rank), PIECE, stop).map(drop))?
+                }
+            };
         }
         Ok(took)
     }
@@ -120,10 +138,10 @@ mod tests {
     fn each_rank_has_a_shard_of_each_step_and_the_marker_names_the_last() {
         let dir = tempfile::tempdir().expect("a directory");
         let load = RanksLoad { ranks: 3, count: 2, shard: 100_000 };
-        let mut data: Vec<Data> = (0..3).map(|_| Data::new(PIECE)).collect();
+        let mut data = RankSet::Threads((0..3).map(|_| Data::new(PIECE)).collect());
         let stop = StopFlag::default();
         assert!(load.save(dir.path(), &mut data, &stop).expect("saved") > 0.0);
-        assert!(load.load(dir.path(), &stop).expect("loaded") > 0.0);
+        assert!(load.load(dir.path(), &mut data, &stop).expect("loaded") > 0.0);
         let lens: Vec<u64> = (0..3)
             .flat_map(|rank| [1, 2].map(|step| shard(&step_dir(dir.path(), step), rank)))
             .map(|path| fs::metadata(path).expect("a shard").len())
@@ -131,6 +149,6 @@ mod tests {
         assert_eq!((lens, load.bytes()), (vec![100_000; 6], 600_000));
         assert_eq!(fs::read_to_string(dir.path().join(MARKER)).expect("a marker"), marker(2));
         fs::remove_file(shard(&step_dir(dir.path(), 2), 1)).expect("removed");
-        assert!(load.load(dir.path(), &stop).is_err(), "a shard is missing");
+        assert!(load.load(dir.path(), &mut data, &stop).is_err(), "a shard is missing");
     }
 }

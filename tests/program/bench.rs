@@ -2,6 +2,7 @@
 //! anything was is nobody's business here.
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
@@ -169,6 +170,36 @@ fn ranks_save_and_load_and_the_daemon_is_watched_meanwhile() {
     assert_eq!(sorted(found), sorted(expected.map(|(case, of)| (case.to_owned(), of.clone())).to_vec()));
     assert_rows(&results, 1);
     assert_eq!(results["settings"][2], serde_json::json!(["shard", "20 MB"]));
+}
+
+/// A stand-in for Python: what it is told and answers is what `ranks.py` is and does.
+#[test]
+fn ranks_are_processes_where_pytorch_saves() {
+    needs!(MOUNTS);
+    let places = Places::new();
+    let python = places.path("python");
+    let be = |script: &str| {
+        fs::write(&python, format!("#!/bin/sh\n{script}\n")).unwrap();
+        fs::set_permissions(&python, fs::Permissions::from_mode(0o755)).unwrap();
+    };
+    be("test \"$1 $6\" = '-c dcp' || exit 1\n\
+        echo ready\n\
+        while read -r what step; do\n\
+            test $what = load || head -c $5 /dev/zero > $step/$3\n\
+            test -s $step/$3 && echo 0.00$3\n\
+        done");
+    let python = python.to_str().unwrap();
+    let arguments =
+        ["--ranks", "3", "--count", "2", "--shard", "1MB", "--runs", "1", "--save", "dcp", "--python", python];
+    let results = places.results("ranks", &arguments);
+    // 3 ranks, 2 steps, 1 MB each: the slowest takes 2 ms each time, and the markers take some more.
+    let save = results["rows"].as_array().unwrap().iter().find(|row| row["case"] == "save, slowest rank").unwrap();
+    assert!((1.0..=1.5e9).contains(&save["median"].as_f64().unwrap()), "{save}");
+    be("exit 3");
+    let ended = places.command("ranks", &arguments).output().unwrap();
+    assert_eq!(ended.status.code(), Some(1), "{ended:?}");
+    assert!(text(&ended.stderr).contains("name a Python that has PyTorch with --python"), "{ended:?}");
+    places.assert_clear();
 }
 
 #[test]

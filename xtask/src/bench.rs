@@ -101,6 +101,28 @@ const PARTS: &[Part] = &[
         runs_max: None,
     },
     Part {
+        name: "ranks-torch",
+        about: "The same with a process for each rank, which saves tensors of 16 MiB by `torch.save` and an fsync.",
+        bench: "ranks",
+        args: "--ranks 8 --count 3 --shard 105MB --save torch",
+        quick: "--ranks 2 --count 2 --shard 2MB --save torch",
+        slow: Device::Hdd,
+        beside: &[],
+        many_inodes: false,
+        runs_max: None,
+    },
+    Part {
+        name: "ranks-dcp",
+        about: "The same by `torch.distributed.checkpoint`, all ranks together.",
+        bench: "ranks",
+        args: "--ranks 8 --count 3 --shard 105MB --save dcp",
+        quick: "--ranks 2 --count 2 --shard 2MB --save dcp",
+        slow: Device::Hdd,
+        beside: &[],
+        many_inodes: false,
+        runs_max: None,
+    },
+    Part {
         name: "ingest",
         about: "The paper's Figs. 4 to 7: an epoch of a data set of JPEGs, cold, shuffled, by 1 to 8 threads: read \
                 only, decoded, and with batches prepared ahead; of files that are on the slow tier only, and of files \
@@ -288,7 +310,11 @@ pub(crate) fn command(cx: &Context, args: &[String]) -> Result<ExitCode> {
 fn measure(cx: &Context, asked: &Asked, pages: &Pages) -> Result<()> {
     testbed::usable()?;
     scratch::ensure_room(&cx.target)?;
-    Setup::start(cx, &[Need::Peers])?.wait(Need::Peers)?;
+    let saves_by_torch = |part: &&Part| asked.parts.contains(&part.name) && part.args.contains("--save");
+    let torch = PARTS.iter().find(saves_by_torch).map(|_| Need::Torch);
+    let needs: Vec<Need> = [Need::Peers].into_iter().chain(torch).collect();
+    let mut setup = Setup::start(cx, &needs)?;
+    needs.into_iter().try_for_each(|need| setup.wait(need))?;
     let signals = Signals::hold()?;
     // One after the other: together, the one would be built with what the other wants of a library. This xtask itself is built for
     // tests, in which the FUSE library is not optimised.
@@ -337,7 +363,8 @@ fn measure_on(
         eprintln!("warning: {warning}");
     }
     let (program, logs) = (cx.target.join("dist/dlio-fs"), setup::work_dir(cx));
-    let stage = Stage { testbed: &testbed, signals, program: &program, logs: &logs };
+    let python = setup::torch_python(cx);
+    let stage = Stage { testbed: &testbed, signals, program: &program, python: &python, logs: &logs };
     for part in parts {
         eprintln!("\n==== {}", part.name);
         let measured =
@@ -488,8 +515,20 @@ mod tests {
 
     #[test]
     fn a_command_line_says_what_to_measure() {
-        let all =
-            vec!["tiers", "checkpoint", "ranks", "ingest", "files", "listing", "cost", "fleet", "drain", "growth"];
+        let all = vec![
+            "tiers",
+            "checkpoint",
+            "ranks",
+            "ranks-torch",
+            "ranks-dcp",
+            "ingest",
+            "files",
+            "listing",
+            "cost",
+            "fleet",
+            "drain",
+            "growth",
+        ];
         let asked = Asked { runs: 9, parts: all.clone(), quick: false, document: false };
         assert_eq!(parse(&[]).unwrap(), asked);
         let quick = parse(&args("--quick --only cost,tiers")).unwrap();
@@ -506,7 +545,7 @@ mod tests {
             ("--runs many", "1 to 999"),
             (
                 "--only tires",
-                "`tires`: there are tiers, checkpoint, ranks, ingest, files, listing, cost, fleet, drain, growth",
+                "`tires`: there are tiers, checkpoint, ranks, ranks-torch, ranks-dcp, ingest, files, listing, cost, fleet, drain, growth",
             ),
             ("--only tiers,", "no part is named ``"),
             ("--fast", "`--fast`"),

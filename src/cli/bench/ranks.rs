@@ -1,7 +1,7 @@
 //! `dlio-fs bench ranks`.
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use clap::Args;
@@ -12,7 +12,8 @@ use super::measure::measure;
 use super::plan::{BenchPlan, Room};
 use super::session::{Place, PlaceKind, Session};
 use crate::bench::data::Data;
-use crate::bench::ranks::{MARKER, PIECE, RanksLoad, marker};
+use crate::bench::rank_processes::{RankProcesses, Saver};
+use crate::bench::ranks::{MARKER, PIECE, RankSet, RanksLoad, marker};
 use crate::bench::results::Unit;
 use crate::cli::client;
 use crate::cli::outcome::{Failure, Outcome};
@@ -24,13 +25,14 @@ const LOOK: Duration = Duration::from_millis(5);
 
 /// Save and load checkpoints by several ranks at once: how long they wait, when all is safe, and what the daemon takes
 ///
-/// Each rank writes its shard and fsyncs it; when all have, the first one writes a marker. Then all shards are read, with
-/// the caches cold. The sizes are those of an eighth of a Llama 3 model of 60 million parameters with its optimizer (14
+/// Each rank writes its shard and fsyncs it; when all have, a marker is written. Then all shards are read, with the
+/// caches cold; PyTorch's are compared with what was saved. The sizes are those of an eighth of a Llama 3 model of 60 million parameters with its optimizer (14
 /// bytes a parameter): the shape that DLIO and MLPerf Storage save, made smaller. It is no MLPerf Storage result.
 #[derive(Debug, Args)]
 #[command(after_long_help = "\
 Examples:
   dlio-fs bench ranks --fast /optane --slow /hdd
+  dlio-fs bench ranks --fast /optane --slow /hdd --save dcp --python ~/venv/bin/python
   dlio-fs bench ranks --fast /optane --slow /hdd --ranks 16 --shard 1GB --runs 6 --output ranks.html")]
 pub(super) struct RanksArgs {
     #[command(flatten)]
@@ -44,6 +46,12 @@ pub(super) struct RanksArgs {
     /// Size of one rank's shard
     #[arg(long, value_name = "SIZE", default_value = "105MB", value_parser = parse_size)]
     shard: u64,
+    /// What saves and loads a shard
+    #[arg(long, value_name = "SAVER", value_enum, default_value = "bytes")]
+    save: Saver,
+    /// The Python that has PyTorch, for --save torch and dcp
+    #[arg(long, value_name = "PROGRAM", default_value = "python3")]
+    python: PathBuf,
 }
 
 pub(super) fn run(args: &RanksArgs) -> Outcome {
@@ -55,25 +63,33 @@ pub(super) fn run(args: &RanksArgs) -> Outcome {
             ("ranks", load.ranks.to_string()),
             ("checkpoints", load.count.to_string()),
             ("shard", size_text(load.shard)),
+            ("saved with", args.save.name().to_owned()),
         ],
         caches: args.common.cold()?,
         steps: 0,
         room: Room { stays: 0, passes: load.bytes(), remedy: "ask for less with --shard, --ranks or --count" },
     };
+    let (saver, python) = (args.save, args.python.clone());
     measure(&args.common, plan, move |session| {
         session.mount()?;
-        let mut data: Vec<Data> = (0..load.ranks).map(|_| Data::new(PIECE)).collect();
-        session.each(|session, place, _| one(session, place, load, &mut data))
+        let mut ranks = match saver {
+            Saver::Bytes => RankSet::Threads((0..load.ranks).map(|_| Data::new(PIECE)).collect()),
+            Saver::Torch | Saver::Dcp => {
+                let meeting = session.fast().join("ranks");
+                RankSet::Processes(RankProcesses::start(&python, saver, load.ranks, load.shard, &meeting)?)
+            }
+        };
+        session.each(|session, place, _| one(session, place, load, &mut ranks))
     })
 }
 
-fn one(session: &mut Session, place: &Place, load: RanksLoad, data: &mut [Data]) -> std::result::Result<(), Failure> {
+fn one(session: &mut Session, place: &Place, load: RanksLoad, ranks: &mut RankSet) -> std::result::Result<(), Failure> {
     session.cool()?;
     let daemon = place.mount().map(DaemonCost::begin).transpose()?;
-    let (begun, stop, own) = (Instant::now(), session.stop(), ticks(&myself()?)?);
-    let blocked = load.save(&place.dir, data, &stop)?;
+    let (begun, stop, own) = (Instant::now(), session.stop(), ticks_of(ranks)?);
+    let blocked = load.save(&place.dir, ranks, &stop)?;
     session.add(&place.name, "save, slowest rank", Unit::Bytes, load.bytes() as f64 / blocked);
-    let taken = ticks(&myself()?)? - own + daemon.as_ref().map_or(Ok(0), DaemonCost::taken)?;
+    let taken = ticks_of(ranks)? - own + daemon.as_ref().map_or(Ok(0), DaemonCost::taken)?;
     session.add(&place.name, "processor time, per GiB saved", Unit::Seconds, load.per_gib(seconds(taken)));
     if let PlaceKind::Mount(mount) = &place.kind {
         until_safe(session, place, mount, load, begun)?;
@@ -88,7 +104,7 @@ fn one(session: &mut Session, place: &Place, load: RanksLoad, data: &mut [Data])
         session.add(&place.name, "the daemon's memory, at most", Unit::Size, daemon.peak()? as f64);
     }
     session.cool()?;
-    let took = load.load(&place.dir, &stop)?;
+    let took = load.load(&place.dir, ranks, &stop)?;
     session.add(&place.name, "load, slowest rank", Unit::Bytes, load.bytes() as f64 / took);
     session.clear(place)
 }
@@ -161,9 +177,15 @@ fn process_of(mount: &Mount) -> Result<Process> {
     Process::new(pid.cast_signed()).map_err(std::io::Error::other).at("look at", format!("process {pid}"))
 }
 
-/// The ranks are threads of this process.
-fn myself() -> Result<Process> {
-    Process::myself().map_err(std::io::Error::other).at("look at", "/proc/self")
+/// Of all ranks: threads are those of this process.
+fn ticks_of(ranks: &RankSet) -> Result<u64> {
+    let process = |pid: u32| {
+        Process::new(pid.cast_signed()).map_err(std::io::Error::other).at("look at", format!("process {pid}"))
+    };
+    match ranks {
+        RankSet::Threads(_) => ticks(&process(std::process::id())?),
+        RankSet::Processes(processes) => processes.pids().map(|pid| ticks(&process(pid)?)).sum(),
+    }
 }
 
 fn seconds(ticks: u64) -> f64 {

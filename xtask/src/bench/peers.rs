@@ -251,6 +251,8 @@ pub(crate) struct Stage<'a> {
     pub(crate) signals: &'a Signals,
     /// The built dlio-fs; xtask, built alike, is beside it.
     pub(crate) program: &'a Path,
+    /// One that has PyTorch, first on the path of what is run.
+    pub(crate) python: &'a Path,
     pub(crate) logs: &'a Path,
 }
 
@@ -270,7 +272,13 @@ impl Stage<'_> {
             "xtask" => Command::new(self.program.with_file_name("xtask")),
             other => Command::new(other),
         };
+        let path = std::env::var_os("PATH").unwrap_or_default();
+        let dirs = self.python.parent().map(Path::to_owned).into_iter().chain(std::env::split_paths(&path));
         self.testbed.environment(command.args(words));
+        // One that no part needs may not be there, nor could its directory be named.
+        if let Ok(path) = std::env::join_paths(dirs) {
+            command.env("PATH", path);
+        }
         command
     }
 
