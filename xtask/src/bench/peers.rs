@@ -10,7 +10,7 @@ use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result, bail, ensure};
 use nix::errno::Errno;
 use nix::mount::{MntFlags, umount2};
 use nix::sys::stat::{major, minor};
@@ -29,6 +29,8 @@ pub(crate) struct Peer {
     pub(crate) package: Option<&'static str>,
     /// `LOWER` is the directory that it shows, `FAST` one on Optane and `SLOW` one on the HDD for its own use.
     command: &'static str,
+    /// Run before it.
+    prepare: Option<&'static str>,
     /// Read ahead so many KiB once it is mounted.
     read_ahead_kib: Option<u32>,
 }
@@ -38,6 +40,7 @@ pub(crate) const MERGERFS: Peer = Peer {
     name: "mergerfs",
     package: Some("mergerfs"),
     command: "mergerfs -f -o minfreespace=0,cache.files=off LOWER MOUNT",
+    prepare: None,
     read_ahead_kib: None,
 };
 
@@ -49,11 +52,17 @@ pub(crate) const MERGERFS_CACHED: Peer = Peer {
     command: "mergerfs -f -o minfreespace=0,cache.files=auto-full,cache.entry=3600,cache.attr=3600,cache.negative_entry=3600,\
               cache.open=3600,cache.statfs=3600,cache.readdir=true,cache.symlinks=true,xattr=nosys,security_capability=false \
               LOWER MOUNT",
+    prepare: None,
     read_ahead_kib: Some(1024),
 };
 
-pub(crate) const BINDFS: Peer =
-    Peer { name: "bindfs", package: Some("bindfs"), command: "bindfs -f LOWER MOUNT", read_ahead_kib: None };
+pub(crate) const BINDFS: Peer = Peer {
+    name: "bindfs",
+    package: Some("bindfs"),
+    command: "bindfs -f LOWER MOUNT",
+    prepare: None,
+    read_ahead_kib: None,
+};
 
 /// Its manual's `--multithreaded`, no question for capabilities before each write, and libfuse's own options for large requests
 /// and for keeping what was looked up.
@@ -63,6 +72,7 @@ pub(crate) const BINDFS_FAST: Peer = Peer {
     command: "bindfs -f --multithreaded --xattr-none \
               -o big_writes,max_write=131072,kernel_cache,attr_timeout=3600,entry_timeout=3600,negative_timeout=3600 \
               LOWER MOUNT",
+    prepare: None,
     read_ahead_kib: None,
 };
 
@@ -71,6 +81,16 @@ pub(crate) const RCLONE: Peer = Peer {
     name: "rclone",
     package: Some("rclone"),
     command: "rclone mount LOWER MOUNT --config /dev/null --vfs-cache-mode full --cache-dir FAST",
+    prepare: None,
+    read_ahead_kib: None,
+};
+
+/// Writes back from a cache on Optane, in blocks, to a directory of the HDD; its metadata are in SQLite on Optane.
+pub(crate) const JUICEFS: Peer = Peer {
+    name: "juicefs",
+    package: None,
+    command: "juicefs --no-agent mount --no-usage-report --writeback --cache-dir FAST/cache sqlite3://FAST/meta.db MOUNT",
+    prepare: Some("juicefs --no-agent format --storage file --bucket LOWER/ sqlite3://FAST/meta.db bench"),
     read_ahead_kib: None,
 };
 
@@ -79,26 +99,33 @@ pub(crate) const LOGGEDFS: Peer = Peer {
     name: "loggedfs",
     package: Some("loggedfs"),
     command: "loggedfs -f -p -l FAST/log MOUNT",
+    prepare: None,
     read_ahead_kib: None,
 };
 
 /// What a request costs whoever serves it: [`super::bare`]. Nothing is kept in the kernel.
 pub(crate) const BARE: Peer =
-    Peer { name: "bare", package: None, command: "xtask bare LOWER MOUNT", read_ahead_kib: None };
+    Peer { name: "bare", package: None, command: "xtask bare LOWER MOUNT", prepare: None, read_ahead_kib: None };
 
 /// The kernel keeps names and attributes for as long as those of files that were changed through dlio-fs (`attribute_lifetime`).
-pub(crate) const BARE_1MIN: Peer =
-    Peer { name: "bare-1min", package: None, command: "xtask bare LOWER MOUNT 60", read_ahead_kib: None };
+pub(crate) const BARE_1MIN: Peer = Peer {
+    name: "bare-1min",
+    package: None,
+    command: "xtask bare LOWER MOUNT 60",
+    prepare: None,
+    read_ahead_kib: None,
+};
 
 /// For as long as those of files that dlio-fs knows from the slow tier only (`attribute_lifetime_slow`).
 pub(crate) const BARE_1S: Peer =
-    Peer { name: "bare-1s", package: None, command: "xtask bare LOWER MOUNT 1", read_ahead_kib: None };
+    Peer { name: "bare-1s", package: None, command: "xtask bare LOWER MOUNT 1", prepare: None, read_ahead_kib: None };
 
 /// The program itself as it comes, mounted as [`NO_PROFILE`] is: nobody waits for the drain of either.
 pub(crate) const OBSERVED: Peer = Peer {
     name: "observed",
     package: None,
     command: "dlio-fs mount MOUNT --fast FAST --slow SLOW --foreground",
+    prepare: None,
     read_ahead_kib: None,
 };
 
@@ -107,6 +134,7 @@ pub(crate) const NO_PROFILE: Peer = Peer {
     name: "no-profile",
     package: None,
     command: "dlio-fs mount MOUNT --fast FAST --slow SLOW --no-profile --foreground",
+    prepare: None,
     read_ahead_kib: None,
 };
 
@@ -115,6 +143,7 @@ pub(crate) const FLEET: Peer = Peer {
     name: "fleet",
     package: None,
     command: "dlio-fs mount MOUNT --fast FAST --slow SLOW -o fleet=bench,fleet_size=3,clock_error=1us --foreground",
+    prepare: None,
     read_ahead_kib: None,
 };
 
@@ -127,6 +156,7 @@ const fn more(name: &'static str) -> Peer {
         package: None,
         command: "dlio-fs mount MOUNT --fast FAST --slow $DLIO_HDD/peers/fleet/slow \
                   -o fleet=bench,fleet_size=3,clock_error=1us --foreground",
+        prepare: None,
         read_ahead_kib: None,
     }
 }
@@ -136,6 +166,7 @@ pub(crate) const BELIEVED: Peer = Peer {
     name: "dlio-fs-1h",
     package: None,
     command: "dlio-fs mount MOUNT --fast FAST --slow SLOW -o attribute_lifetime=1h,attribute_lifetime_slow=1h --foreground",
+    prepare: None,
     read_ahead_kib: None,
 };
 
@@ -179,7 +210,8 @@ impl Beside {
             let device = format!("$(mountpoint -d {})", peer.mount_point(*lower));
             format!("echo {kib} > /sys/class/bdi/{device}/read_ahead_kb")
         };
-        [peer.command(*lower)].into_iter().chain(peer.read_ahead_kib.map(read_ahead)).collect()
+        let prepare = peer.prepare.map(|line| peer.with_dirs(line, *lower));
+        prepare.into_iter().chain([peer.command(*lower)]).chain(peer.read_ahead_kib.map(read_ahead)).collect()
     }
 }
 
@@ -195,8 +227,11 @@ impl Peer {
     }
 
     fn command(&self, lower: Device) -> String {
-        let dirs = self.dirs(lower);
-        dirs.iter().fold(self.command.to_owned(), |line, (word, dir)| line.replace(word, dir))
+        self.with_dirs(self.command, lower)
+    }
+
+    fn with_dirs(&self, line: &str, lower: Device) -> String {
+        self.dirs(lower).iter().fold(line.to_owned(), |line, (word, dir)| line.replace(word, dir))
     }
 
     fn dirs(&self, lower: Device) -> [(&'static str, String); 4] {
@@ -216,11 +251,18 @@ impl Peer {
 
     fn try_mount(&'static self, lower: Device, on: &Stage<'_>) -> Result<Mounted> {
         let dirs = self.dirs(lower);
-        for (_, dir) in dirs.iter().filter(|(word, _)| self.command.contains(word)) {
+        let is_named =
+            |word: &str| [Some(self.command), self.prepare].into_iter().flatten().any(|line| line.contains(word));
+        for (_, dir) in dirs.iter().filter(|(word, _)| is_named(word)) {
             let dir = on.path(dir);
             fs::create_dir_all(&dir).with_context(|| format!("cannot create {}", dir.display()))?;
         }
         let log = File::create(on.log(self.name))?;
+        if let Some(line) = self.prepare {
+            let mut command = on.run(&self.with_dirs(line, lower));
+            let prepared = command.stdout(log.try_clone()?).stderr(log.try_clone()?).status()?;
+            ensure!(prepared.success(), "{line}: {prepared}");
+        }
         let mut command = on.run(&self.command(lower));
         command.process_group(0).stdout(log.try_clone()?).stderr(log);
         let point = on.path(&self.mount_point(lower));
@@ -251,6 +293,7 @@ pub(crate) struct Stage<'a> {
     pub(crate) signals: &'a Signals,
     /// The built dlio-fs; xtask, built alike, is beside it.
     pub(crate) program: &'a Path,
+    pub(crate) juicefs: &'a Path,
     /// One that has PyTorch, first on the path of what is run.
     pub(crate) python: &'a Path,
     pub(crate) logs: &'a Path,
@@ -270,6 +313,7 @@ impl Stage<'_> {
         let mut command = match words.next().unwrap_or_default() {
             "dlio-fs" => Command::new(self.program),
             "xtask" => Command::new(self.program.with_file_name("xtask")),
+            "juicefs" => Command::new(self.juicefs),
             other => Command::new(other),
         };
         let path = std::env::var_os("PATH").unwrap_or_default();
@@ -406,7 +450,7 @@ mod tests {
     fn every_peer_is_mounted_over_a_directory_and_its_words_have_no_blanks() {
         let others =
             [&MERGERFS, &MERGERFS_CACHED, &BINDFS, &BINDFS_FAST, &RCLONE, &LOGGEDFS, &BARE, &BARE_1MIN, &BARE_1S];
-        for peer in others.into_iter().chain([&OBSERVED, &NO_PROFILE, &BELIEVED, &FLEET]) {
+        for peer in others.into_iter().chain([&JUICEFS, &OBSERVED, &NO_PROFILE, &BELIEVED, &FLEET]) {
             let line = peer.command(Device::Optane);
             assert!(!line.contains("  ") && !line.contains('\n'), "{line}");
             for word in ["LOWER", "FAST", "SLOW", "MOUNT"] {
