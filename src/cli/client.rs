@@ -6,11 +6,13 @@ use std::path::{Path, PathBuf};
 
 use nix::errno::Errno;
 use nix::sys::statvfs::{FsFlags, statvfs};
+use serde::de::DeserializeOwned;
 
 use super::outcome::{Exit, Failure};
 use crate::error::{Context, Error};
 use crate::json;
 use crate::mount::{self, MountEntry, Pulse};
+use crate::stats::pace::CheckpointPace;
 use crate::stats::status::{Safety, Status};
 
 /// What a mount's status means for a script.
@@ -132,11 +134,19 @@ pub(super) fn dead(mountpoint: &Path) -> Error {
 }
 
 pub(super) fn status(mountpoint: &Path) -> Result<Status, Error> {
-    let text = read(mountpoint, "stats.json")?;
-    serde_json::from_str(&text).map_err(|e| {
-        let what = format!("{}: {e}", mountpoint.join(".dlio/stats.json").display());
+    parsed(mountpoint, "stats.json")
+}
+
+fn parsed<T: DeserializeOwned>(mountpoint: &Path, name: &str) -> Result<T, Error> {
+    serde_json::from_str(&read(mountpoint, name)?).map_err(|e| {
+        let what = format!("{}: {e}", mountpoint.join(".dlio").join(name).display());
         Error::refused(what, "use the dlio-fs that made the mount")
     })
+}
+
+/// `.dlio/pace.json`.
+pub(super) fn pace(mountpoint: &Path) -> Result<CheckpointPace, Error> {
+    parsed(mountpoint, "pace.json")
 }
 
 /// The first line of `.dlio/stats`: whether everything is safe.

@@ -119,7 +119,7 @@ fn until_safe(
     begun: Instant,
 ) -> std::result::Result<(), Failure> {
     let saved = Instant::now();
-    let told = client::status(&mount.mountpoint)?.safety.eta;
+    let (told, pace) = (client::status(&mount.mountpoint)?.safety.eta, client::pace(&mount.mountpoint)?);
     let (path, wanted) = (mount.slow.join(MARKER), marker(load.count));
     while !says(&path, &wanted) {
         if let Some(why) = client::status(&mount.mountpoint)?.safety.held {
@@ -135,7 +135,12 @@ fn until_safe(
         session.add(&place.name, "the same as the mount told it", Unit::Seconds, told.as_secs_f64());
     }
     session.watch_until_safe(mount)?;
-    session.add(&place.name, "until all is on the slow tier", Unit::Seconds, begun.elapsed().as_secs_f64());
+    let all = begun.elapsed().as_secs_f64();
+    session.add(&place.name, "until all is on the slow tier", Unit::Seconds, all);
+    session.add(&place.name, "interval that the slow tier sustains", Unit::Seconds, all / load.count as f64);
+    if let Some(told) = pace.shortest_interval {
+        session.add(&place.name, "that interval as the mount told it", Unit::Seconds, told.as_secs_f64());
+    }
     Ok(())
 }
 
