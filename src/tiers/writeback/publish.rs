@@ -614,7 +614,10 @@ impl Tiers {
         // One journal commit of the disk often covers many. At most this many are open at the same time.
         let mut unsynced: Vec<Arc<dyn File>> = Vec::new();
         let make_durable = |unsynced: &mut Vec<Arc<dyn File>>| {
-            let synced = ask_each(|| self.uptime(), unsynced, |fd| fd.sync().at_fast("mark clean", "an object"));
+            // One sync is enough where the order is kept.
+            let first = if self.pool.keeps_order { unsynced.len().saturating_sub(1) } else { 0 };
+            let synced =
+                ask_each(|| self.uptime(), &unsynced[first..], |fd| fd.sync().at_fast("mark clean", "an object"));
             unsynced.clear();
             synced.map(drop)
         };
