@@ -1,11 +1,12 @@
 //! `dlio-fs bench`: what a mount over two tiers costs and gains, measured beside the tiers themselves.
 //!
-//! `asked.rs` has the arguments, `session.rs` the places and runs, `measure.rs` runs one benchmark, and each load has a
-//! file of its own here. `src/bench` defines what a load does.
+//! `asked.rs` has the arguments, `session.rs` the places and runs, `measure.rs` runs one benchmark, `daemon_cost.rs` reads what the
+//! daemon takes, and each load has a file of its own here. `src/bench` defines what a load does.
 
 mod asked;
 mod blocks;
 mod checkpoint;
+mod daemon_cost;
 mod drain;
 mod files;
 mod growth;

@@ -5,9 +5,9 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use clap::Args;
-use procfs::process::Process;
 
 use super::asked::{Common, parse_size, size_text};
+use super::daemon_cost::{DaemonCost, ProcessorTime};
 use super::measure::measure;
 use super::plan::{BenchPlan, Room};
 use super::session::{Place, PlaceKind, Session};
@@ -18,7 +18,6 @@ use crate::bench::results::Unit;
 use crate::cli::client;
 use crate::cli::outcome::{Failure, Outcome};
 use crate::cli::sandbox::Mount;
-use crate::error::{Context, Result};
 
 /// How often the slow tier is looked at.
 const LOOK: Duration = Duration::from_millis(5);
@@ -83,14 +82,14 @@ pub(super) fn run(args: &RanksArgs) -> Outcome {
     })
 }
 
-fn one(session: &mut Session, place: &Place, load: RanksLoad, ranks: &mut RankSet) -> std::result::Result<(), Failure> {
+fn one(session: &mut Session, place: &Place, load: RanksLoad, ranks: &mut RankSet) -> Result<(), Failure> {
     session.cool()?;
     let daemon = place.mount().map(DaemonCost::begin).transpose()?;
-    let (begun, stop, own) = (Instant::now(), session.stop(), ticks_of(ranks)?);
+    let (begun, stop, own) = (Instant::now(), session.stop(), time_of(ranks)?);
     let blocked = load.save(&place.dir, ranks, &stop)?;
     session.add(&place.name, "save, slowest rank", Unit::Bytes, load.bytes() as f64 / blocked);
-    let taken = ticks_of(ranks)? - own + daemon.as_ref().map_or(Ok(0), DaemonCost::taken)?;
-    session.add(&place.name, "processor time, per GiB saved", Unit::Seconds, load.per_gib(seconds(taken)));
+    let taken = own.seconds()? + daemon.as_ref().map_or(Ok(0.0), DaemonCost::seconds)?;
+    session.add(&place.name, "processor time, per GiB saved", Unit::Seconds, load.per_gib(taken));
     if let PlaceKind::Mount(mount) = &place.kind {
         until_safe(session, place, mount, load, begun)?;
     }
@@ -99,7 +98,7 @@ fn one(session: &mut Session, place: &Place, load: RanksLoad, ranks: &mut RankSe
     }
     if let Some(daemon) = daemon {
         // Absorbed and drained once each.
-        let each = load.per_gib(seconds(daemon.taken()?));
+        let each = load.per_gib(daemon.seconds()?);
         session.add(&place.name, "the daemon's processor time, per GiB saved and drained", Unit::Seconds, each);
         session.add(&place.name, "the daemon's memory, at most", Unit::Size, daemon.peak()? as f64);
     }
@@ -117,7 +116,7 @@ fn until_safe(
     mount: &Mount,
     load: RanksLoad,
     begun: Instant,
-) -> std::result::Result<(), Failure> {
+) -> Result<(), Failure> {
     let saved = Instant::now();
     let (told, pace) = (client::status(&mount.mountpoint)?.safety.eta, client::pace(&mount.mountpoint)?);
     let (path, wanted) = (mount.slow.join(MARKER), marker(load.count));
@@ -148,57 +147,10 @@ fn says(path: &Path, wanted: &str) -> bool {
     fs::read_to_string(path).is_ok_and(|text| text == wanted)
 }
 
-/// What a mount's daemon takes, from a moment on.
-struct DaemonCost {
-    process: Process,
-    ticks: u64,
-}
-
-impl DaemonCost {
-    fn begin(mount: &Mount) -> std::result::Result<DaemonCost, Failure> {
-        let process = process_of(mount)?;
-        // Its peak begins anew (proc_pid_clear_refs(5)).
-        let refs = format!("/proc/{}/clear_refs", process.pid());
-        fs::write(&refs, "5").at("write to", refs)?;
-        let ticks = ticks(&process)?;
-        Ok(DaemonCost { process, ticks })
-    }
-
-    /// Ticks of processors.
-    fn taken(&self) -> Result<u64> {
-        Ok(ticks(&self.process)? - self.ticks)
-    }
-
-    /// Bytes of memory at most: its own and that of files it has mapped.
-    fn peak(&self) -> Result<u64> {
-        let what = || format!("/proc/{}/status", self.process.pid());
-        let status = self.process.status().map_err(std::io::Error::other).at("read", what())?;
-        Ok(status.vmhwm.unwrap_or(0) * 1024)
-    }
-}
-
-fn process_of(mount: &Mount) -> Result<Process> {
-    let pid = mount.daemon()?.pid;
-    Process::new(pid.cast_signed()).map_err(std::io::Error::other).at("look at", format!("process {pid}"))
-}
-
 /// Of all ranks: threads are those of this process.
-fn ticks_of(ranks: &RankSet) -> Result<u64> {
-    let process = |pid: u32| {
-        Process::new(pid.cast_signed()).map_err(std::io::Error::other).at("look at", format!("process {pid}"))
-    };
+fn time_of(ranks: &RankSet) -> crate::error::Result<ProcessorTime> {
     match ranks {
-        RankSet::Threads(_) => ticks(&process(std::process::id())?),
-        RankSet::Processes(processes) => processes.pids().map(|pid| ticks(&process(pid)?)).sum(),
+        RankSet::Threads(_) => ProcessorTime::begin([std::process::id()]),
+        RankSet::Processes(processes) => ProcessorTime::begin(processes.pids()),
     }
-}
-
-fn seconds(ticks: u64) -> f64 {
-    ticks as f64 / procfs::ticks_per_second() as f64
-}
-
-fn ticks(process: &Process) -> Result<u64> {
-    let what = || format!("/proc/{}/stat", process.pid());
-    let stat = process.stat().map_err(std::io::Error::other).at("read", what())?;
-    Ok(stat.utime + stat.stime)
 }
