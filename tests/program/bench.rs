@@ -105,6 +105,13 @@ fn assert_rows(results: &Value, runs: usize) {
     }
 }
 
+/// The results but for rows whose figures may be zero.
+fn without(results: &Value, may_be_zero: impl Fn(&Value) -> bool) -> Value {
+    let mut rest = results.clone();
+    rest["rows"].as_array_mut().unwrap().retain(|row| !may_be_zero(row));
+    rest
+}
+
 #[test]
 fn checkpoints_are_measured_until_all_is_on_the_slow_tier() {
     needs!(MOUNTS);
@@ -169,7 +176,8 @@ fn ranks_save_and_load_and_the_daemon_is_watched_meanwhile() {
         cases
     };
     assert_eq!(sorted(found), sorted(expected.map(|(case, of)| (case.to_owned(), of.clone())).to_vec()));
-    assert_rows(&results, 1);
+    // Where all is drained by then, the mount tells of no wait.
+    assert_rows(&without(&results, |row| row["case"] == "the same as the mount told it"), 1);
     assert_eq!(results["settings"][2], serde_json::json!(["shard", "20 MB"]));
 }
 
