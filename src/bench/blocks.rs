@@ -2,7 +2,7 @@
 //! kept. Pure.
 
 use std::ffi::OsString;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use serde::Deserialize;
@@ -36,6 +36,12 @@ impl Engine {
     fn depth(self) -> u32 {
         if self == Engine::Psync { 1 } else { DEPTH }
     }
+
+    /// Whether programs use the page cache with it, too. Through that, libaio waits for each block as psync does, and io_uring has the
+    /// kernel's own threads wait.
+    fn is_buffered_too(self) -> bool {
+        self == Engine::Psync
+    }
 }
 
 /// One measurement.
@@ -52,8 +58,10 @@ pub struct BlockCase {
 }
 
 /// What fio found.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct BlockFigures {
+    /// Bytes that were read or written.
+    pub bytes: u64,
     /// Bytes per second.
     pub rate: f64,
     /// Microseconds until a block was done: half of them, all but a hundredth, all but a thousandth.
@@ -63,13 +71,13 @@ pub struct BlockFigures {
 }
 
 impl BlockCase {
-    /// All that these make, the writes first: a file that is read has been written.
+    /// All that these make.
     pub fn all(engines: &[Engine], blocks: &[u64], jobs: &[u32]) -> Vec<BlockCase> {
         let mut all = Vec::new();
         for &block in blocks {
             for &engine in engines {
                 for &jobs in jobs {
-                    for direct in [false, true] {
+                    for direct in [false, true].into_iter().filter(|direct| *direct || engine.is_buffered_too()) {
                         let case = |writes| BlockCase { engine, block, jobs, direct, writes };
                         all.extend([true, false].map(case));
                     }
@@ -92,6 +100,11 @@ impl BlockCase {
         format!("{verb} {size}{figure}, {}, {jobs}, {cache}", self.engine.name())
     }
 
+    /// The file of a job below a directory, from 0 on.
+    pub fn file(dir: &Path, job: u32) -> PathBuf {
+        dir.join(format!("block.{job}"))
+    }
+
     /// What fio is told: files of `size` bytes below `dir`, for as long as `time`.
     pub fn arguments(&self, dir: &Path, size: u64, time: Duration) -> Vec<OsString> {
         let BlockCase { engine, block, jobs, direct, writes } = *self;
@@ -99,6 +112,7 @@ impl BlockCase {
         directory.push(dir);
         let words = [
             "--name=blocks".to_owned(),
+            // As in `file`.
             "--filename_format=block.$jobnum".to_owned(),
             format!("--size={size}"),
             format!("--bs={block}"),
@@ -117,6 +131,11 @@ impl BlockCase {
         words.into_iter().map(OsString::from).chain([directory]).collect()
     }
 
+    /// Whether fio, which failed, complains of a file system that takes no direct I/O, or none from where the memory of its writer lies.
+    pub fn is_refused(&self, complaint: &[u8]) -> bool {
+        self.direct && String::from_utf8_lossy(complaint).contains("Invalid argument")
+    }
+
     /// What fio said. An error: it is not understood, and why.
     pub fn figures(&self, said: &[u8]) -> Result<BlockFigures, String> {
         // It may have warned in front of it.
@@ -127,11 +146,14 @@ impl BlockCase {
             return Err(format!("its job ended with error {}", job.error));
         }
         let part = if self.writes { &job.write } else { &job.read };
+        if part.io_bytes == 0 {
+            return Err("no block was done in that time; ask for more with --time".to_owned());
+        }
         let latency = |percent: &str| {
             part.clat_ns.percentile.get(percent).map_or(0.0, |nanoseconds| *nanoseconds as f64 / 1000.0)
         };
         let [p50, p99, p999] = ["50.000000", "99.000000", "99.900000"].map(latency);
-        Ok(BlockFigures { rate: part.bw_bytes, p50, p99, p999 })
+        Ok(BlockFigures { bytes: part.io_bytes, rate: part.bw_bytes, p50, p99, p999 })
     }
 }
 
@@ -155,6 +177,7 @@ struct FioJob {
 
 #[derive(Deserialize)]
 struct FioPart {
+    io_bytes: u64,
     bw_bytes: f64,
     clat_ns: FioLatency,
 }
@@ -177,11 +200,12 @@ mod tests {
             (names[0].as_str(), names[3].as_str()),
             ("write 4 KiB, psync, 1 job, buffered", "read 4 KiB, psync, 1 job, direct")
         );
-        assert_eq!(all[31].name("p99"), "read 1 MiB p99, io_uring, 4 jobs, direct");
-        assert_eq!(all[31].name("").replace("1 MiB", "x"), "read x, io_uring, 4 jobs, direct");
+        assert_eq!(all[23].name("p99"), "read 1 MiB p99, io_uring, 4 jobs, direct");
+        assert_eq!(all[23].name("").replace("1 MiB", "x"), "read x, io_uring, 4 jobs, direct");
+        assert!(!names.iter().any(|name| name.contains("io_uring") && name.contains("buffered")), "{names:?}");
         names.sort();
         names.dedup();
-        assert_eq!(names.len(), 32);
+        assert_eq!(names.len(), 24);
         assert_eq!(BlockCase { block: 1536, ..all[0] }.name(""), "write 1.50 KiB, psync, 1 job, buffered");
     }
 
@@ -200,18 +224,24 @@ mod tests {
     #[test]
     fn what_fio_says_is_read_and_what_is_no_answer_is_told() {
         let case = BlockCase { engine: Engine::Psync, block: 4096, jobs: 1, direct: false, writes: true };
-        let part = |rate, percentile| format!("{{\"bw_bytes\": {rate}, \"clat_ns\": {{\"min\": 1{percentile}}}}}");
+        let part = |rate: u64, percentile| {
+            let bytes = rate / 2;
+            format!("{{\"io_bytes\": {bytes}, \"bw_bytes\": {rate}, \"clat_ns\": {{\"min\": 1{percentile}}}}}")
+        };
         let told = ", \"percentile\": {\"50.000000\": 1500, \"99.000000\": 4000, \"99.900000\": 90000}";
         let answer = |error| {
-            let (read, write) = (part(0, ""), part(123_456_789, told));
+            let (read, write) = (part(0, ""), part(123_456_788, told));
             format!(
                 "fio: a note\n{{\"jobs\": [{{\"jobname\": \"blocks\", \"error\": {error}, \"read\": {read}, \"write\": {write}}}]}}"
             )
         };
-        let expected = BlockFigures { rate: 123_456_789.0, p50: 1.5, p99: 4.0, p999: 90.0 };
+        let expected = BlockFigures { bytes: 61_728_394, rate: 123_456_788.0, p50: 1.5, p99: 4.0, p999: 90.0 };
         assert_eq!(case.figures(answer(0).as_bytes()), Ok(expected));
-        assert_eq!(BlockCase { writes: false, ..case }.figures(answer(0).as_bytes()), Ok(BlockFigures::default()));
+        let nothing = BlockCase { writes: false, ..case }.figures(answer(0).as_bytes());
+        assert!(nothing.is_err_and(|why| why.contains("--time")));
         assert!(case.figures(answer(28).as_bytes()).is_err_and(|why| why.contains("error 28")));
+        let complaint = b"fio: io_u error on file /a/block.0: Invalid argument: write offset=0, buflen=1048576";
+        assert!(BlockCase { direct: true, ..case }.is_refused(complaint) && !case.is_refused(complaint));
         assert!(case.figures(b"fio: no such engine").is_err() && case.figures(b"{\"jobs\": []}").is_err());
     }
 }

@@ -178,7 +178,7 @@ fn bars(results: &Results, group: &Group) -> Picture {
             let x = from + bar * n as f64;
             one_bar(&mut body, row, scale, (x, bar), &y, colour(&places, &row.place));
         }
-        let label = escaped(&shortened(&shown(label), (wide / 7.0) as usize));
+        let label = escaped(&shortened(&shown(label), (wide / 6.5) as usize));
         plot::label(&mut body, "tick", (middle, bottom + 17.0), "middle", label);
     }
     Picture { title: shown(&group.title), height: bottom + 26.0, body }

@@ -138,16 +138,22 @@ fn checkpoints_are_measured_until_all_is_on_the_slow_tier() {
 fn blocks_are_read_and_written_by_fio_in_each_way() {
     needs!(MOUNTS, "fio");
     let places = Places::new();
-    let arguments = "--engines io_uring --blocks 4KiB --jobs 2 --size 1MiB --time 50ms --runs 1";
+    let arguments = "--engines psync,io_uring --blocks 4KiB --jobs 2 --size 1MiB --time 50ms --runs 1";
     let results = places.results("blocks", &arguments.split(' ').collect::<Vec<_>>());
     let cases = cases(&results);
-    // Buffered and direct, written and read; each with a rate and three times.
-    assert_eq!(cases.len(), 2 * 2 * 4);
+    // Written and read, and psync buffered, too; each with a rate and three times, and what the daemon takes.
+    assert_eq!(cases.len(), 3 * 2 * 5);
     for (case, of) in &cases {
-        assert_eq!(of, &["slow", "fast", "mount exact", "mount exact paused"], "{case}");
+        let reads = case.starts_with("read");
+        let paused = [Some("mount exact paused"), None][usize::from(reads)];
+        let tiers: &[_] = if case.contains("daemon") { &[] } else { &["fast"] };
+        let expected: Vec<_> = tiers.iter().copied().chain(["mount exact"]).chain(paused).collect();
+        assert_eq!(of, &expected, "{case}");
     }
-    assert_eq!(cases[0].0, "write 4 KiB, io_uring, 2 jobs, buffered");
-    assert_rows(&results, 1);
+    assert_eq!(cases[0].0, "write 4 KiB, psync, 2 jobs, buffered");
+    assert_eq!(cases[24].0, "write 4 KiB daemon's processor time per GiB, psync, 2 jobs, buffered");
+    // A daemon may take less than a tick in so short a time.
+    assert_rows(&without(&results, |row| row["unit"] == "s"), 1);
 }
 
 #[test]

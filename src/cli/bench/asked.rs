@@ -43,8 +43,8 @@ pub(super) struct Common {
     /// smaller of 4 GiB and a quarter of the available memory; 0 for none
     #[arg(long, value_name = "SIZE")]
     touch: Option<ByteSize>,
-    /// Which caches are cold when a measurement begins. Default: `dropped`, or `file` without root. `files` and `drain`
-    /// are hot
+    /// Which caches are cold when a measurement begins. Default: `dropped`, or `file` without root. `files`,
+    /// `blocks` and `drain` are hot
     #[arg(long, value_enum)]
     caches: Option<Cold>,
     /// Print JSON

@@ -7,20 +7,27 @@ use std::time::Duration;
 use clap::Args;
 
 use super::asked::{Common, parse_size, size_text, usage};
+use super::daemon_cost::DaemonCost;
 use super::measure::measure;
 use super::plan::{BenchPlan, Room};
 use super::session::{Place, PlaceKind, Session, command};
 use crate::bench::blocks::{BlockCase, BlockFigures, Engine};
+use crate::bench::data::{Data, sync_dir};
 use crate::bench::results::Unit;
+use crate::bench::{caches, sequential};
 use crate::cli::duration::parse_duration;
 use crate::cli::outcome::{Exit, Failure, Outcome};
 use crate::error::Context;
 
+/// Of the writes that make the files.
+const PIECE: usize = 1 << 20;
+
 /// Read and write blocks at random places with fio: how many bytes a second, and how long one takes
 ///
-/// With one file for each job, through the page cache and past it; of each case the rate, and the time within which a half,
-/// all but one of a hundred, and all but one of a thousand blocks were done. Writes through the mount are measured while its drain
-/// runs, and in a second mount whose drain is paused. Needs fio.
+/// In a file for each job that is there before: with psync through the page cache and past it, with libaio and io_uring past it. Of
+/// each case the rate, the time within which a half, all but one of a hundred, and all but one of a thousand blocks were done, and in
+/// a mount the processor time of its daemon until what was written is durable. Writes through the mount are measured while its
+/// drain runs, and in a second mount whose drain is paused. The slow tier is not measured: blocks of a mount are on the fast one. Needs fio.
 #[derive(Debug, Args)]
 #[command(after_long_help = "\
 Examples:
@@ -46,51 +53,105 @@ pub(super) struct BlocksArgs {
     time: Duration,
 }
 
+/// What is measured in each place.
+struct BlocksLoad {
+    cases: Vec<BlockCase>,
+    /// As many as jobs at most.
+    files: u32,
+    size: u64,
+    time: Duration,
+}
+
 pub(super) fn run(args: &BlocksArgs) -> Outcome {
     see_fio()?;
-    let (cases, size, time) = (BlockCase::all(&args.engines, &args.blocks, &args.jobs), args.size, args.time);
-    let files = args.jobs.iter().max().copied().unwrap_or(1);
+    let load = BlocksLoad {
+        cases: BlockCase::all(&args.engines, &args.blocks, &args.jobs),
+        files: args.jobs.iter().max().copied().unwrap_or(1),
+        size: args.size,
+        time: args.time,
+    };
     let runs = args.common.runs(3);
     let plan = BenchPlan {
         name: "blocks",
         runs,
         settings: vec![
-            ("files", format!("{files} of {}", size_text(size))),
-            ("each case", humantime::format_duration(time).to_string()),
+            ("files", format!("{} of {}", load.files, size_text(load.size))),
+            ("each case", humantime::format_duration(load.time).to_string()),
         ],
         caches: args.common.hot()?,
-        // A paused mount for each other one.
-        steps: runs * args.common.io.len(),
+        // A paused mount for each other one, and no slow tier.
+        steps: runs * args.common.io.len() - runs,
         room: Room {
             stays: 0,
-            // What is written again while the version before is pending is a copy.
-            passes: size.saturating_mul(2 * u64::from(files)),
+            // What is written again while the version before is copied is there twice.
+            passes: load.size.saturating_mul(2 * u64::from(load.files)),
             remedy: "ask for less with --size or --jobs",
         },
     };
     measure(&args.common, plan, move |session| {
+        let mut data = Data::new(PIECE);
         session.mount()?;
         session.mount_paused()?;
-        session.each(|session, place, _| one(session, place, &cases, size, time))
+        session.places.retain(|place| !matches!(place.kind, PlaceKind::Slow));
+        session.each(|session, place, _| one(session, place, &load, &mut data))
     })
 }
 
-fn one(session: &mut Session, place: &Place, cases: &[BlockCase], size: u64, time: Duration) -> Result<(), Failure> {
-    if let PlaceKind::Paused(mount) = &place.kind {
+fn one(session: &mut Session, place: &Place, load: &BlocksLoad, data: &mut Data) -> Result<(), Failure> {
+    let paused = if let PlaceKind::Paused(mount) = &place.kind { Some(mount) } else { None };
+    if let Some(mount) = paused {
         command(mount, "pause", &session.stop())?;
     }
-    for case in cases {
-        session.stop().check()?;
-        let BlockFigures { rate, p50, p99, p999 } = ask_fio(case, place, size, time)?;
-        session.add(&place.name, &case.name(""), Unit::Bytes, rate);
-        for (figure, time) in [("p50", p50), ("p99", p99), ("p99.9", p999)] {
-            session.add(&place.name, &case.name(figure), Unit::Microseconds, time);
+    for job in 0..load.files {
+        sequential::write(&BlockCase::file(&place.dir, job), load.size, PIECE, false, data, &session.stop())?;
+    }
+    make_durable(session, place)?;
+    let mut rows = Vec::new();
+    // A read is none of the drain's business.
+    for case in load.cases.iter().filter(|case| case.writes || paused.is_none()) {
+        for (at, (figure, unit, value)) in one_case(session, place, case, load)?.into_iter().enumerate() {
+            rows.push(((case.block, !case.writes, at), case.name(figure), unit, value));
         }
     }
-    if let PlaceKind::Paused(mount) = &place.kind {
+    // One figure of blocks of one size, whichever way they are written or read, is one picture.
+    rows.sort_by_key(|(order, ..)| *order);
+    for (_, name, unit, value) in rows {
+        session.add(&place.name, &name, unit, value);
+    }
+    if let Some(mount) = paused {
         command(mount, "resume", &session.stop())?;
     }
     session.clear(place)
+}
+
+/// What is told of a case: the name of a figure, which is empty for the first, and the figure.
+type ToldOfBlocks = Vec<(&'static str, Unit, f64)>;
+
+/// Measures one case; nothing is told of it where direct I/O is refused.
+fn one_case(session: &Session, place: &Place, case: &BlockCase, load: &BlocksLoad) -> Result<ToldOfBlocks, Failure> {
+    session.stop().check()?;
+    let daemon = place.mount().map(DaemonCost::begin).transpose()?;
+    let Some(figures) = ask_fio(case, place, load)? else { return Ok(Vec::new()) };
+    let BlockFigures { bytes, rate, p50, p99, p999 } = figures;
+    if case.writes {
+        make_durable(session, place)?;
+    }
+    let times = [("p50", p50), ("p99", p99), ("p99.9", p999)].map(|(name, time)| (name, Unit::Microseconds, time));
+    let mut told: ToldOfBlocks = [("", Unit::Bytes, rate)].into_iter().chain(times).collect();
+    if let Some(daemon) = daemon {
+        let each = daemon.seconds()? / (bytes as f64 / (1u64 << 30) as f64);
+        told.push(("daemon's processor time per GiB", Unit::Seconds, each));
+    }
+    Ok(told)
+}
+
+/// So that no case pays for what the one before has written, and what the daemon does for it is in its own figure.
+fn make_durable(session: &Session, place: &Place) -> Result<(), Failure> {
+    if place.mount().is_some() {
+        // All of a mount (P2).
+        sync_dir(&place.dir)?;
+    }
+    [session.fast(), &place.dir].into_iter().try_for_each(caches::write_back).map_err(Failure::from)
 }
 
 const FIO: &str = "fio";
@@ -104,16 +165,20 @@ fn see_fio() -> Result<(), Failure> {
     }
 }
 
-fn ask_fio(case: &BlockCase, place: &Place, size: u64, time: Duration) -> Result<BlockFigures, Failure> {
-    let output = Command::new(FIO).args(case.arguments(&place.dir, size, time)).stdin(Stdio::null()).output();
-    let output = output.at("start", FIO)?;
+/// None where direct I/O is refused.
+fn ask_fio(case: &BlockCase, place: &Place, load: &BlocksLoad) -> Result<Option<BlockFigures>, Failure> {
+    let arguments = case.arguments(&place.dir, load.size, load.time);
+    let output = Command::new(FIO).args(arguments).stdin(Stdio::null()).output().at("start", FIO)?;
     let failed = |why: &str| {
         let said = String::from_utf8_lossy(&output.stderr);
         let what = format!("fio, {} in {}: {why}\n{}", case.name(""), place.dir.display(), said.trim_end());
         Failure::new(Exit::Failure, what.trim_end())
     };
+    if !output.status.success() && case.is_refused(&output.stderr) {
+        return Ok(None);
+    }
     if !output.status.success() {
         return Err(failed(&output.status.to_string()));
     }
-    case.figures(&output.stdout).map_err(|why| failed(&why))
+    case.figures(&output.stdout).map(Some).map_err(|why| failed(&why))
 }
