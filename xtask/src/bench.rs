@@ -223,6 +223,21 @@ const PARTS: &[Part] = &[
         runs_max: None,
     },
     Part {
+        name: "blocks",
+        about: "Blocks of 4 KiB and of 1 MiB at random places, by fio: by 1 and 4 jobs, each with a file of 64 MiB; with psync through the \
+                page cache and past it (`buffered`, `direct`), with libaio and io_uring, 16 blocks under way at a time, past it. They \
+                are written while the drain runs and while it is paused, and read. `p50`, `p99` and `p99.9` are the times within which \
+                a half of the blocks, all but one of a hundred, and all but one of a thousand were done. What the daemon takes counts \
+                until all is durable on the fast tier. (`dlio-fs bench blocks` as it comes measures blocks of 64 KiB, too.)",
+        bench: "blocks",
+        args: "--io exact,passthrough --blocks 4KiB,1MiB --time 300ms",
+        quick: "--io exact,passthrough --blocks 1MiB --time 50ms --size 8MiB",
+        slow: Device::Hdd,
+        beside: &[Beside::Peer(&MERGERFS, Device::Optane)],
+        many_inodes: false,
+        runs_max: None,
+    },
+    Part {
         name: "drain",
         about: "The background. Files created while the drain copies, and while it is paused. Until all is on the slow tier: 2,000 files \
                 of 4 KiB, and eight of 256 MB at once, copied into the mount and waited for; beside `cp -a` from Optane to the slow tier \
@@ -382,7 +397,7 @@ fn measure_on(
 }
 
 fn about_this(cx: &Context, quick: bool, baseline: serde_json::Value) -> Result<figures::Setup> {
-    let packages = PARTS.iter().flat_map(|part| part.beside).filter_map(Beside::package);
+    let packages = PARTS.iter().flat_map(|part| part.beside).filter_map(Beside::package).chain(["fio"]);
     let commit = quiet(Command::new("git").args(["describe", "--always", "--dirty"]).current_dir(&cx.root));
     let max_pages = fs::read_to_string("/proc/sys/fs/fuse/max_pages_limit");
     Ok(figures::Setup {
@@ -521,20 +536,7 @@ mod tests {
 
     #[test]
     fn a_command_line_says_what_to_measure() {
-        let all = vec![
-            "tiers",
-            "checkpoint",
-            "ranks",
-            "ranks-torch",
-            "ranks-dcp",
-            "ingest",
-            "files",
-            "listing",
-            "cost",
-            "fleet",
-            "drain",
-            "growth",
-        ];
+        let all: Vec<_> = PARTS.iter().map(|part| part.name).collect();
         let asked = Asked { runs: 9, parts: all.clone(), quick: false, document: false };
         assert_eq!(parse(&[]).unwrap(), asked);
         let quick = parse(&args("--quick --only cost,tiers")).unwrap();
@@ -551,7 +553,7 @@ mod tests {
             ("--runs many", "1 to 999"),
             (
                 "--only tires",
-                "`tires`: there are tiers, checkpoint, ranks, ranks-torch, ranks-dcp, ingest, files, listing, cost, fleet, drain, growth",
+                "`tires`: there are tiers, checkpoint, ranks, ranks-torch, ranks-dcp, ingest, files, listing, cost, fleet, blocks, drain, growth",
             ),
             ("--only tiers,", "no part is named ``"),
             ("--fast", "`--fast`"),
@@ -587,7 +589,8 @@ mod tests {
                 continue;
             }
             let beside: Vec<String> = part.beside.iter().map(Beside::name).collect();
-            let io = bar.place.strip_prefix("mount ").map(|io| io.trim_end_matches(" staged"));
+            let io =
+                bar.place.strip_prefix("mount ").map(|io| io.trim_end_matches(" staged").trim_end_matches(" paused"));
             let asked = part.args.split_once("--io ").map_or("exact", |(_, rest)| rest.split(' ').next().unwrap());
             let is_there = match io {
                 Some(io) => asked.split(',').any(|one| one == io),

@@ -51,7 +51,7 @@ pub(crate) enum Need {
     Torch,
     /// A virtual machine with the kernel's NFS server.
     Guest,
-    /// The file systems that dlio-fs is measured beside, and what makes the disks they are measured on.
+    /// The file systems that dlio-fs is measured beside, what makes the disks they are measured on, and fio.
     Peers,
     /// What packages are made with, and installed with in the tests.
     Package,
@@ -75,7 +75,7 @@ const fn packages(need: Need) -> &'static [&'static str] {
         Need::Python => &["python3-venv"],
         Need::Torch => &["gcc", "python3-venv"],
         Need::Guest => &["binutils", "e2fsprogs", "xz-utils"],
-        Need::Peers => &["bindfs", "e2fsprogs", "fuse3", "loggedfs", "mergerfs", "python3-venv", "rclone"],
+        Need::Peers => &["bindfs", "e2fsprogs", "fio", "fuse3", "loggedfs", "mergerfs", "python3-venv", "rclone"],
         Need::Package => &["buildah", "gcc", "musl-tools", "python3-venv", "rpm"],
     }
 }

@@ -89,6 +89,16 @@ const LATENCY: Cases = Cases::Named(&[
     "open and read, staged",
     "create and write, pending",
 ]);
+const ABSORBED: Cases = Cases::Named(&[
+    "write 1 MiB daemon's processor time per GiB, psync, 1 job, buffered",
+    "write 1 MiB daemon's processor time per GiB, psync, 4 jobs, buffered",
+    "write 1 MiB daemon's processor time per GiB, psync, 1 job, direct",
+    "write 1 MiB daemon's processor time per GiB, psync, 4 jobs, direct",
+    "write 1 MiB daemon's processor time per GiB, libaio, 1 job, direct",
+    "write 1 MiB daemon's processor time per GiB, libaio, 4 jobs, direct",
+    "write 1 MiB daemon's processor time per GiB, io_uring, 1 job, direct",
+    "write 1 MiB daemon's processor time per GiB, io_uring, 4 jobs, direct",
+]);
 const LISTING: Cases = Cases::Named(&["walk of a tree with stat", "listing of one directory"]);
 
 pub(crate) const BARS: &[Bar] = &[
@@ -311,6 +321,14 @@ pub(crate) const BARS: &[Bar] = &[
         place: FLEET.name,
         to: &[OBSERVED.name],
         limit: Limit::NoSlower(1.03),
+    },
+    Bar {
+        part: "blocks",
+        text: "blocks of 1 MiB written while the drain is paused: the daemon's processor time for each GiB, until it is durable",
+        cases: ABSORBED,
+        place: PAUSED,
+        to: &[],
+        limit: Limit::FigureAtMost(0.5, "s"),
     },
     Bar {
         part: "drain",

@@ -76,10 +76,10 @@ The targets of dlio-fs, whether it meets them, and every figure behind that. `ca
 [How to measure](CONTRIBUTING.md#benchmarks).
 
 Places are `fast` and `slow`, the two tiers themselves; `mount exact`, `mount cached` and `mount passthrough`, dlio-fs over
-both with that I/O path; and the other file systems. In `growth` places are numbers of files. In `drain` there is a mount with
-its drain `paused`, and `cp` copies from `fast` to `slow`. Each run measures all places once, in an order that rotates. A
-ratio divides two figures of one run; the page shows the median of these and, in brackets, an interval that covers the true
-ratio in 96 % of cases (9 runs).
+both with that I/O path; and the other file systems. In `growth` places are numbers of files. In `blocks` and `drain` there are
+mounts with their drain `paused`, and in `drain` `cp` copies from `fast` to `slow`. Each run measures all places once, in an
+order that rotates. A ratio divides two figures of one run; the page shows the median of these and, in brackets, an interval
+that covers the true ratio in 96 % of cases (9 runs).
 
 ";
 
