@@ -14,6 +14,7 @@ pub mod devices;
 pub mod files;
 pub mod growth;
 pub mod markdown;
+pub mod metadata;
 pub mod page;
 pub mod pictures;
 pub mod rank_processes;

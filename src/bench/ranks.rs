@@ -62,7 +62,7 @@ impl RanksLoad {
             fs::create_dir(&step).at("mkdir", step.display())?;
             blocked += match ranks {
                 RankSet::Processes(processes) => processes.save(&step)?,
-                RankSet::Threads(data) => self.each(data, |rank, data| {
+                RankSet::Threads(data) => at_once(data, |rank, data| {
                     let path = shard(&step, rank);
                     sequential::write(&path, self.shard, PIECE, true, data, stop).map(drop)
                 })?,
@@ -83,29 +83,29 @@ impl RanksLoad {
             took += match ranks {
                 RankSet::Processes(processes) => processes.load(&step)?,
                 RankSet::Threads(data) => {
-                    self.each(data, |rank, _| sequential::read(&shard(&step, rank), PIECE, stop).map(drop))?
+                    at_once(data, |rank, _| sequential::read(&shard(&step, rank), PIECE, stop).map(drop))?
                 }
             };
         }
         Ok(took)
     }
+}
 
-    /// Does something once in each rank, all from the same moment on. Returns the seconds of the slowest one.
-    fn each<T: Send>(&self, own: &mut [T], one: impl Fn(usize, &mut T) -> Result<()> + Sync) -> Result<f64> {
-        let (barrier, slowest) = (Barrier::new(self.ranks), AtomicU64::new(0));
-        let rank = |(rank, own): (usize, &mut T)| {
-            barrier.wait();
-            let begun = Instant::now();
-            let done = one(rank, own);
-            slowest.fetch_max(begun.elapsed().as_nanos() as u64, Ordering::Relaxed);
-            done
-        };
-        thread::scope(|scope| {
-            let ranks = own.iter_mut().enumerate().map(|own| scope.spawn(|| rank(own)));
-            join(ranks.collect())
-        })?;
-        Ok(slowest.into_inner() as f64 / 1e9)
-    }
+/// Does something once in each rank, all from the same moment on, with what it has of its own. Returns the seconds of the slowest one.
+pub(super) fn at_once<T: Send>(own: &mut [T], one: impl Fn(usize, &mut T) -> Result<()> + Sync) -> Result<f64> {
+    let (barrier, slowest) = (Barrier::new(own.len()), AtomicU64::new(0));
+    let rank = |(rank, own): (usize, &mut T)| {
+        barrier.wait();
+        let begun = Instant::now();
+        let done = one(rank, own);
+        slowest.fetch_max(begun.elapsed().as_nanos() as u64, Ordering::Relaxed);
+        done
+    };
+    thread::scope(|scope| {
+        let ranks = own.iter_mut().enumerate().map(|own| scope.spawn(|| rank(own)));
+        join(ranks.collect())
+    })?;
+    Ok(slowest.into_inner() as f64 / 1e9)
 }
 
 /// The last thing that a save writes: whoever reads it finds all shards of that step.

@@ -14,7 +14,7 @@ pub const FORMAT: u32 = 1;
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Results {
     pub format: u32,
-    /// `tiers`, `ingest`, `checkpoint`, `ranks`, `files`, `blocks`, `drain`, `growth` or `trace`.
+    /// `tiers`, `ingest`, `checkpoint`, `ranks`, `files`, `blocks`, `metadata`, `drain`, `growth` or `trace`.
     pub bench: String,
     pub version: String,
     pub machine: Machine,
@@ -66,6 +66,8 @@ pub enum Unit {
     Size,
     #[serde(rename = "events/s")]
     Events,
+    #[serde(rename = "operations/s")]
+    Operations,
 }
 
 impl Unit {

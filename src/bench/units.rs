@@ -20,6 +20,7 @@ impl Scale {
             Unit::Files => (&[("files/s", 1.0)], typical),
             Unit::Size => (&[("B", 1.0), ("kB", 1e-3), ("MB", 1e-6)], typical),
             Unit::Events => (&[("events/s", 1.0)], typical),
+            Unit::Operations => (&[("operations/s", 1.0)], typical),
         };
         // The largest unit in which it is at least one; MB/s up to ten thousand, because disks differ by that much.
         let least = |name: &str| if name == "GB/s" { 10.0 } else { 1.0 };
@@ -81,5 +82,6 @@ mod tests {
         assert_eq!(Scale::of(Unit::Files, 0.5).text(0.5), "0.500");
         assert_eq!((name(Unit::Size, 312.0), name(Unit::Size, 1_800.0)), ("B", "kB"));
         assert_eq!(Scale::of(Unit::Events, 123_456.0).text(123_456.0), "123456");
+        assert_eq!(name(Unit::Operations, 12.0), "operations/s");
     }
 }

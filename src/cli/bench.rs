@@ -12,6 +12,7 @@ mod files;
 mod growth;
 mod ingest;
 mod measure;
+mod metadata;
 mod plan;
 mod ranks;
 mod session;
@@ -46,6 +47,7 @@ enum Benchmark {
     Ranks(ranks::RanksArgs),
     Files(files::FilesArgs),
     Blocks(blocks::BlocksArgs),
+    Metadata(metadata::MetadataArgs),
     Drain(drain::DrainBenchArgs),
     Growth(growth::GrowthArgs),
     Trace(trace::TraceArgs),
@@ -59,6 +61,7 @@ pub(super) fn run(args: &BenchArgs) -> Outcome {
         Benchmark::Ranks(args) => ranks::run(args),
         Benchmark::Files(args) => files::run(args),
         Benchmark::Blocks(args) => blocks::run(args),
+        Benchmark::Metadata(args) => metadata::run(args),
         Benchmark::Drain(args) => drain::run(args),
         Benchmark::Growth(args) => growth::run(args),
         Benchmark::Trace(args) => trace::run(args),

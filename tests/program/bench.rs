@@ -157,6 +157,28 @@ fn blocks_are_read_and_written_by_fio_in_each_way() {
 }
 
 #[test]
+fn metadata_is_measured_by_the_phases_of_mdtest() {
+    needs!(MOUNTS);
+    let places = Places::new();
+    let other = format!("other={}", places.path("other").display());
+    let arguments = ["--ranks", "3", "--files", "20", "--runs", "2", "--io", "exact,passthrough", "--also", &other];
+    let results = places.results("metadata", &arguments);
+    let expected = [
+        "mdtest-easy-write",
+        "mdtest-hard-write",
+        "mdtest-easy-stat",
+        "mdtest-hard-stat",
+        "mdtest-easy-delete",
+        "mdtest-hard-read",
+        "mdtest-hard-delete",
+    ];
+    assert_cases(&results, &["slow", "fast", "mount exact", "mount passthrough", "other"], &expected);
+    assert_rows(&results, 2);
+    assert!(results["rows"].as_array().unwrap().iter().all(|row| row["unit"] == "operations/s"), "{results}");
+    assert_eq!(results["caches"], "hot");
+}
+
+#[test]
 fn ranks_save_and_load_and_the_daemon_is_watched_meanwhile() {
     needs!(MOUNTS);
     let places = Places::new();
@@ -446,6 +468,7 @@ fn what_makes_no_sense_is_refused_with_what_would() {
     refused("tiers", &["-o", "io=cached"], "--io");
     refused("files", &["--caches", "file"], "leave it out");
     refused("drain", &["--caches", "file"], "leave it out");
+    refused("metadata", &["--caches", "file"], "leave it out");
     refused("ingest", &["--threads", "2,2"], "each once");
     refused("ingest", &["--file-size", "1"], "2 KiB");
     refused("ingest", &["--compute", "1h"], "a minute");

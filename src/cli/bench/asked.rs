@@ -44,7 +44,7 @@ pub(super) struct Common {
     #[arg(long, value_name = "SIZE")]
     touch: Option<ByteSize>,
     /// Which caches are cold when a measurement begins. Default: `dropped`, or `file` without root. `files`,
-    /// `blocks` and `drain` are hot
+    /// `blocks`, `metadata` and `drain` are hot
     #[arg(long, value_enum)]
     caches: Option<Cold>,
     /// Print JSON
