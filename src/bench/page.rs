@@ -118,7 +118,8 @@ fn groups(results: &Results) -> Vec<Group> {
         let fits = groups.last().is_some_and(|last| {
             let same_kind = last.title == kind && last.cases.iter().all(|(case, label)| case != label);
             let both_alone = kind == case && last.cases.iter().all(|(case, label)| case == label);
-            last.cases.len() < CASES_MAX && (same_kind || both_alone) && belongs(results, last, &case)
+            let is_alike = same_kind || (both_alone && hides_nothing(results, last, &case));
+            last.cases.len() < CASES_MAX && is_alike && belongs(results, last, &case)
         });
         match groups.last_mut().filter(|_| fits) {
             Some(last) => {
@@ -145,6 +146,16 @@ fn belongs(results: &Results, group: &Group, case: &str) -> bool {
         let apart = (most / much).max(much / most);
         other == unit && apart <= SPREAD_MAX
     })
+}
+
+/// Whether each bar is as easily seen with the others as it is in a picture of its own case.
+fn hides_nothing(results: &Results, group: &Group, case: &str) -> bool {
+    let medians = |case: &str| results.rows_of(case).map(|row| row.median).collect::<Vec<f64>>();
+    let most = |medians: &[f64]| medians.iter().copied().fold(0.0, f64::max);
+    let all: Vec<_> = group.cases.iter().map(|(case, _)| medians(case)).chain([medians(case)]).collect();
+    let highest = all.iter().map(|medians| most(medians)).fold(0.0, f64::max);
+    let is_seen = |medians: &[f64], median: f64| highest / median <= SPREAD_MAX.max(most(medians) / median);
+    all.iter().all(|medians| medians.iter().all(|median| *median <= 0.0 || is_seen(medians, *median)))
 }
 
 /// The colour of a place, the same in all pictures.
@@ -364,6 +375,16 @@ mod tests {
         cases.iter().for_each(|(case, figure)| table.add("fast", case, Unit::Microseconds, *figure));
         results.rows = table.rows(&["fast".to_owned()]);
         assert_eq!(titles(&results), ["stat", "rename; unlink", "walk"]);
+        // A low bar is not set beside high ones of other cases, though each case has a high one.
+        let mut table = ResultTable::default();
+        for (case, fast, mount) in
+            [("write", 100.0, 10.0), ("read", 90.0, 9.0), ("stat", 900.0, 90.0), ("list", 900.0, 10.0)]
+        {
+            table.add("fast", case, Unit::Operations, fast);
+            table.add("mount", case, Unit::Operations, mount);
+        }
+        results.rows = table.rows(&["fast".to_owned(), "mount".to_owned()]);
+        assert_eq!(titles(&results), ["write; read", "stat; list"]);
     }
 
     #[test]
