@@ -238,6 +238,24 @@ const PARTS: &[Part] = &[
         runs_max: None,
     },
     Part {
+        name: "metadata",
+        about: "The phases and names of IO500's mdtest, by a driver of our own: no IO500 result. Four ranks, which are threads of one \
+                process, write 4,000 files each that are easy (empty, each rank's in a directory of its own) and 4,000 \
+                that are hard (3901 bytes, all in one directory). Rank 0 stats the files of rank 1, reads those of rank 2, deletes those \
+                of rank 3, and so on (mdtest's `-N 1`). Everything is in memory; all peers are over Optane.",
+        bench: "metadata",
+        args: "--io exact,passthrough --ranks 4 --files 4000",
+        quick: "--io exact,passthrough --ranks 2 --files 50",
+        slow: Device::Hdd,
+        beside: &[
+            Beside::Peer(&MERGERFS, Device::Optane),
+            Beside::Peer(&BINDFS_FAST, Device::Optane),
+            Beside::Peer(&BARE, Device::Optane),
+        ],
+        many_inodes: false,
+        runs_max: None,
+    },
+    Part {
         name: "drain",
         about: "The background. Files created while the drain copies, and while it is paused. Until all is on the slow tier: 2,000 files \
                 of 4 KiB, and eight of 256 MB at once, copied into the mount and waited for; beside `cp -a` from Optane to the slow tier \
@@ -553,7 +571,7 @@ mod tests {
             ("--runs many", "1 to 999"),
             (
                 "--only tires",
-                "`tires`: there are tiers, checkpoint, ranks, ranks-torch, ranks-dcp, ingest, files, listing, cost, fleet, blocks, drain, growth",
+                "`tires`: there are tiers, checkpoint, ranks, ranks-torch, ranks-dcp, ingest, files, listing, cost, fleet, blocks, metadata, drain, growth",
             ),
             ("--only tiers,", "no part is named ``"),
             ("--fast", "`--fast`"),
