@@ -230,7 +230,7 @@ const PARTS: &[Part] = &[
                 a half of the blocks, all but one of a hundred, and all but one of a thousand were done. What the daemon takes counts \
                 until all is durable on the fast tier. (`dlio-fs bench blocks` as it comes measures blocks of 64 KiB, too.)",
         bench: "blocks",
-        args: "--io exact,passthrough --blocks 4KiB,1MiB --time 300ms",
+        args: "--io exact,passthrough --blocks 4KiB,1MiB --time 200ms",
         quick: "--io exact,passthrough --blocks 1MiB --time 50ms --size 8MiB",
         slow: Device::Hdd,
         beside: &[Beside::Peer(&MERGERFS, Device::Optane)],
