@@ -39,15 +39,16 @@ impl CheckpointLoad {
             }
             tell(format!("checkpoint {number} begins"));
             let begun = Instant::now();
-            self.write_one(dir, number, data, stop)?;
+            self.save(dir, number, data, stop)?;
             blocked += begun.elapsed().as_secs_f64();
             tell(format!("checkpoint {number} ends"));
         }
         Ok(blocked)
     }
 
-    fn write_one(&self, dir: &Path, number: usize, data: &mut Data, stop: &StopFlag) -> Result<()> {
-        let (path, temporary) = (name(dir, number), dir.join(format!("ckpt-{number}.tempstate")));
+    /// Saves the checkpoint with this number.
+    pub fn save(&self, dir: &Path, number: usize, data: &mut Data, stop: &StopFlag) -> Result<()> {
+        let (path, temporary) = (saved(dir, number), dir.join(format!("ckpt-{number}.tempstate")));
         let mut file = File::create(&temporary).at("create", temporary.display())?;
         data.write(&mut file, &temporary, self.size, PIECE, stop)?;
         if self.fsync {
@@ -60,14 +61,15 @@ impl CheckpointLoad {
 
     /// Waits until each file and its name are durable.
     pub fn sync_files(&self, dir: &Path) -> Result<()> {
-        for path in (1..=self.count).map(|number| name(dir, number)) {
+        for path in (1..=self.count).map(|number| saved(dir, number)) {
             File::open(&path).and_then(|file| file.sync_all()).at("fsync", path.display())?;
         }
         sync_dir(dir)
     }
 }
 
-fn name(dir: &Path, number: usize) -> PathBuf {
+/// Where the checkpoint with this number is once it is whole.
+pub fn saved(dir: &Path, number: usize) -> PathBuf {
     dir.join(format!("ckpt-{number}"))
 }
 

@@ -47,6 +47,8 @@ pub enum Pace {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Pass {
     pub seconds: f64,
+    /// Of these, until the first step began to compute.
+    pub first: f64,
     pub bytes: u64,
     /// Steps of computing.
     pub steps: usize,
@@ -84,11 +86,26 @@ struct PassState {
     /// The number of ready files, by batch.
     ready: Vec<usize>,
     bytes: u64,
-    failed: bool,
+    /// Nothing more is read: a reader has failed, or all steps are done.
+    over: bool,
 }
 
 /// One pass over files in this order. Files that do not fill a last batch are left out, as in training.
 pub fn pass(order: &[PathBuf], load: Load, stop: &StopFlag) -> Result<Pass> {
+    pass_computing(order, load, stop, |_, time| {
+        // An accelerator would be busy, but not this processor.
+        std::thread::sleep(time);
+        Ok(true)
+    })
+}
+
+/// The same; each step calls `compute` with its number and its duration. The pass ends once that returns false.
+pub fn pass_computing(
+    order: &[PathBuf],
+    load: Load,
+    stop: &StopFlag,
+    compute: impl FnMut(usize, Duration) -> Result<bool>,
+) -> Result<Pass> {
     let (batch, steps) = match load.pace {
         Pace::Free => (order.len().max(1), 0),
         Pace::Steps { batch, .. } => (batch, order.len() / batch),
@@ -96,18 +113,26 @@ pub fn pass(order: &[PathBuf], load: Load, stop: &StopFlag) -> Result<Pass> {
     let order = if steps > 0 { &order[..steps * batch] } else { order };
     let limit = if steps > 0 { 0 } else { order.len() };
     let ready = vec![0; order.len().div_ceil(batch)];
-    let shared = (Mutex::new(PassState { next: 0, limit, ready, bytes: 0, failed: false }), Condvar::new());
+    let shared = (Mutex::new(PassState { next: 0, limit, ready, bytes: 0, over: false }), Condvar::new());
     let begun = Instant::now();
-    std::thread::scope(|scope| {
+    let (first, steps, ended) = std::thread::scope(|scope| {
         let threads = (0..load.threads).map(|_| scope.spawn(|| prepare(order, load.decode, batch, &shared, stop)));
         let threads = threads.collect();
-        if let Pace::Steps { compute, ahead, .. } = load.pace {
-            (0..steps).all(|step| consume(step, batch, compute, ahead, &shared));
+        if steps == 0 {
+            join(threads)?;
+            return Ok((begun, 0, Instant::now()));
         }
-        join(threads)
+        let stepped = step_by_step(load.pace, &shared, compute);
+        let ended = Instant::now();
+        shared.0.lock().over = true;
+        shared.1.notify_all();
+        // Why a reader failed comes before what the steps made of it.
+        join(threads)?;
+        stepped.map(|(first, steps)| (first.unwrap_or(ended), steps, ended))
     })?;
     let bytes = shared.0.lock().bytes;
-    Ok(Pass { seconds: begun.elapsed().as_secs_f64(), bytes, steps })
+    let [seconds, first] = [ended, first].map(|moment| moment.duration_since(begun).as_secs_f64());
+    Ok(Pass { seconds, first, bytes, steps })
 }
 
 type PassShared = (Mutex<PassState>, Condvar);
@@ -127,10 +152,10 @@ fn prepare(order: &[PathBuf], decode: bool, batch: usize, shared: &PassShared, s
     loop {
         let at = {
             let mut state = state.lock();
-            while !state.failed && state.next < order.len() && state.next >= state.limit {
+            while !state.over && state.next < order.len() && state.next >= state.limit {
                 changed.wait(&mut state);
             }
-            if state.failed || state.next == order.len() {
+            if state.over || state.next == order.len() {
                 return Ok(());
             }
             state.next += 1;
@@ -147,7 +172,7 @@ fn prepare(order: &[PathBuf], decode: bool, batch: usize, shared: &PassShared, s
                 }
             }
             Err(error) => {
-                state.failed = true;
+                state.over = true;
                 changed.notify_all();
                 return Err(error);
             }
@@ -155,24 +180,35 @@ fn prepare(order: &[PathBuf], decode: bool, batch: usize, shared: &PassShared, s
     }
 }
 
-/// Waits for a batch and computes its step; returns false once a reader has failed.
-fn consume(step: usize, batch: usize, compute: Duration, ahead: usize, (state, changed): &PassShared) -> bool {
-    {
-        let mut state = state.lock();
-        state.limit = state.limit.max((step + 1) * batch);
-        changed.notify_all();
-        while !state.failed && state.ready[step] < batch {
-            changed.wait(&mut state);
-        }
-        if state.failed {
-            return false;
-        }
-        state.limit = state.limit.max((step + 1 + ahead) * batch);
-        changed.notify_all();
+/// Computes on one batch after the other. Returns when the first step began, and how many there were.
+fn step_by_step(
+    pace: Pace,
+    shared: &PassShared,
+    mut compute: impl FnMut(usize, Duration) -> Result<bool>,
+) -> Result<(Option<Instant>, usize)> {
+    let (mut first, mut done) = (None, 0);
+    let Pace::Steps { batch, compute: time, ahead } = pace else { return Ok((first, done)) };
+    let steps = shared.0.lock().ready.len();
+    let mut goes_on = true;
+    while goes_on && done < steps && wait_for_batch(done, batch, ahead, shared) {
+        first.get_or_insert_with(Instant::now);
+        goes_on = compute(done, time)?;
+        done += 1;
     }
-    // An accelerator would be busy, but not this processor.
-    std::thread::sleep(compute);
-    true
+    Ok((first, done))
+}
+
+/// Waits for the batch of a step, and lets readers go on with those after it; returns false once a reader has failed.
+fn wait_for_batch(step: usize, batch: usize, ahead: usize, (state, changed): &PassShared) -> bool {
+    let mut state = state.lock();
+    state.limit = state.limit.max((step + 1) * batch);
+    changed.notify_all();
+    while !state.over && state.ready[step] < batch {
+        changed.wait(&mut state);
+    }
+    state.limit = state.limit.max((step + 1 + ahead) * batch);
+    changed.notify_all();
+    !state.over
 }
 
 /// Waits for all threads; returns the first failure.
@@ -216,15 +252,33 @@ mod tests {
     fn without_prefetch_nothing_is_read_while_a_step_computes() {
         let (batch, steps) = (4, 3);
         let shared = (
-            Mutex::new(PassState { next: 0, limit: 0, ready: vec![batch; steps], bytes: 0, failed: false }),
+            Mutex::new(PassState { next: 0, limit: 0, ready: vec![batch; steps], bytes: 0, over: false }),
             Condvar::new(),
         );
         for (step, ahead, limit) in [(0, 0, 4), (1, 0, 8), (1, 1, 12), (2, 2, 20)] {
-            assert!(consume(step, batch, Duration::ZERO, ahead, &shared));
+            assert!(wait_for_batch(step, batch, ahead, &shared));
             assert_eq!(shared.0.lock().limit, limit);
         }
-        shared.0.lock().failed = true;
-        assert!(!consume(0, batch, Duration::ZERO, 0, &shared));
+        shared.0.lock().over = true;
+        assert!(!wait_for_batch(0, batch, 0, &shared));
+    }
+
+    /// Readers that wait for room must not be waited for.
+    #[test]
+    fn a_pass_ends_when_its_steps_do_or_fail() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let (paths, stop) = (files(dir.path(), 60), StopFlag::default());
+        let load = load(3, Pace::Steps { batch: 2, compute: Duration::from_secs(7), ahead: 4 });
+        let mut times = Vec::new();
+        let done = pass_computing(&paths, load, &stop, |step, time| {
+            times.push((step, time));
+            Ok(step < 4)
+        });
+        let done = done.expect("read");
+        assert_eq!((done.steps, times.len(), times[4]), (5, 5, (4, Duration::from_secs(7))));
+        assert!(done.first <= done.seconds);
+        let failed = pass_computing(&paths, load, &stop, |_, _| Err(crate::error::Errno::EIO.into()));
+        assert!(failed.is_err());
     }
 
     #[test]
