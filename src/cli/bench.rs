@@ -7,6 +7,7 @@ mod asked;
 mod blocks;
 mod checkpoint;
 mod daemon_cost;
+mod data_set;
 mod drain;
 mod files;
 mod growth;

@@ -1,10 +1,12 @@
 //! The arguments of all benchmarks: where, on which I/O paths, how often, and where the results go.
 
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use bytesize::ByteSize;
 use clap::{Args, ValueEnum};
 
+use super::super::duration::parse_duration;
 use super::super::options::MountOptions;
 use super::super::outcome::{Exit, Failure};
 use crate::bench::caches::Caches;
@@ -15,6 +17,9 @@ use crate::error::{Context, Error};
 
 /// The prefix of the temporary directories.
 pub(super) const PREFIX: &str = "dlio-fs-bench-";
+
+/// Longer than any step of training.
+const COMPUTE_MAX: Duration = Duration::from_secs(60);
 
 /// How many `cp` run side by side in `drain`, beside one alone, and how many large files they copy.
 pub(super) const COPY_STREAMS: usize = 8;
@@ -213,6 +218,14 @@ pub(super) fn parse_size(text: &str) -> Result<u64, String> {
         Ok(ByteSize(size)) if size > 1 << 44 => Err("that is more than 16 TiB".to_owned()),
         Ok(ByteSize(size)) => Ok(size),
         Err(_) => Err("write a number and a unit, as \"600MB\" or \"1GiB\"".to_owned()),
+    }
+}
+
+/// How long a step of training computes.
+pub(super) fn parse_compute(text: &str) -> Result<Duration, String> {
+    match parse_duration(text)? {
+        time if time <= COMPUTE_MAX => Ok(time),
+        _ => Err("a step computes for a minute at most".to_owned()),
     }
 }
 

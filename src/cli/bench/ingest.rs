@@ -1,28 +1,20 @@
 //! `dlio-fs bench ingest`.
 
-use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 
-use super::asked::{Common, parse_size, size_text, usage};
+use super::asked::{Common, parse_compute, parse_size, size_text, usage};
+use super::data_set;
 use super::measure::measure;
 use super::plan::{BenchPlan, Room};
-use super::session::{Place, Session, stage_all};
+use super::session::{Place, Session};
 use crate::bench::pictures::Pictures;
 use crate::bench::reader::{self, Load, Pace};
 use crate::bench::results::Unit;
-use crate::cli::duration::parse_duration;
 use crate::cli::outcome::{Failure, Outcome};
-use crate::error::Context;
 use crate::stats::render::{bytes, count};
-
-/// Longer than any step of training.
-const COMPUTE_MAX: Duration = Duration::from_secs(60);
-/// Directories in the mount: a copy of the data set that stays on the slow tier, and one that is staged.
-const PLAIN: &str = "plain";
-const STAGED: &str = "staged";
 
 /// Read a data set of pictures as a training job does: with several threads, decoded, in batches while steps compute
 ///
@@ -95,8 +87,10 @@ pub(super) fn run(args: &IngestArgs) -> Outcome {
     let plan = BenchPlan { name: "ingest", runs, settings, caches, steps, room };
     measure(&args.common, plan, move |session| {
         session.step("drawing pictures")?;
-        let pictures = Pictures::draw(files, size, &session.stop())?;
-        let paths = prepare(session, &pictures, files)?;
+        let (pictures, stop) = (Pictures::draw(files, size, &session.stop())?, session.stop());
+        session.add_setting("data set", bytes(pictures.bytes(files)));
+        let what = count(files as u64, "picture");
+        let paths = data_set::prepare(session, &what, |dir| pictures.write(dir, files, &stop))?;
         session.each(|session, place, run| one(session, place, &cases, &paths, run))
     })
 }
@@ -137,56 +131,6 @@ fn cases(args: &IngestArgs) -> Result<Vec<IngestCase>, Failure> {
     Ok(cases)
 }
 
-/// Writes the data set to each place, mounts, and stages a copy. Returns the paths of the pictures below each place.
-fn prepare(session: &mut Session, pictures: &Pictures, files: usize) -> Result<Vec<PathBuf>, Failure> {
-    let (all, stop) = (pictures.bytes(files), session.stop());
-    session.add_setting("data set", bytes(all));
-    let mut paths = Vec::new();
-    // It is the first of all places.
-    let slow = session.places[0].dir.clone();
-    for place in session.places.clone() {
-        session.step(&format!("writing {}: {}", count(files as u64, "picture"), place.name))?;
-        let dir = match place.mount() {
-            Some(mount) => {
-                link_all(&slow, &mount.slow.join(PLAIN), &paths)?;
-                mount.slow.join(STAGED)
-            }
-            None => place.dir.clone(),
-        };
-        paths = pictures.write(&dir, files, &stop)?;
-    }
-    session.write_back()?;
-    session.mount()?;
-    let mut places = Vec::new();
-    for place in std::mem::take(&mut session.places) {
-        let Some(mount) = place.mount() else {
-            places.push(place);
-            continue;
-        };
-        session.step(&format!("staging: {}", place.name))?;
-        stage_all(mount, &format!("/{STAGED}"), &stop)?;
-        let below = |name: String, dir: &str| Place { name, dir: place.dir.join(dir), kind: place.kind.clone() };
-        places.push(below(place.name.clone(), PLAIN));
-        places.push(below(format!("{} staged", place.name), STAGED));
-    }
-    session.places = places;
-    Ok(paths)
-}
-
-/// Links the files to where a mount shows them. A copy would lie elsewhere on the disk, and its position there affects
-/// how fast it is read.
-fn link_all(from: &Path, to: &Path, paths: &[PathBuf]) -> Result<(), Failure> {
-    for path in paths {
-        let [from, to] = [from, to].map(|dir| dir.join(path));
-        if let Some(dir) = to.parent() {
-            fs::create_dir_all(dir).at("mkdir", dir.display())?;
-        }
-        // Not every file system has links.
-        fs::hard_link(&from, &to).or_else(|_| fs::copy(&from, &to).map(drop)).at("copy", from.display())?;
-    }
-    Ok(())
-}
-
 fn one(
     session: &mut Session,
     place: &Place,
@@ -212,12 +156,5 @@ fn parse_file_size(text: &str) -> Result<u64, String> {
     match parse_size(text)? {
         size @ 2_048..=67_108_864 => Ok(size),
         _ => Err("a picture has 2 KiB to 64 MiB".to_owned()),
-    }
-}
-
-fn parse_compute(text: &str) -> Result<Duration, String> {
-    match parse_duration(text)? {
-        time if time <= COMPUTE_MAX => Ok(time),
-        _ => Err("a step computes for a minute at most".to_owned()),
     }
 }
