@@ -24,6 +24,7 @@ pub mod results;
 pub mod sequential;
 pub mod sums;
 pub mod text;
+pub mod train;
 pub mod units;
 
 use std::sync::Arc;

@@ -14,7 +14,7 @@ pub const FORMAT: u32 = 1;
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Results {
     pub format: u32,
-    /// `tiers`, `ingest`, `checkpoint`, `ranks`, `files`, `blocks`, `metadata`, `drain`, `growth` or `trace`.
+    /// `tiers`, `ingest`, `interference`, `checkpoint`, `ranks`, `files`, `blocks`, `metadata`, `drain`, `growth` or `trace`.
     pub bench: String,
     pub version: String,
     pub machine: Machine,
@@ -68,12 +68,17 @@ pub enum Unit {
     Events,
     #[serde(rename = "operations/s")]
     Operations,
+    #[serde(rename = "steps/s")]
+    Steps,
+    /// Percent fewer in the same time; below zero for more.
+    #[serde(rename = "% slower")]
+    Slowdown,
 }
 
 impl Unit {
-    /// True for times and sizes, false for rates.
+    /// True for times, sizes and slowdowns, false for rates.
     pub fn less_is_better(self) -> bool {
-        matches!(self, Unit::Seconds | Unit::Microseconds | Unit::Size)
+        matches!(self, Unit::Seconds | Unit::Microseconds | Unit::Size | Unit::Slowdown)
     }
 }
 
@@ -153,7 +158,9 @@ impl ResultTable {
             row.median = sums::median(&row.runs).unwrap_or_default();
             row.least = row.runs.iter().copied().fold(f64::INFINITY, f64::min);
             row.most = row.runs.iter().copied().fold(f64::NEG_INFINITY, f64::max);
-            let others = all.iter().filter(|other| other.case == row.case && other.place != row.place);
+            // A slowdown is a difference already, and may be nothing.
+            let compared = row.unit != Unit::Slowdown;
+            let others = all.iter().filter(|other| compared && other.case == row.case && other.place != row.place);
             let ratio = |other: &Row| Some(Ratio { to: other.place.clone(), of: sums::ratio(&row.runs, &other.runs)? });
             row.ratios = others.filter_map(ratio).collect();
         }
@@ -243,11 +250,20 @@ mod tests {
             }
         }
         table.add("slow", "only here", Unit::Seconds, 1.0);
+        ["fast", "slow"].iter().for_each(|place| table.add(place, "slowdown", Unit::Slowdown, -0.5));
         let rows = table.rows(&["fast".to_owned(), "slow".to_owned()]);
         let order: Vec<_> = rows.iter().map(|row| (row.case.as_str(), row.place.as_str())).collect();
         assert_eq!(
             order,
-            [("write", "fast"), ("write", "slow"), ("read", "fast"), ("read", "slow"), ("only here", "slow")]
+            [
+                ("write", "fast"),
+                ("write", "slow"),
+                ("read", "fast"),
+                ("read", "slow"),
+                ("only here", "slow"),
+                ("slowdown", "fast"),
+                ("slowdown", "slow")
+            ]
         );
         let slow = &rows[1];
         assert_eq!(
@@ -257,6 +273,7 @@ mod tests {
         let ratio = &slow.ratios[0];
         assert_eq!((ratio.to.as_str(), ratio.of.median, ratio.of.low, ratio.of.high), ("fast", 2.0, 2.0, 2.0));
         assert_eq!((ratio.of.level, slow.less_is_better, rows[2].less_is_better), (0.75, true, false));
-        assert!(rows[4].ratios.is_empty());
+        assert!(rows[4..].iter().all(|row| row.ratios.is_empty()));
+        assert_eq!((rows[5].median, rows[5].less_is_better), (-0.5, true));
     }
 }

@@ -21,6 +21,8 @@ impl Scale {
             Unit::Size => (&[("B", 1.0), ("kB", 1e-3), ("MB", 1e-6)], typical),
             Unit::Events => (&[("events/s", 1.0)], typical),
             Unit::Operations => (&[("operations/s", 1.0)], typical),
+            Unit::Steps => (&[("steps/s", 1.0)], typical),
+            Unit::Slowdown => (&[("% slower", 1.0)], typical),
         };
         // The largest unit in which it is at least one; MB/s up to ten thousand, because disks differ by that much.
         let least = |name: &str| if name == "GB/s" { 10.0 } else { 1.0 };

@@ -12,6 +12,7 @@ mod drain;
 mod files;
 mod growth;
 mod ingest;
+mod interference;
 mod measure;
 mod metadata;
 mod plan;
@@ -44,6 +45,7 @@ pub(super) struct BenchArgs {
 enum Benchmark {
     Tiers(tiers::TiersArgs),
     Ingest(ingest::IngestArgs),
+    Interference(interference::InterferenceArgs),
     Checkpoint(checkpoint::CheckpointArgs),
     Ranks(ranks::RanksArgs),
     Files(files::FilesArgs),
@@ -58,6 +60,7 @@ pub(super) fn run(args: &BenchArgs) -> Outcome {
     match &args.what {
         Benchmark::Tiers(args) => tiers::run(args),
         Benchmark::Ingest(args) => ingest::run(args),
+        Benchmark::Interference(args) => interference::run(args),
         Benchmark::Checkpoint(args) => checkpoint::run(args),
         Benchmark::Ranks(args) => ranks::run(args),
         Benchmark::Files(args) => files::run(args),

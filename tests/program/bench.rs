@@ -277,6 +277,45 @@ fn a_data_set_is_read_decoded_and_prefetched_staged_and_not() {
 }
 
 #[test]
+fn a_training_loop_is_measured_beside_saves_and_a_drain() {
+    needs!(MOUNTS);
+    let places = Places::new();
+    let other = format!("other={}", places.path("other").display());
+    let arguments = "--steps 5 --batch 2 --compute 1ms --every 2 --size 30kB --backlog 100kB --runs 2 --also";
+    let arguments: Vec<_> = arguments.split(' ').chain([other.as_str()]).chain(FILE_DATA).collect();
+    let mut results = places.results("interference", &arguments);
+    let all = ["slow", "fast", "mount exact", "other"].map(str::to_owned).to_vec();
+    let mount = vec!["mount exact".to_owned()];
+    let expected = [
+        ("training loop, nothing beside it", &all),
+        ("training loop, waits for saves", &all),
+        ("training loop, saves beside it", &all),
+        ("training loop, a drain beside it", &mount),
+        ("slowdown, waits for saves", &all),
+        ("slowdown, the same between the waits", &all),
+        ("slowdown, saves beside it", &all),
+        ("slowdown, a drain beside it", &mount),
+        ("wait for a save, synchronous", &all),
+        ("wait for a save, beside the loop", &all),
+        ("drained meanwhile", &mount),
+    ];
+    let sorted = |mut cases: Vec<(String, Vec<String>)>| {
+        cases.sort();
+        cases
+    };
+    let expected = expected.map(|(case, of)| (case.to_owned(), of.clone()));
+    assert_eq!(sorted(cases(&results)), sorted(expected.to_vec()));
+    // A slowdown may be none, and so little may be drained between two looks.
+    let may_be_none = |row: &Value| row["unit"] == "% slower" || row["case"] == "drained meanwhile";
+    let rows = results["rows"].as_array_mut().unwrap();
+    assert!(rows.iter().filter(|row| row["unit"] == "% slower").all(|row| row["median"].as_f64().unwrap() < 100.0));
+    rows.retain(|row| !may_be_none(row));
+    assert_rows(&results, 2);
+    assert_eq!(results["settings"][3], serde_json::json!(["saves", "2 of 30 kB"]));
+    assert_eq!(results["settings"][4], serde_json::json!(["saved before a drain", "4 of 30 kB"]));
+}
+
+#[test]
 fn what_a_mount_costs_is_measured_with_everything_in_memory() {
     needs!(MOUNTS);
     let places = Places::new();
@@ -472,6 +511,7 @@ fn what_makes_no_sense_is_refused_with_what_would() {
     refused("ingest", &["--threads", "2,2"], "each once");
     refused("ingest", &["--file-size", "1"], "2 KiB");
     refused("ingest", &["--compute", "1h"], "a minute");
+    refused("interference", &["--steps", "10"], "lower --every");
     refused("growth", &["--files", "10,20,10"], "each once");
     refused("growth", &["-o", "nonsense=1"], "nonsense");
     refused("tiers", &["--output", "/tmp/results.pdf"], ".html");

@@ -146,6 +146,20 @@ const PARTS: &[Part] = &[
         runs_max: None,
     },
     Part {
+        name: "interference",
+        about: "How much a training loop slows down: 40 steps of 100 ms on one of the two processors, each with 8 files of 112 KiB that 4 \
+                threads read ahead, cold. With nothing beside it; with 3 saves of 100 MB for which it waits; with the same saves by a \
+                thread beside it; and, in the mount, while 1 GB that was saved before is drained at full speed. A slowdown is of the \
+                steps in the same time, with nothing beside them, in the same place and run.",
+        bench: "interference",
+        args: "--steps 40 --compute 100ms --every 10 --size 100MB --backlog 1GB",
+        quick: "--steps 20 --compute 50ms --every 10 --size 10MB --backlog 200MB",
+        slow: Device::Hdd,
+        beside: &[Beside::Peer(&MERGERFS, Device::Optane)],
+        many_inodes: false,
+        runs_max: None,
+    },
+    Part {
         name: "files",
         about: "What the file system itself costs: the page cache is hot and no disk is waited for. A large file by block \
                 size, small files, metadata; all peers are over Optane.",
@@ -571,7 +585,7 @@ mod tests {
             ("--runs many", "1 to 999"),
             (
                 "--only tires",
-                "`tires`: there are tiers, checkpoint, ranks, ranks-torch, ranks-dcp, ingest, files, listing, cost, fleet, blocks, metadata, drain, growth",
+                "`tires`: there are tiers, checkpoint, ranks, ranks-torch, ranks-dcp, ingest, interference, files, listing, cost, fleet, blocks, metadata, drain, growth",
             ),
             ("--only tiers,", "no part is named ``"),
             ("--fast", "`--fast`"),

@@ -179,6 +179,14 @@ pub(crate) const BARS: &[Bar] = &[
         limit: Limit::AtLeast(0.97),
     },
     Bar {
+        part: "interference",
+        text: "a training loop while the mount drains at full speed and one processor is free: steps in the same time",
+        cases: Cases::Named(&["slowdown, a drain beside it"]),
+        place: EXACT,
+        to: &[],
+        limit: Limit::FigureAtMost(3.0, "% slower"),
+    },
+    Bar {
         part: "files",
         text: "a large file, hot, in blocks of 64 KiB and more, passthrough",
         cases: LARGE,
