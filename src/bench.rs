@@ -11,6 +11,7 @@ pub mod checkpoint;
 pub mod copies;
 pub mod data;
 pub mod devices;
+pub mod epoch;
 pub mod files;
 pub mod growth;
 pub mod markdown;

@@ -14,7 +14,7 @@ pub const FORMAT: u32 = 1;
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Results {
     pub format: u32,
-    /// `tiers`, `ingest`, `interference`, `checkpoint`, `ranks`, `files`, `blocks`, `metadata`, `drain`, `growth` or `trace`.
+    /// `tiers`, `ingest`, `epoch`, `interference`, `checkpoint`, `ranks`, `files`, `blocks`, `metadata`, `drain`, `growth` or `trace`.
     pub bench: String,
     pub version: String,
     pub machine: Machine,
@@ -70,6 +70,11 @@ pub enum Unit {
     Operations,
     #[serde(rename = "steps/s")]
     Steps,
+    #[serde(rename = "accelerators")]
+    Accelerators,
+    /// Percent of a time in which something is busy.
+    #[serde(rename = "%")]
+    Utilisation,
     /// Percent fewer in the same time; below zero for more.
     #[serde(rename = "% slower")]
     Slowdown,

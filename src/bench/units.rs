@@ -22,6 +22,8 @@ impl Scale {
             Unit::Events => (&[("events/s", 1.0)], typical),
             Unit::Operations => (&[("operations/s", 1.0)], typical),
             Unit::Steps => (&[("steps/s", 1.0)], typical),
+            Unit::Accelerators => (&[("accelerators", 1.0)], typical),
+            Unit::Utilisation => (&[("%", 1.0)], typical),
             Unit::Slowdown => (&[("% slower", 1.0)], typical),
         };
         // The largest unit in which it is at least one; MB/s up to ten thousand, because disks differ by that much.

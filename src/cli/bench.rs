@@ -9,6 +9,7 @@ mod checkpoint;
 mod daemon_cost;
 mod data_set;
 mod drain;
+mod epoch;
 mod files;
 mod growth;
 mod ingest;
@@ -45,6 +46,7 @@ pub(super) struct BenchArgs {
 enum Benchmark {
     Tiers(tiers::TiersArgs),
     Ingest(ingest::IngestArgs),
+    Epoch(epoch::EpochArgs),
     Interference(interference::InterferenceArgs),
     Checkpoint(checkpoint::CheckpointArgs),
     Ranks(ranks::RanksArgs),
@@ -60,6 +62,7 @@ pub(super) fn run(args: &BenchArgs) -> Outcome {
     match &args.what {
         Benchmark::Tiers(args) => tiers::run(args),
         Benchmark::Ingest(args) => ingest::run(args),
+        Benchmark::Epoch(args) => epoch::run(args),
         Benchmark::Interference(args) => interference::run(args),
         Benchmark::Checkpoint(args) => checkpoint::run(args),
         Benchmark::Ranks(args) => ranks::run(args),

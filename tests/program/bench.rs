@@ -277,6 +277,30 @@ fn a_data_set_is_read_decoded_and_prefetched_staged_and_not() {
 }
 
 #[test]
+fn an_epoch_is_read_for_simulated_accelerators() {
+    needs!(MOUNTS);
+    let places = Places::new();
+    let sizes =
+        [&["--large-files", "4", "--large-size", "100kB", "--small-files", "32", "--runs", "2"][..], &FILE_DATA];
+    let results = places.results("epoch", &sizes.concat());
+    let expected = ["cold epoch", "fed at 90 % utilisation", "simulated", "utilisation of these"];
+    let expected: Vec<_> = expected
+        .iter()
+        .flat_map(|case| ["unet3d-like", "resnet-like"].map(|model| format!("{case}, {model}")))
+        .collect();
+    let expected: Vec<_> = expected.iter().map(String::as_str).collect();
+    assert_cases(&results, &["slow", "fast", "mount exact", "mount exact staged"], &expected);
+    assert_rows(&results, 2);
+    let figures = |unit: &str| -> Vec<f64> {
+        let of = results["rows"].as_array().unwrap().iter().filter(|row| row["unit"] == unit);
+        of.map(|row| row["median"].as_f64().unwrap()).collect()
+    };
+    assert!(figures("%").len() == 8 && figures("%").iter().all(|busy| *busy <= 100.0), "{results}");
+    assert_eq!(figures("accelerators").len(), 16);
+    assert_eq!(results["settings"][0], serde_json::json!(["unet3d-like", "4 of 100 kB"]));
+}
+
+#[test]
 fn a_training_loop_is_measured_beside_saves_and_a_drain() {
     needs!(MOUNTS);
     let places = Places::new();
@@ -512,6 +536,7 @@ fn what_makes_no_sense_is_refused_with_what_would() {
     refused("ingest", &["--file-size", "1"], "2 KiB");
     refused("ingest", &["--compute", "1h"], "a minute");
     refused("interference", &["--steps", "10"], "lower --every");
+    refused("epoch", &["--large-files", "3"], "--large-files");
     refused("growth", &["--files", "10,20,10"], "each once");
     refused("growth", &["-o", "nonsense=1"], "nonsense");
     refused("tiers", &["--output", "/tmp/results.pdf"], ".html");

@@ -146,6 +146,20 @@ const PARTS: &[Part] = &[
         runs_max: None,
     },
     Part {
+        name: "epoch",
+        about: "Two data sets read for simulated accelerators, cold: 64 files of 8 MB, as of unet3d, and 512 of 112 KiB, as of resnet. First by \
+                4 threads as fast as it goes; from that follows how many H100 a place feeds at a utilisation of 90 %. So many, but \
+                one at least, are then simulated, each of which sleeps for as long as it would compute. DLIO shape, scaled; not an MLPerf \
+                result.",
+        bench: "epoch",
+        args: "--large-files 64 --large-size 8MB --small-files 512",
+        quick: "--large-files 4 --large-size 1MB --small-files 32",
+        slow: Device::Hdd,
+        beside: &[],
+        many_inodes: false,
+        runs_max: None,
+    },
+    Part {
         name: "interference",
         about: "How much a training loop slows down: 40 steps of 100 ms on one of the two processors, each with 8 files of 112 KiB that 4 \
                 threads read ahead, cold. With nothing beside it; with 3 saves of 100 MB for which it waits; with the same saves by a \
@@ -585,7 +599,7 @@ mod tests {
             ("--runs many", "1 to 999"),
             (
                 "--only tires",
-                "`tires`: there are tiers, checkpoint, ranks, ranks-torch, ranks-dcp, ingest, interference, files, listing, cost, fleet, blocks, metadata, drain, growth",
+                "`tires`: there are tiers, checkpoint, ranks, ranks-torch, ranks-dcp, ingest, epoch, interference, files, listing, cost, fleet, blocks, metadata, drain, growth",
             ),
             ("--only tiers,", "no part is named ``"),
             ("--fast", "`--fast`"),

@@ -60,7 +60,7 @@ options of testbed:
   --json                             the measured speeds as JSON
 
 options of bench:
-  --only PART[,PART]                 tiers, checkpoint, ranks, ingest, interference, files, listing, cost, fleet, drain, growth;
+  --only PART[,PART]                 tiers, checkpoint, ranks, ingest, epoch, interference, files, listing, cost, fleet, drain, growth;
                                      the others' figures stay
   --runs N                           of each figure (9)
   --quick                            small and few, to try it; written to target/xtask/bench

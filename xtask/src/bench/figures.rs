@@ -73,7 +73,7 @@ pub(crate) struct Machine {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Row {
     pub(crate) case: String,
-    /// `s`, `us`, `B`, `B/s`, `files/s`, `events/s`, `operations/s`, `steps/s` or `% slower`.
+    /// `s`, `us`, `B`, `B/s`, `files/s`, `events/s`, `operations/s`, `steps/s`, `accelerators`, `%` or `% slower`.
     pub(crate) unit: String,
     pub(crate) less_is_better: bool,
     pub(crate) place: String,
