@@ -132,11 +132,22 @@ pub struct Course {
 #[derive(Debug, Default)]
 pub struct ResultTable {
     rows: Vec<Row>,
+    /// In order.
+    cases: Vec<String>,
+    /// Where a case that is not known yet is put: behind the last one that came.
+    next: usize,
 }
 
 impl ResultTable {
-    /// Adds one run's figure. Cases and places keep the order in which they came.
+    /// Adds one run's figure. Cases and places keep the order in which they came; a case that only some places have stands
+    /// behind the one that came before it there.
     pub fn add(&mut self, place: &str, case: &str, unit: Unit, figure: f64) {
+        let known = self.cases.iter().position(|known| known == case);
+        let at = known.unwrap_or_else(|| {
+            self.cases.insert(self.next, case.to_owned());
+            self.next
+        });
+        self.next = at + 1;
         match self.rows.iter_mut().find(|row| row.place == place && row.case == case) {
             Some(row) => row.runs.push(figure),
             None => self.rows.push(Row {
@@ -155,9 +166,8 @@ impl ResultTable {
 
     /// All rows, case by case, within a case in the order of `places`, with medians, ranges and ratios.
     pub fn rows(mut self, places: &[String]) -> Vec<Row> {
-        let cases = distinct(self.rows.iter().map(|row| row.case.as_str()));
         let at = |of: &[String], name: &str| of.iter().position(|one| one == name);
-        self.rows.sort_by_key(|row| (at(&cases, &row.case), at(places, &row.place)));
+        self.rows.sort_by_key(|row| (at(&self.cases, &row.case), at(places, &row.place)));
         let all = self.rows.clone();
         for row in &mut self.rows {
             row.median = sums::median(&row.runs).unwrap_or_default();
@@ -241,6 +251,19 @@ impl Results {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_case_of_some_places_stands_where_it_came() {
+        let mut table = ResultTable::default();
+        let of_mount = ["loop, alone", "loop, while it drains", "slowdown", "drained"];
+        for case in ["loop, alone", "slowdown", "wait"] {
+            table.add("slow", case, Unit::Seconds, 1.0);
+        }
+        of_mount.iter().for_each(|case| table.add("mount", case, Unit::Seconds, 1.0));
+        let rows = table.rows(&["slow".to_owned(), "mount".to_owned()]);
+        let cases = distinct(rows.iter().map(|row| row.case.as_str()));
+        assert_eq!(cases, ["loop, alone", "loop, while it drains", "slowdown", "drained", "wait"]);
+    }
 
     #[test]
     fn rows_come_case_by_case_with_paired_ratios() {
