@@ -24,8 +24,8 @@ const AHEAD: usize = 2;
 /// away, not who else uses the memory.
 const HASHED: usize = 256 << 10;
 /// How long one trial of the calibration takes at least, and how many there are.
-const TRIAL: Duration = Duration::from_millis(10);
-const TRIALS: usize = 10;
+const TRIAL: Duration = Duration::from_millis(2);
+const TRIALS: usize = 100;
 
 /// Work for one processor, always as much. Unlike a sleep it takes longer when somebody else gets the processor.
 #[derive(Debug)]
@@ -48,15 +48,12 @@ impl ProcessorWork {
         Ok(work)
     }
 
-    pub fn run(&self) {
+    /// Does it; returns how long that took.
+    fn time(&self) -> Duration {
+        let begun = Instant::now();
         for _ in 0..self.rounds {
             black_box(xxh3_64(black_box(&self.memory)));
         }
-    }
-
-    fn time(&self) -> Duration {
-        let begun = Instant::now();
-        self.run();
         begun.elapsed()
     }
 }
@@ -80,7 +77,8 @@ pub struct TrainingLoop {
 pub struct LoopTimes {
     pub steps: usize,
     pub seconds: f64,
-    /// Of these, for how long it waited for saves.
+    /// Of these, for how long it computed, and for how long it waited for saves.
+    pub computed: f64,
     pub blocked: f64,
 }
 
@@ -93,6 +91,11 @@ impl LoopTimes {
     /// Steps per second while it did not wait for a save.
     pub fn rate_between_saves(&self) -> f64 {
         self.steps as f64 / (self.seconds - self.blocked)
+    }
+
+    /// For how many seconds a step waited until its files were read.
+    pub fn wait_for_batch(&self) -> f64 {
+        (self.seconds - self.computed - self.blocked) / self.steps as f64
     }
 
     /// By how many percent `rate` is less than the rate of this loop.
@@ -181,16 +184,17 @@ impl TrainingLoop {
         mut after: impl FnMut(usize) -> Result<bool>,
     ) -> Result<LoopTimes> {
         let pace = Pace::Steps { batch: self.batch, compute: self.compute, ahead: AHEAD };
-        let mut blocked = Duration::ZERO;
+        let [mut computed, mut blocked] = [Duration::ZERO; 2];
         let pass = reader::pass_computing(order, Load { threads: READERS, decode: false, pace }, stop, |step, _| {
-            work.run();
+            computed += work.time();
             stop.check()?;
             let begun = Instant::now();
             let goes_on = after(step);
             blocked += begun.elapsed();
             goes_on
         })?;
-        Ok(LoopTimes { steps: pass.steps, seconds: pass.seconds, blocked: blocked.as_secs_f64() })
+        let [computed, blocked] = [computed, blocked].map(|time| time.as_secs_f64());
+        Ok(LoopTimes { steps: pass.steps, seconds: pass.seconds, computed, blocked })
     }
 }
 
@@ -242,7 +246,7 @@ mod tests {
                 true => LOOP.run_and_save_beside(&job.order, &job.work, &dir, &mut job.data, &stop),
             };
             let times = times.expect("trained");
-            assert_eq!((times.steps, times.blocked > 0.0, times.blocked < times.seconds), (7, true, true));
+            assert_eq!((times.steps, times.blocked > 0.0, times.wait_for_batch() > 0.0), (7, true, true));
             assert!([1, 2].iter().all(|number| saved(&dir, *number).metadata().expect("saved").len() == 10_000));
             assert_eq!(std::fs::read_dir(&dir).expect("listed").count(), 2);
             let none = job.dir.path().join("none");
@@ -266,8 +270,9 @@ mod tests {
 
     #[test]
     fn a_slowdown_is_of_steps_in_the_same_time() {
-        let alone = LoopTimes { steps: 40, seconds: 4.0, blocked: 0.0 };
-        let saving = LoopTimes { steps: 40, seconds: 16.0, blocked: 8.0 };
+        let alone = LoopTimes { steps: 40, seconds: 4.0, computed: 4.0, blocked: 0.0 };
+        let saving = LoopTimes { steps: 40, seconds: 16.0, computed: 6.0, blocked: 8.0 };
         assert_eq!((alone.slowdown(saving.rate()), alone.slowdown(saving.rate_between_saves())), (75.0, 50.0));
+        assert_eq!((alone.wait_for_batch(), saving.wait_for_batch()), (0.0, 0.05));
     }
 }

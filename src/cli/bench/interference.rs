@@ -187,24 +187,31 @@ impl TrainingJob {
         [waits, beside]: [LoopTimes; 2],
         drained: Option<(LoopTimes, f64)>,
     ) {
-        let (name, saves) = (&place.name, self.load.saves() as f64);
-        let mut add = |case: &str, unit, figure| session.add(name, case, unit, figure);
-        add("training loop, nothing beside it", Unit::Steps, alone.rate());
-        add("training loop, waits for saves", Unit::Steps, waits.rate());
-        add("training loop, saves beside it", Unit::Steps, beside.rate());
-        if let Some((times, _)) = drained {
-            add("training loop, a drain beside it", Unit::Steps, times.rate());
+        let mut add = |case: String, unit, figure| session.add(&place.name, &case, unit, figure);
+        let drain = drained.map(|(times, _)| times);
+        let cases = [
+            ("nothing beside it", Some(alone)),
+            ("waits for saves", Some(waits)),
+            ("saves beside it", Some(beside)),
+            ("a drain beside it", drain),
+        ];
+        let cases: Vec<_> = cases.into_iter().filter_map(|(name, times)| Some((name, times?))).collect();
+        for (name, times) in &cases {
+            add(format!("training loop, {name}"), Unit::Steps, times.rate());
         }
-        add("slowdown, waits for saves", Unit::Slowdown, alone.slowdown(waits.rate()));
-        add("slowdown, the same between the waits", Unit::Slowdown, alone.slowdown(waits.rate_between_saves()));
-        add("slowdown, saves beside it", Unit::Slowdown, alone.slowdown(beside.rate()));
-        if let Some((times, _)) = drained {
-            add("slowdown, a drain beside it", Unit::Slowdown, alone.slowdown(times.rate()));
+        for (name, times) in &cases[1..] {
+            add(format!("slowdown, {name}"), Unit::Slowdown, alone.slowdown(times.rate()));
         }
-        add("wait for a save, synchronous", Unit::Seconds, waits.blocked / saves);
-        add("wait for a save, beside the loop", Unit::Seconds, beside.blocked / saves);
+        let between = alone.slowdown(waits.rate_between_saves());
+        add("slowdown, between the waits for saves".to_owned(), Unit::Slowdown, between);
+        for (name, times) in &cases {
+            add(format!("wait for a batch, {name}"), Unit::Seconds, times.wait_for_batch());
+        }
+        for (name, times) in [("synchronous", waits), ("beside the loop", beside)] {
+            add(format!("wait for a save, {name}"), Unit::Seconds, times.blocked / self.load.saves() as f64);
+        }
         if let Some((_, rate)) = drained {
-            add("drained meanwhile", Unit::Bytes, rate);
+            add("drained meanwhile".to_owned(), Unit::Bytes, rate);
         }
     }
 }
