@@ -205,11 +205,11 @@ impl TrainingJob {
         let between = alone.slowdown(waits.rate_between_saves());
         add("slowdown, between the waits for saves".to_owned(), Unit::Slowdown, between);
         for (name, times) in &cases {
-            add(format!("wait for a batch, {name}"), Unit::Seconds, times.wait_for_batch());
+            add(format!("wait for a batch, {name}"), Unit::Microseconds, times.wait_for_batch() * 1e6);
         }
-        for (name, times) in [("synchronous", waits), ("beside the loop", beside)] {
-            add(format!("wait for a save, {name}"), Unit::Seconds, times.blocked / self.load.saves() as f64);
-        }
+        let [waits, beside] = [waits, beside].map(|times| times.blocked / self.load.saves() as f64);
+        add("wait for a save, synchronous".to_owned(), Unit::Seconds, waits);
+        add("wait for a save, beside the loop".to_owned(), Unit::Microseconds, beside * 1e6);
         if let Some((_, rate)) = drained {
             add("drained meanwhile".to_owned(), Unit::Bytes, rate);
         }
