@@ -151,7 +151,8 @@ fn blocks_are_read_and_written_by_fio_in_each_way() {
         assert_eq!(of, &expected, "{case}");
     }
     assert_eq!(cases[0].0, "write 4 KiB, psync, 2 jobs, buffered");
-    assert_eq!(cases[24].0, "write 4 KiB daemon's processor time per GiB, psync, 2 jobs, buffered");
+    let daemon = "write 4 KiB daemon's processor time per GiB, psync, 2 jobs, buffered";
+    assert!(cases.iter().any(|(case, _)| case == daemon), "{cases:?}");
     // A daemon may take less than a tick in so short a time.
     assert_rows(&without(&results, |row| row["unit"] == "s"), 1);
 }
