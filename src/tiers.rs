@@ -157,7 +157,7 @@ impl Cx {
         Cx::may_wait(0, 0, Arc::new(AtomicBool::new(false)))
     }
 
-    /// Whether the call has opened or read a slow file: one that must not wait may do so if the file lies in memory.
+    /// Whether the call has opened or read a slow file without waiting. Of a context that [`Cx::by`] made it tells nothing.
     pub fn has_used_slow(&self) -> bool {
         self.used_slow.load(Ordering::Relaxed)
     }

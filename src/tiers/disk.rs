@@ -159,8 +159,10 @@ pub trait Dir: Send + Sync + Debug {
     fn stat_at_hand(&self, _name: &[u8]) -> Option<io::Result<Stat>> {
         None
     }
-    /// What [`Dir::open`] gives for reading, if that is known to wait for no disk and nobody else; of whatever kind it is.
-    /// `None`: it may have to wait, or it fails.
+    /// What [`Dir::open`] gives for reading, if the kernel has the name in memory. The node may be of any kind. `None`: it
+    /// might have to ask a disk or a server, or it fails. To open a file whose name is known waits for a disk only for an
+    /// access control list, or to find out that there is none, or for keys of encryption and verity; and for whoever
+    /// watches opens (fanotify's permission events, IMA).
     fn open_at_hand(&self, _name: &[u8]) -> Option<Arc<dyn File>> {
         None
     }
@@ -201,6 +203,11 @@ pub trait Dir: Send + Sync + Debug {
     fn sync_all(&self) -> io::Result<()>;
     fn space(&self) -> io::Result<Space>;
     fn order(&self) -> MetadataOrder;
+    /// Whether one journal has all changes of attributes in their order: once the last change of a file is durable by its
+    /// fsync, so are all changes that other files got before it.
+    fn journals_attributes(&self) -> bool {
+        false
+    }
     /// Whether the tree lies on one rotating disk, which parallel or out-of-order access slows down.
     fn rotates(&self) -> bool {
         false
@@ -280,8 +287,8 @@ pub trait File: Inode {
     fn read_cached(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
         self.read_at(buf, offset)
     }
-    /// Reads what `read_at` would, if that is known to wait for no disk and nobody else. `None`: it may have to wait, or
-    /// this cannot be told here.
+    /// Reads what `read_at` would, if all of it lies in memory. `None`: it might have to ask a disk, or this cannot be
+    /// told here.
     fn read_at_hand(&self, _buf: &mut [u8], _offset: u64) -> Option<usize> {
         None
     }

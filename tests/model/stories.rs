@@ -1143,7 +1143,7 @@ fn the_number_of_streams_outlives_a_restart_and_a_wrong_one_does_no_harm() {
 }
 
 /// Files that are published together are marked clean with one sync where the disk keeps the order of changes, and with one for each where
-/// it does not: what a power cut leaves unmarked can no longer be told from what nobody knows.
+/// it does not: an object that a power cut leaves without a fingerprint would be quarantined as unknown.
 #[test]
 fn what_was_published_together_is_marked_clean_after_a_power_cut() {
     for order in [MetadataOrder::Journaled, MetadataOrder::Unknown] {

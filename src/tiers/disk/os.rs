@@ -23,7 +23,7 @@ use nix::errno::Errno;
 use nix::fcntl::{self, AtFlags, FallocateFlags, OFlag, OpenHow, PosixFadviseAdvice, ResolveFlag};
 use nix::libc;
 use nix::sys::stat::{self, FchmodatFlags, FileStat, Mode, SFlag, UtimensatFlags};
-use nix::sys::statfs::{BTRFS_SUPER_MAGIC, EXT4_SUPER_MAGIC, FsType, Statfs, TMPFS_MAGIC, fstatfs};
+use nix::sys::statfs::{BTRFS_SUPER_MAGIC, EXT4_SUPER_MAGIC, FsType, TMPFS_MAGIC, fstatfs};
 use nix::sys::statvfs::fstatvfs;
 use nix::sys::time::TimeSpec;
 use nix::time::{ClockId, clock_gettime};
@@ -84,15 +84,13 @@ impl OsDir {
         let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
         let fd = retry(|| fcntl::open(path, flags, Mode::empty()))?;
         // A network file system may have to ask other machines, and so may an unknown one.
-        let remembers = |s: &Statfs| {
-            matches!(s.filesystem_type(), EXT4_SUPER_MAGIC | XFS_SUPER_MAGIC | BTRFS_SUPER_MAGIC | TMPFS_MAGIC)
-        };
-        let remembered = match fstatfs(&fd).ok().filter(remembers) {
-            Some(file_system) => {
+        let kind = fstatfs(&fd).map(|s| s.filesystem_type());
+        let remembered = match kind {
+            Ok(EXT4_SUPER_MAGIC | XFS_SUPER_MAGIC | BTRFS_SUPER_MAGIC | TMPFS_MAGIC) => {
                 let dev = retry(|| stat::fstat(&fd))?.st_dev;
-                Some(Remembered { dev, pages: PageCache::of(&file_system, dev) })
+                Some(Remembered { dev, pages: PageCache::of(fd.as_fd(), dev) })
             }
-            None => None,
+            _ => None,
         };
         Ok(OsDir { fd: fd.into(), remembered, unnoticed: false })
     }
@@ -316,6 +314,15 @@ impl Dir for OsDir {
         match fstatfs(&self.fd).map(|s| s.filesystem_type()) {
             Ok(EXT4_SUPER_MAGIC | XFS_SUPER_MAGIC) => MetadataOrder::Journaled,
             _ => MetadataOrder::Unknown,
+        }
+    }
+
+    /// An ext4 may have been made without a journal, and ext2 has none.
+    fn journals_attributes(&self) -> bool {
+        match fstatfs(&self.fd).map(|s| s.filesystem_type()) {
+            Ok(XFS_SUPER_MAGIC) => true,
+            Ok(EXT4_SUPER_MAGIC) => has_journal(&self.fd),
+            _ => false,
         }
     }
 
@@ -628,6 +635,17 @@ fn unnoticed_if_may<T>(open: impl Fn(OFlag) -> io::Result<T>, flags: OFlag) -> i
         Err(e) if e.raw_os_error() == Some(Errno::EPERM as i32) => open(flags),
         opened => opened,
     }
+}
+
+/// Whether the ext4 that holds this has a journal: then a thread writes it.
+fn has_journal(file: &fs::File) -> bool {
+    let Ok(dev) = retry(|| stat::fstat(file)).map(|stat| stat.st_dev) else { return false };
+    let device = fs::canonicalize(format!("/sys/dev/block/{}:{}", stat::major(dev), stat::minor(dev)));
+    let task = device.ok().and_then(|device| {
+        let name = device.file_name()?;
+        fs::read_to_string(Path::new("/sys/fs/ext4").join(name).join("journal_task")).ok()
+    });
+    task.is_some_and(|task| task.trim().parse::<u32>().is_ok())
 }
 
 /// Opens the directory at a relative path, following no symbolic link.

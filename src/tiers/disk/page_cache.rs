@@ -1,7 +1,9 @@
 //! What of a local file lies in the page cache, and whether a read of it waits for no disk.
 //!
 //! The kernel's own way to ask (`preadv2` with RWF_NOWAIT) is not enough: on a miss it begins to read ahead, for which
-//! it looks up where the blocks lie and waits for that. So `cachestat(2)` is asked first (Linux 6.5).
+//! it looks up where the blocks lie and waits for that. So `cachestat(2)` is asked first (Linux 6.5). What remains: a
+//! page that is marked for read-ahead takes a lock that a truncation or a hole of this very file may hold, and whoever
+//! watches reads (fanotify's permission events) is waited for. `ops/data.rs` keeps such waits from taking all threads.
 
 use std::io;
 use std::ops::Range;
@@ -12,13 +14,12 @@ use std::time::{Duration, Instant, SystemTime};
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use nix::libc;
 use nix::sys::stat::{FileStat, major, minor};
-use nix::sys::statfs::Statfs;
-use nix::sys::statvfs::FsFlags;
+use rustix::fs::{StatVfsMountFlags, fstatvfs};
 
 use crate::tiers::disk::sync::Mutex;
 
-/// For how long an answer holds. A page that leaves the cache meanwhile costs a read of the disk, which nobody waits for
-/// unless the disk's queue is full or the place of the block has to be read, too.
+/// For how long an answer holds. A page that leaves the cache meanwhile costs a read of the disk. It delays this thread
+/// only if the disk's queue is full or the block map must be read first.
 const HOLDS: Duration = Duration::from_millis(20);
 /// A file of this size is asked about as a whole: 16 thousand pages take half a millisecond.
 const WHOLE_MAX: u64 = 64 << 20;
@@ -33,10 +34,12 @@ pub(super) struct PageCache {
 }
 
 impl PageCache {
-    /// `None`: it cannot be told how far the kernel reads ahead there, or each read may change an access time.
-    pub(super) fn of(file_system: &Statfs, dev: u64) -> Option<PageCache> {
-        let flags = file_system.flags();
-        if !flags.intersects(FsFlags::ST_NOATIME | FsFlags::ST_RELATIME) {
+    /// Of the file system that holds this directory, on this device, as it is now: whoever changes its read-ahead or how
+    /// it keeps access times later should mount anew. `None`: it cannot be told how far the kernel reads ahead there
+    /// (btrfs, tmpfs), or each read may change an access time.
+    pub(super) fn of(dir: BorrowedFd<'_>, dev: u64) -> Option<PageCache> {
+        let flags = fstatvfs(dir).ok()?.f_flag;
+        if !flags.intersects(StatVfsMountFlags::NOATIME | StatVfsMountFlags::RELATIME) {
             return None;
         }
         let ahead = format!("/sys/class/bdi/{}:{}/read_ahead_kb", major(dev), minor(dev));
@@ -44,7 +47,7 @@ impl PageCache {
         let disk = format!("/sys/dev/block/{}:{}/../bdi/read_ahead_kb", major(dev), minor(dev));
         let told = [ahead, disk].iter().find_map(|path| std::fs::read_to_string(Path::new(path)).ok())?;
         let ahead = told.trim().parse::<u64>().ok()?.checked_mul(1024)?;
-        Some(PageCache { ahead, noatime: flags.contains(FsFlags::ST_NOATIME) })
+        Some(PageCache { ahead, noatime: flags.contains(StatVfsMountFlags::NOATIME) })
     }
 
     /// Whether a read of these bytes waits for no disk: they are in the cache, and so is what the kernel would read
@@ -57,7 +60,7 @@ impl PageCache {
         bytes: Range<u64>,
     ) -> io::Result<bool> {
         let (size, window) = (stat.st_size as u64, self.ahead.max(bytes.end - bytes.start));
-        let reach = |windows| bytes.end.saturating_add(windows * window).min(size);
+        let reach = |windows: u64| bytes.end.saturating_add(window.saturating_mul(windows)).min(size);
         let answer = known.lock().as_ref().and_then(|known| known.answer(&(bytes.start..reach(2))));
         let there = match answer {
             Some(there) => there,
@@ -89,8 +92,8 @@ impl Known {
         Ok(Known { asked: Instant::now(), bytes, there })
     }
 
-    /// `None`: the cache is to be asked, because this is too old, or because the read goes on where this ends or begins
-    /// anew at the start. Of readers in several places of a large file one is served like that.
+    /// `None`: ask the cache. The answer is too old, or the read continues behind it or starts over. If several readers
+    /// are at different places of a large file, this serves only one of them.
     fn answer(&self, wanted: &Range<u64>) -> Option<bool> {
         if self.asked.elapsed() > HOLDS {
             return None;
@@ -104,8 +107,8 @@ impl Known {
     }
 }
 
-/// Whether a read leaves the access time alone, where it is kept as `relatime` says (mount(8)): it changes once it is
-/// not newer than the file, and once a day. Else the read could wait for the file system's journal.
+/// Whether a read leaves the access time alone, where it is kept as `relatime` says (mount(8)): a read updates it if it
+/// is not later than the file's other times, or a day old. Otherwise the read could wait for the file system's journal.
 fn is_read_unnoticed(file: BorrowedFd<'_>, stat: &FileStat) -> io::Result<bool> {
     const DAY: Duration = Duration::from_secs(24 * 60 * 60 - 60);
     let read = (stat.st_atime, stat.st_atime_nsec);
@@ -143,7 +146,7 @@ struct Cachestat {
 /// and that we may not write; EBADF, EOPNOTSUPP.
 #[expect(unsafe_code, reason = "no library that is kept has this call yet")]
 fn cached_pages(file: BorrowedFd<'_>, bytes: Range<u64>) -> io::Result<u64> {
-    /// On all architectures: system calls have the same number everywhere since 5.1.
+    /// On all that we build for: new system calls have the same number there.
     const CACHESTAT: libc::c_long = 451;
     // To the kernel a length of 0 is the rest of the file.
     if bytes.is_empty() {
@@ -160,7 +163,10 @@ fn cached_pages(file: BorrowedFd<'_>, bytes: Range<u64>) -> io::Result<u64> {
 #[cfg(test)]
 mod tests {
     use std::fs;
+    use std::ops::Range;
+    use std::time::Instant;
 
+    use super::{HOLDS, Known};
     use crate::tiers::disk::os::OsDir;
     use crate::tiers::disk::{Access, Dir, File, WHOLE};
 
@@ -173,7 +179,8 @@ mod tests {
         let root = OsDir::open(dir.path()).expect("open");
         let file = root.open(b"file", Access::Read).expect("open");
         file.sync().expect("sync");
-        root.pages().map(|_| file)
+        let can_be_asked = super::cached_pages(file.descriptor().expect("a descriptor"), 0..4096).is_ok();
+        root.pages().filter(|_| can_be_asked).map(|_| file)
     }
 
     fn pages_of(file: &dyn File) -> u64 {
@@ -190,6 +197,26 @@ mod tests {
                 return got;
             }
         }
+    }
+
+    /// Of a large file, a part of which is known.
+    #[test]
+    fn a_read_behind_what_is_known_asks_again_and_one_elsewhere_does_not() {
+        let known = |there| Known { asked: Instant::now(), bytes: 100..200, there };
+        let asked: [(Range<u64>, Option<bool>); 6] = [
+            (100..200, Some(true)),
+            (150..160, Some(true)),
+            (150..201, None),
+            (200..300, None),
+            (0..50, None),
+            (201..300, Some(false)),
+        ];
+        for (wanted, answer) in asked {
+            assert_eq!(known(true).answer(&wanted), answer, "{wanted:?}");
+            assert_eq!(known(false).answer(&wanted), Some(false), "{wanted:?}");
+        }
+        let old = Known { asked: Instant::now() - 2 * HOLDS, ..known(true) };
+        assert_eq!(old.answer(&(100..200)), None);
     }
 
     #[test]

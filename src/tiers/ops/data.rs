@@ -39,6 +39,8 @@ use crate::tiers::{Cx, Ino, OpenFile, OpenMode, Tiers};
 const PIECE: u64 = 8 << 20;
 /// How many pieces may wait for that.
 const BEHIND_MAX: usize = 64;
+/// Threads that have a request and look for it in memory at the same time; there are 16.
+const AT_HAND_MAX: u32 = 4;
 /// A range of an open file.
 pub(crate) type Piece = (Arc<dyn File>, Range<u64>);
 /// The share of the fast tier to keep free: 1/50. Below it new files go to the slow tier at once.
@@ -290,8 +292,10 @@ impl Tiers {
             if let Err(why) = cx.slow() {
                 // A caller that may wait finds out what else is there.
                 let at_hand = place.filter(|_| access == Access::Read);
-                let at_hand = at_hand.and_then(|(dir, name)| self.slow.open_at_hand(dir, name.as_bytes()));
-                let (fd, stat) = at_hand.filter(|(_, stat)| (stat.dev, stat.ino) == id).ok_or(why)?;
+                let at_hand = at_hand
+                    .and_then(|(dir, name)| self.at_hand(|| self.slow.open_at_hand(dir, name.as_bytes())))
+                    .filter(|(_, stat)| stat.kind == Kind::File && (stat.dev, stat.ino) == id);
+                let (fd, stat) = at_hand.ok_or(why)?;
                 self.opened_slow(cx, ino, &stat, asked);
                 return Ok(fd);
             }
@@ -307,6 +311,15 @@ impl Tiers {
             self.adopt_replacement(ino, id, &stat, asked);
         }
         Err(Errno::ESTALE.into())
+    }
+
+    /// Asks for what lies in memory, in a thread that has a request and must not wait. What may be waited for all the same
+    /// (`Dir::open_at_hand`, `disk/page_cache.rs`) takes [`AT_HAND_MAX`] of these threads at most: with so many, `None`.
+    fn at_hand<T>(&self, ask: impl FnOnce() -> Option<T>) -> Option<T> {
+        let before = self.calls.at_hand.fetch_add(1, Ordering::Relaxed);
+        let found = if before < AT_HAND_MAX { ask() } else { None };
+        self.calls.at_hand.fetch_sub(1, Ordering::Relaxed);
+        found
     }
 
     /// The slow file is open, and these are its attributes.
@@ -352,7 +365,7 @@ impl Tiers {
         if !on_fast {
             if let Err(why) = cx.slow() {
                 // What lies in memory is read by the thread that has the request.
-                let got = fd.read_at_hand(buf, offset).ok_or(why)?;
+                let got = self.at_hand(|| fd.read_at_hand(buf, offset)).ok_or(why)?;
                 cx.used_slow.store(true, Ordering::Relaxed);
                 file.read.fetch_add(got as u64, Ordering::Relaxed);
                 return Ok(got);

@@ -614,8 +614,8 @@ impl Tiers {
         // One journal commit of the disk often covers many. At most this many are open at the same time.
         let mut unsynced: Vec<Arc<dyn File>> = Vec::new();
         let make_durable = |unsynced: &mut Vec<Arc<dyn File>>| {
-            // Where the disk keeps the order of changes, it has all fingerprints once it has the last one.
-            let first = if self.pool.keeps_order { unsynced.len().saturating_sub(1) } else { 0 };
+            // The last one of these was set last.
+            let first = if self.pool.journals_attributes { unsynced.len().saturating_sub(1) } else { 0 };
             let synced =
                 ask_each(|| self.uptime(), &unsynced[first..], |fd| fd.sync().at_fast("mark clean", "an object"));
             unsynced.clear();

@@ -76,7 +76,7 @@ pub(crate) const BINDFS_FAST: Peer = Peer {
     read_ahead_kib: None,
 };
 
-/// The only other one that writes back.
+/// Writes back whole files.
 pub(crate) const RCLONE: Peer = Peer {
     name: "rclone",
     package: Some("rclone"),
@@ -89,8 +89,11 @@ pub(crate) const RCLONE: Peer = Peer {
 pub(crate) const JUICEFS: Peer = Peer {
     name: "juicefs",
     package: None,
-    command: "juicefs --no-agent mount --no-usage-report --writeback --cache-dir FAST/cache sqlite3://FAST/meta.db MOUNT",
-    prepare: Some("juicefs --no-agent format --storage file --bucket LOWER/ sqlite3://FAST/meta.db bench"),
+    command: "juicefs --no-agent mount --no-usage-report --backup-meta 0 --writeback --cache-dir FAST/cache --cache-size 1024 \
+              sqlite3://FAST/meta.db MOUNT",
+    prepare: Some(
+        "juicefs --no-agent format --storage file --bucket LOWER/ --trash-days 0 sqlite3://FAST/meta.db bench",
+    ),
     read_ahead_kib: None,
 };
 
