@@ -126,6 +126,8 @@ impl BlockCase {
             "--group_reporting".to_owned(),
             // What the file system does by itself is measured, not what fio prepares; the files stay for the next case.
             "--fallocate=none".to_owned(),
+            // Else it drops what the page cache has of these files, but not what lies below a mount.
+            "--invalidate=0".to_owned(),
             "--output-format=json".to_owned(),
         ];
         words.into_iter().map(OsString::from).chain([directory]).collect()
@@ -214,7 +216,7 @@ mod tests {
         let case = BlockCase { engine: Engine::Libaio, block: 4096, jobs: 4, direct: true, writes: false };
         let words = case.arguments(Path::new("/a b"), 1 << 26, Duration::from_secs(2));
         for word in
-            ["--directory=/a b", "--rw=randread", "--ioengine=libaio", "--iodepth=16", "--numjobs=4", "--direct=1"]
+            ["--directory=/a b", "--rw=randread", "--ioengine=libaio", "--iodepth=16", "--numjobs=4", "--direct=1", "--invalidate=0"]
         {
             assert!(words.contains(&OsString::from(word)), "{word} in {words:?}");
         }

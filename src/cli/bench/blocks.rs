@@ -19,7 +19,7 @@ use crate::cli::duration::parse_duration;
 use crate::cli::outcome::{Exit, Failure, Outcome};
 use crate::error::Context;
 
-/// Of the writes that make the files.
+/// Of the writes that make the files, and of the reads that bring them into the page cache.
 const PIECE: usize = 1 << 20;
 
 /// Read and write blocks at random places with fio: how many bytes a second, and how long one takes
@@ -129,6 +129,9 @@ type ToldOfBlocks = Vec<(&'static str, Unit, f64)>;
 
 /// Measures one case; nothing is told of it where direct I/O is refused.
 fn one_case(session: &Session, place: &Place, case: &BlockCase, load: &BlocksLoad) -> Result<ToldOfBlocks, Failure> {
+    if !case.writes {
+        before_reads(session, place, case)?;
+    }
     session.stop().check()?;
     let daemon = place.mount().map(DaemonCost::begin).transpose()?;
     let Some(figures) = ask_fio(case, place, load)? else { return Ok(Vec::new()) };
@@ -143,6 +146,16 @@ fn one_case(session: &Session, place: &Place, case: &BlockCase, load: &BlocksLoa
         told.push(("daemon's processor time per GiB", Unit::Seconds, each));
     }
     Ok(told)
+}
+
+/// So that reads begin alike in each place: nothing is drained or written back beside them, and what the page cache may answer is in it.
+fn before_reads(session: &Session, place: &Place, case: &BlockCase) -> Result<(), Failure> {
+    session.settle(place)?;
+    let files = if case.direct { 0 } else { case.jobs };
+    for job in 0..files {
+        sequential::read(&BlockCase::file(&place.dir, job), PIECE, &session.stop())?;
+    }
+    Ok(())
 }
 
 /// So that no case pays for what the one before has written, and what the daemon does for it is in its own figure.
