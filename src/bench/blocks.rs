@@ -64,10 +64,11 @@ pub struct BlockFigures {
     pub bytes: u64,
     /// Bytes per second.
     pub rate: f64,
-    /// Microseconds until a block was done: half of them, all but a hundredth, all but a thousandth.
+    /// Microseconds until a block was done: half of them, all but a hundredth, all but a thousandth. Of fewer than 100, or 1,000, blocks
+    /// the last two say no more than the slowest block, and are left out.
     pub p50: f64,
-    pub p99: f64,
-    pub p999: f64,
+    pub p99: Option<f64>,
+    pub p999: Option<f64>,
 }
 
 impl BlockCase {
@@ -154,7 +155,8 @@ impl BlockCase {
         let latency = |percent: &str| {
             part.clat_ns.percentile.get(percent).map_or(0.0, |nanoseconds| *nanoseconds as f64 / 1000.0)
         };
-        let [p50, p99, p999] = ["50.000000", "99.000000", "99.900000"].map(latency);
+        let from = |least: u64, percent: &str| (part.total_ios >= least).then(|| latency(percent));
+        let (p50, p99, p999) = (latency("50.000000"), from(100, "99.000000"), from(1000, "99.900000"));
         Ok(BlockFigures { bytes: part.io_bytes, rate: part.bw_bytes, p50, p99, p999 })
     }
 }
@@ -180,6 +182,8 @@ struct FioJob {
 #[derive(Deserialize)]
 struct FioPart {
     io_bytes: u64,
+    /// Blocks.
+    total_ios: u64,
     bw_bytes: f64,
     clat_ns: FioLatency,
 }
@@ -226,19 +230,27 @@ mod tests {
     #[test]
     fn what_fio_says_is_read_and_what_is_no_answer_is_told() {
         let case = BlockCase { engine: Engine::Psync, block: 4096, jobs: 1, direct: false, writes: true };
-        let part = |rate: u64, percentile| {
+        let part = |rate: u64, blocks: u64, percentile| {
             let bytes = rate / 2;
-            format!("{{\"io_bytes\": {bytes}, \"bw_bytes\": {rate}, \"clat_ns\": {{\"min\": 1{percentile}}}}}")
+            let latency = format!("{{\"min\": 1{percentile}}}");
+            format!(
+                "{{\"io_bytes\": {bytes}, \"total_ios\": {blocks}, \"bw_bytes\": {rate}, \"clat_ns\": {latency}}}"
+            )
         };
         let told = ", \"percentile\": {\"50.000000\": 1500, \"99.000000\": 4000, \"99.900000\": 90000}";
-        let answer = |error| {
-            let (read, write) = (part(0, ""), part(123_456_788, told));
+        let answer_of = |blocks, error| {
+            let (read, write) = (part(0, 0, ""), part(123_456_788, blocks, told));
             format!(
                 "fio: a note\n{{\"jobs\": [{{\"jobname\": \"blocks\", \"error\": {error}, \"read\": {read}, \"write\": {write}}}]}}"
             )
         };
-        let expected = BlockFigures { bytes: 61_728_394, rate: 123_456_788.0, p50: 1.5, p99: 4.0, p999: 90.0 };
+        let answer = |error| answer_of(1000, error);
+        let expected =
+            BlockFigures { bytes: 61_728_394, rate: 123_456_788.0, p50: 1.5, p99: Some(4.0), p999: Some(90.0) };
         assert_eq!(case.figures(answer(0).as_bytes()), Ok(expected));
+        let fewer = BlockFigures { p999: None, ..expected };
+        assert_eq!(case.figures(answer_of(999, 0).as_bytes()), Ok(fewer));
+        assert_eq!(case.figures(answer_of(99, 0).as_bytes()), Ok(BlockFigures { p99: None, ..fewer }));
         let nothing = BlockCase { writes: false, ..case }.figures(answer(0).as_bytes());
         assert!(nothing.is_err_and(|why| why.contains("--time")));
         assert!(case.figures(answer(28).as_bytes()).is_err_and(|why| why.contains("error 28")));

@@ -175,7 +175,9 @@ impl ResultTable {
             row.most = row.runs.iter().copied().fold(f64::NEG_INFINITY, f64::max);
             // A slowdown is a difference already, and may be nothing.
             let compared = row.unit != Unit::Slowdown;
-            let others = all.iter().filter(|other| compared && other.case == row.case && other.place != row.place);
+            // A run that has no figure of one of them makes no pair, and which one it was is not known here.
+            let paired = |other: &Row| other.case == row.case && other.runs.len() == row.runs.len();
+            let others = all.iter().filter(|other| compared && paired(other) && other.place != row.place);
             let ratio = |other: &Row| Some(Ratio { to: other.place.clone(), of: sums::ratio(&row.runs, &other.runs)? });
             row.ratios = others.filter_map(ratio).collect();
         }

@@ -255,8 +255,9 @@ const PARTS: &[Part] = &[
         about: "Blocks of 4 KiB and of 1 MiB at random places, by fio: by 1 and 4 jobs, each with a file of 64 MiB; with psync through the \
                 page cache and past it (`buffered`, `direct`), with libaio and io_uring, 16 blocks under way at a time, past it. They \
                 are written while the drain runs and while it is paused, and read. `p50`, `p99` and `p99.9` are the times within which \
-                a half of the blocks, all but one of a hundred, and all but one of a thousand were done. What the daemon takes counts \
-                until all is durable on the fast tier. (`dlio-fs bench blocks` as it comes measures blocks of 64 KiB, too.)",
+                a half of the blocks, all but one of a hundred, and all but one of a thousand were done; they are left out of fewer than \
+                100 and 1,000 blocks. What the daemon takes counts until all is durable on the fast tier; beside a running drain that \
+                contains the drain's work. (`dlio-fs bench blocks` as it comes measures blocks of 64 KiB, too.)",
         bench: "blocks",
         args: "--io exact,passthrough --blocks 4KiB,1MiB --time 200ms",
         quick: "--io exact,passthrough --blocks 1MiB --time 50ms --size 8MiB",
