@@ -1,10 +1,15 @@
 //! `dlio-fs bench blocks`.
 
-use std::io::ErrorKind;
-use std::process::{Command, Stdio};
+use std::ffi::OsString;
+use std::fs::File;
+use std::io::{ErrorKind, Read, Seek};
+use std::os::unix::process::CommandExt;
+use std::process::{Command, Output, Stdio};
 use std::time::Duration;
 
 use clap::Args;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 
 use super::asked::{Common, parse_size, size_text, usage};
 use super::daemon_cost::DaemonCost;
@@ -14,13 +19,15 @@ use super::session::{Place, PlaceKind, Session, command};
 use crate::bench::blocks::{BlockCase, BlockFigures, Engine};
 use crate::bench::data::{Data, sync_dir};
 use crate::bench::results::Unit;
-use crate::bench::{caches, sequential};
+use crate::bench::{StopFlag, caches, sequential};
 use crate::cli::duration::parse_duration;
 use crate::cli::outcome::{Exit, Failure, Outcome};
 use crate::error::Context;
 
 /// Of the writes that make the files, and of the reads that bring them into the page cache.
 const PIECE: usize = 1 << 20;
+/// fio's unit.
+const TIME_MIN: Duration = Duration::from_millis(1);
 
 /// Read and write blocks at random places with fio: how many bytes a second, and how long one takes
 ///
@@ -51,8 +58,15 @@ pub(super) struct BlocksArgs {
     #[arg(long, value_name = "SIZE", default_value = "64MiB", value_parser = parse_size)]
     size: u64,
     /// For how long each case is measured
-    #[arg(long, value_name = "TIME", default_value = "1s", value_parser = parse_duration)]
+    #[arg(long, value_name = "TIME", default_value = "1s", value_parser = parse_time)]
     time: Duration,
+}
+
+fn parse_time(text: &str) -> Result<Duration, String> {
+    match parse_duration(text)? {
+        time if time >= TIME_MIN => Ok(time),
+        _ => Err("fio counts in milliseconds; write 1ms or more".to_owned()),
+    }
 }
 
 /// What is measured in each place.
@@ -136,7 +150,7 @@ fn one_case(session: &Session, place: &Place, case: &BlockCase, load: &BlocksLoa
     }
     session.stop().check()?;
     let daemon = place.mount().map(DaemonCost::begin).transpose()?;
-    let Some(figures) = ask_fio(case, place, load)? else { return Ok(Vec::new()) };
+    let Some(figures) = ask_fio(case, place, load, &session.stop())? else { return Ok(Vec::new()) };
     let BlockFigures { bytes, rate, p50, p99, p999 } = figures;
     if case.writes {
         make_durable(session, place)?;
@@ -171,6 +185,8 @@ fn make_durable(session: &Session, place: &Place) -> Result<(), Failure> {
 }
 
 const FIO: &str = "fio";
+/// How often it is looked whether fio has ended or is to.
+const LOOK: Duration = Duration::from_millis(5);
 
 fn see_fio() -> Result<(), Failure> {
     match Command::new(FIO).arg("--version").stdout(Stdio::null()).status() {
@@ -182,9 +198,13 @@ fn see_fio() -> Result<(), Failure> {
 }
 
 /// None where direct I/O is refused.
-fn ask_fio(case: &BlockCase, place: &Place, load: &BlocksLoad) -> Result<Option<BlockFigures>, Failure> {
-    let arguments = case.arguments(&place.dir, load.size, load.time);
-    let output = Command::new(FIO).args(arguments).stdin(Stdio::null()).output().at("start", FIO)?;
+fn ask_fio(
+    case: &BlockCase,
+    place: &Place,
+    load: &BlocksLoad,
+    stop: &StopFlag,
+) -> Result<Option<BlockFigures>, Failure> {
+    let output = run_fio(&case.arguments(&place.dir, load.size, load.time), stop)?;
     let failed = |why: &str| {
         let said = String::from_utf8_lossy(&output.stderr);
         let what = format!("fio, {} in {}: {why}\n{}", case.name(""), place.dir.display(), said.trim_end());
@@ -197,4 +217,35 @@ fn ask_fio(case: &BlockCase, place: &Place, load: &BlocksLoad) -> Result<Option<
         return Err(failed(&output.status.to_string()));
     }
     case.figures(&output.stdout).map(Some).map_err(|why| failed(&why))
+}
+
+/// Errors: it could not be started, or was to stop.
+fn run_fio(arguments: &[OsString], stop: &StopFlag) -> crate::error::Result<Output> {
+    let file = || tempfile::tempfile().at("make a file in", std::env::temp_dir().display());
+    // Files, since a pipe that is not read while fio runs may fill up and hold it.
+    let (said, complaint) = (file()?, file()?);
+    let to = |file: &File| file.try_clone().map(Stdio::from).at("duplicate", "a file");
+    let mut fio = Command::new(FIO);
+    fio.args(arguments).stdin(Stdio::null()).stdout(to(&said)?).stderr(to(&complaint)?);
+    // Ctrl-C is for this program, which ends it.
+    let mut fio = fio.process_group(0).spawn().at("start", FIO)?;
+    let status = loop {
+        if let Some(status) = fio.try_wait().at("wait for", FIO)? {
+            break status;
+        }
+        if stop.is_set() {
+            // Asked to end, it ends its jobs, which are processes of their own; killed, it would leave them behind.
+            kill(Pid::from_raw(fio.id().cast_signed()), Signal::SIGTERM).ok();
+            fio.wait().at("wait for", FIO)?;
+        }
+        stop.check()?;
+        std::thread::sleep(LOOK);
+    };
+    Ok(Output { status, stdout: content(said)?, stderr: content(complaint)? })
+}
+
+fn content(mut file: File) -> crate::error::Result<Vec<u8>> {
+    let mut all = Vec::new();
+    file.rewind().and_then(|()| file.read_to_end(&mut all)).at("read", "what fio said")?;
+    Ok(all)
 }
