@@ -1,10 +1,11 @@
 //! Ranks that are processes with PyTorch (`ranks.py`): each has its shard in memory, and saves and loads it when it is
-//! told to. All are told at once, and each says for how long it was blocked.
+//! told to. All are told at once, and each says when it is done.
 
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::time::Instant;
 
 use crate::error::{Context, Error, Result};
 
@@ -56,54 +57,56 @@ impl RankProcesses {
             Ok(RankProcess { child, tell, told: BufReader::new(told) })
         };
         let mut processes = RankProcesses((0..ranks).map(start).collect::<Result<_>>()?);
-        processes.0.iter_mut().try_for_each(|process| process.listen().map(drop))?;
+        processes.0.iter_mut().try_for_each(|process| process.expect("ready"))?;
         Ok(processes)
     }
 
-    /// Has each save its shard of a step. Returns the seconds of the slowest one.
+    /// Has each save its shard of a step. Returns the seconds until the slowest one is done.
     pub fn save(&mut self, step: &Path) -> Result<f64> {
         self.each("save", step)
     }
 
-    /// Has each load its shard, and compare it with what it saved. Returns the seconds that loading took the slowest one.
+    /// Has each load its shard, and then compare it with what it saved. Returns the seconds until the slowest one has loaded it. None
+    /// compares before all have loaded: that would take processors from the others.
     pub fn load(&mut self, step: &Path) -> Result<f64> {
-        self.each("load", step)
+        let took = self.each("load", step)?;
+        self.each("compare", step)?;
+        Ok(took)
     }
 
     pub fn pids(&self) -> impl Iterator<Item = u32> {
         self.0.iter().map(|process| process.child.id())
     }
 
+    /// From before the first one is told until the last one has answered, in seconds.
     fn each(&mut self, what: &str, step: &Path) -> Result<f64> {
+        let begun = Instant::now();
         for process in &mut self.0 {
             writeln!(process.tell, "{what} {}", step.display()).at("tell a rank to", what)?;
         }
-        let took = self.0.iter_mut().map(|process| {
-            let line = process.listen()?;
-            line.parse::<f64>().map_err(std::io::Error::other).at("understand a rank", line)
-        });
-        took.collect::<Result<Vec<f64>>>().map(|took| took.into_iter().fold(0.0, f64::max))
+        self.0.iter_mut().try_for_each(|process| process.expect("done"))?;
+        Ok(begun.elapsed().as_secs_f64())
     }
 }
 
 impl RankProcess {
-    fn listen(&mut self) -> Result<String> {
+    /// Waits for its next line. Errors: it says something else, or has ended.
+    fn expect(&mut self, wanted: &str) -> Result<()> {
+        let remedy = "its last words are above; name a Python that has PyTorch with --python";
         let mut line = String::new();
         self.told.read_line(&mut line).at("listen to", "a rank")?;
-        if line.is_empty() {
-            let remedy = "its last words are above; name a Python that has PyTorch with --python";
-            return Err(Error::refused("a rank has ended", remedy));
+        match line.trim_end() {
+            said if said == wanted => Ok(()),
+            _ if line.is_empty() => Err(Error::refused("a rank has ended", remedy)),
+            said => Err(Error::refused(format!("a rank says \"{said}\" in place of \"{wanted}\""), remedy)),
         }
-        Ok(line.trim_end().to_owned())
     }
 }
 
-impl Drop for RankProcesses {
+impl Drop for RankProcess {
     fn drop(&mut self) {
-        for RankProcess { child, .. } in &mut self.0 {
-            // If it has ended already, there is nothing to end.
-            child.kill().ok();
-            child.wait().ok();
-        }
+        // If it has ended already, there is nothing to end.
+        self.child.kill().ok();
+        self.child.wait().ok();
     }
 }

@@ -2,7 +2,12 @@
 
 import os
 import sys
-import time
+
+# The answers go to where standard output went. What libraries print there, as Gloo does, goes to standard error.
+told = os.fdopen(os.dup(1), "w")
+os.dup2(2, 1)
+
+from datetime import timedelta
 
 import torch
 
@@ -12,7 +17,9 @@ if how == "dcp":
     import torch.distributed as dist
     import torch.distributed.checkpoint as dcp
 
-    dist.init_process_group("gloo", init_method="file://" + meeting, rank=rank, world_size=ranks)
+    dist.init_process_group(
+        "gloo", init_method="file://" + meeting, rank=rank, world_size=ranks, timeout=timedelta(minutes=1)
+    )
 
 # Tensors of 16 MiB, with names and bytes of their own.
 part = 16 << 20
@@ -46,12 +53,16 @@ def same(loaded):
     return loaded.keys() == state.keys() and all(torch.equal(loaded[name], tensor) for name, tensor in state.items())
 
 
-print("ready", flush=True)
+loaded = None
+print("ready", file=told, flush=True)
 for line in sys.stdin:
     what, step = line.rstrip("\n").split(" ", 1)
-    begun = time.monotonic()
-    loaded = save(step) if what == "save" else load(step)
-    took = time.monotonic() - begun
-    if what == "load" and not same(loaded):
+    if what == "save":
+        save(step)
+    elif what == "load":
+        loaded = load(step)
+    elif same(loaded):
+        loaded = None
+    else:
         sys.exit(f"{step} does not hold what rank {rank} saved")
-    print(took, flush=True)
+    print("done", file=told, flush=True)

@@ -53,7 +53,7 @@ impl RanksLoad {
         all / (self.bytes() as f64 / (1u64 << 30) as f64)
     }
 
-    /// Saves all of them, one after the other. Returns the seconds for which the slowest rank of each was blocked, in all.
+    /// Saves all of them, one after the other. Returns the seconds until the slowest rank of each was done, in all.
     pub fn save(&self, dir: &Path, ranks: &mut RankSet, stop: &StopFlag) -> Result<f64> {
         let mut blocked = 0.0;
         for number in 1..=self.count {
@@ -74,7 +74,7 @@ impl RanksLoad {
         Ok(blocked)
     }
 
-    /// Each rank reads its shard of each. Returns the seconds of the slowest rank of each, in all.
+    /// Each rank reads its shard of each. Returns the seconds until the slowest rank of each was done, in all.
     pub fn load(&self, dir: &Path, ranks: &mut RankSet, stop: &StopFlag) -> Result<f64> {
         let mut took = 0.0;
         for number in 1..=self.count {
@@ -91,21 +91,24 @@ impl RanksLoad {
     }
 }
 
-/// Does something once in each rank, all from the same moment on, with what it has of its own. Returns the seconds of the slowest one.
+/// Does something once in each rank, all from the same moment on, with what it has of its own. Returns the seconds from when the first
+/// one begins until the slowest one is done: a rank that gets a processor late has had to wait for it.
 pub(super) fn at_once<T: Send>(own: &mut [T], one: impl Fn(usize, &mut T) -> Result<()> + Sync) -> Result<f64> {
-    let (barrier, slowest) = (Barrier::new(own.len()), AtomicU64::new(0));
+    let (barrier, before) = (Barrier::new(own.len()), Instant::now());
+    let now = || before.elapsed().as_nanos() as u64;
+    let (begin, end) = (AtomicU64::new(u64::MAX), AtomicU64::new(0));
     let rank = |(rank, own): (usize, &mut T)| {
         barrier.wait();
-        let begun = Instant::now();
+        begin.fetch_min(now(), Ordering::Relaxed);
         let done = one(rank, own);
-        slowest.fetch_max(begun.elapsed().as_nanos() as u64, Ordering::Relaxed);
+        end.fetch_max(now(), Ordering::Relaxed);
         done
     };
     thread::scope(|scope| {
         let ranks = own.iter_mut().enumerate().map(|own| scope.spawn(|| rank(own)));
         join(ranks.collect())
     })?;
-    Ok(slowest.into_inner() as f64 / 1e9)
+    Ok(end.into_inner().saturating_sub(begin.into_inner()) as f64 / 1e9)
 }
 
 /// The last thing that a save writes: whoever reads it finds all shards of that step.
