@@ -176,7 +176,8 @@ const PARTS: &[Part] = &[
     Part {
         name: "files",
         about: "What the file system itself costs: the page cache is hot and no disk is waited for. A large file by block \
-                size, small files, metadata; all peers are over Optane.",
+                size, small files, metadata; all peers are over Optane. `slow files` of a mount are on the slow tier only and not staged; the \
+                others were written through it.",
         bench: "files",
         // All of them, twice over with rclone, and the log of LoggedFS fit on Optane.
         args: "--io exact,cached,passthrough --size 128MiB --listing 1000",

@@ -100,6 +100,7 @@ pub(super) fn run(args: &BlocksArgs) -> Outcome {
         room: Room {
             stays: 0,
             // What is written again while the version before is copied is there twice.
+            beneath: 0,
             passes: load.size.saturating_mul(2 * u64::from(load.files)),
             remedy: "ask for less with --size or --jobs",
         },

@@ -56,7 +56,7 @@ pub(super) fn run(args: &CheckpointArgs) -> Outcome {
         ],
         caches: args.common.cold()?,
         steps: 0,
-        room: Room { stays: 0, passes: load.bytes(), remedy: "ask for less with --size or --count" },
+        room: Room { stays: 0, beneath: 0, passes: load.bytes(), remedy: "ask for less with --size or --count" },
     };
     measure(&args.common, plan, move |session| {
         session.mount()?;

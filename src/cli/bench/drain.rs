@@ -86,6 +86,7 @@ pub(super) fn run(args: &DrainBenchArgs) -> Outcome {
         steps: 1 + runs * (args.common.io.len() + 2),
         room: Room {
             stays: small + load.large,
+            beneath: 0,
             passes: load.large().max(small).max(created),
             remedy: "ask for less with --size, --files or --entries",
         },

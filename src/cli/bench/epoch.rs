@@ -58,6 +58,7 @@ pub(super) fn run(args: &EpochArgs) -> Outcome {
         // For a mount the slow tier has it twice: staged, and not.
         room: Room {
             stays: all.saturating_mul(2),
+            beneath: 0,
             passes: 0,
             remedy: "ask for less with --large-files, --large-size or --small-files",
         },

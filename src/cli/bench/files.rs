@@ -60,6 +60,7 @@ struct Sizes {
 pub(super) fn run(args: &FilesArgs) -> Outcome {
     let [small, entries, listing] = [args.files, args.entries, args.listing].map(|n| n as usize);
     let sizes = Sizes { large: args.size, small, entries };
+    let to_read_bytes = sizes.large + (small * SMALL) as u64;
     let plan = BenchPlan {
         name: "files",
         runs: args.common.runs(5),
@@ -73,8 +74,9 @@ pub(super) fn run(args: &FilesArgs) -> Outcome {
         // The files to list and to read, in each place.
         steps: 2 * args.common.places(),
         room: Room {
-            // The slow tier has slow files, too.
-            stays: 2 * (sizes.large + (small * SMALL) as u64),
+            stays: to_read_bytes,
+            // The slow files.
+            beneath: to_read_bytes,
             passes: sizes.large + (entries * files::CREATED) as u64,
             remedy: "ask for less with --size, --files or --entries",
         },

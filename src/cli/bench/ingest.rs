@@ -83,7 +83,7 @@ pub(super) fn run(args: &IngestArgs) -> Outcome {
     let steps = 1 + args.common.places() + mounts * (1 + runs);
     let (size, all) = (args.file_size as usize, args.file_size.saturating_mul(files as u64));
     // For a mount the slow tier has it twice: staged, and not.
-    let room = Room { stays: 2 * all, passes: 0, remedy: "ask for less with --files or --file-size" };
+    let room = Room { stays: 2 * all, beneath: 0, passes: 0, remedy: "ask for less with --files or --file-size" };
     let plan = BenchPlan { name: "ingest", runs, settings, caches, steps, room };
     measure(&args.common, plan, move |session| {
         session.step("drawing pictures")?;

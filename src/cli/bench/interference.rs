@@ -83,6 +83,7 @@ pub(super) fn run(args: &InterferenceArgs) -> Outcome {
         steps: args.common.places(),
         room: Room {
             stays: (load.files() * SMALL) as u64,
+            beneath: 0,
             passes: args.size.saturating_mul(most),
             remedy: "ask for less with --size, --backlog, --steps or --batch",
         },

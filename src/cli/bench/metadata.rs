@@ -50,6 +50,7 @@ pub(super) fn run(args: &MetadataArgs) -> Outcome {
         steps: 0,
         room: Room {
             stays: 0,
+            beneath: 0,
             passes: BLOCK * u64::from(args.ranks) * u64::from(args.files),
             remedy: "ask for less with --files or --ranks",
         },

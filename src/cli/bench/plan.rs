@@ -22,6 +22,8 @@ pub(super) struct BenchPlan {
 pub(super) struct Room {
     /// Stays in each place until the end.
     pub(super) stays: u64,
+    /// Stays on the slow tier besides, for each mount.
+    pub(super) beneath: u64,
     /// Needed in a place only while it is measured.
     pub(super) passes: u64,
     /// How to ask for less.

@@ -176,13 +176,14 @@ impl Session {
 
     /// Refuses what does not fit: a tenth must stay free.
     pub(super) fn ensure_room(&self) -> Result<(), Failure> {
-        let Room { stays, passes, remedy } = self.plan.room;
+        let Room { stays, beneath, passes, remedy } = self.plan.room;
         // A tier needs room as a place of its own, and for the mounts.
-        let copies = 1 + self.asked.io.len() as u64;
-        let bytes = stays.saturating_mul(copies).saturating_add(passes);
+        let mounts = self.asked.io.len() as u64;
+        let bytes = stays.saturating_mul(1 + mounts).saturating_add(passes);
         let mut needed: BTreeMap<u64, (u64, &Path)> = BTreeMap::new();
         for dir in &self.dirs {
             let file_system = fs::metadata(dir).at("stat", dir.display())?.dev();
+            let bytes = bytes.saturating_add(if dir == self.slow() { beneath.saturating_mul(mounts) } else { 0 });
             needed.entry(file_system).or_insert((0, dir)).0 += bytes.saturating_add(bytes / 10);
         }
         for (needed, dir) in needed.into_values() {
