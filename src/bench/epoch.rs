@@ -1,7 +1,7 @@
 //! An epoch as MLPerf Storage measures training: accelerators that read batches and sleep for as long as a real one would
 //! compute, and how busy they are. (DLIO shape, scaled: not an MLPerf result.)
 //!
-//! The accelerators are the H100 of github.com/mlcommons/storage, `configs/dlio/workload/unet3d_h100.yaml` and
+//! The accelerators are the H100 of github.com/mlcommons/storage v1.0, `configs/dlio/workload/unet3d_h100.yaml` and
 //! `resnet50_h100.yaml`: 0.323 s for 7 samples of 146,600,628 bytes, and 0.224 s for 400 samples of 114,660 bytes. A smaller
 //! sample takes less time in proportion, so that an accelerator reads as many bytes a second as there. What differs: the
 //! data sets are smaller, the samples of one are all of the same size, each is a file (there 1251 of resnet50's are in one),
@@ -81,7 +81,7 @@ impl EpochData {
         Duration::from_secs_f64(self.accelerator.batch as f64 * self.size as f64 / self.accelerator.rate)
     }
 
-    /// The utilisation in percent: the time of computing by the whole time. As in MLPerf Storage the time begins when the
+    /// The utilisation in percent: computing time divided by total time. As in MLPerf Storage the time begins when the
     /// first batch is there.
     pub fn utilisation(&self, pass: &Pass) -> f64 {
         100.0 * self.compute().as_secs_f64() * pass.steps as f64 / (pass.seconds - pass.first)

@@ -148,8 +148,9 @@ const PARTS: &[Part] = &[
     Part {
         name: "epoch",
         about: "Two data sets read for simulated accelerators, cold: 64 files of 8 MB, as of unet3d, and 512 of 112 KiB, as of resnet. First by \
-                4 threads as fast as it goes; from that follows how many H100 a place feeds at a utilisation of 90 %. So many, but \
-                one at least, are then simulated, each of which sleeps for as long as it would compute. DLIO shape, scaled; not an MLPerf \
+                4 threads as fast as it goes; from that follows how many H100 (MLPerf Storage v1.0) a place feeds at a utilisation of \
+                90 %. That many, rounded down and at least one, are then simulated: each sleeps for as long as it would compute, and four \
+                readers serve all. DLIO shape, scaled; not an MLPerf \
                 result.",
         bench: "epoch",
         args: "--large-files 64 --large-size 8MB --small-files 512",
@@ -303,7 +304,7 @@ const PARTS: &[Part] = &[
         about: "Whether it stays as it is with more files: memory for each, latency, the time until a mount is ready, and \
                 recovery after a kill, with a thousand to a million files of 25 bytes in directories of a thousand. Places are the numbers of \
                 files. The disks are made anew for it, with more inodes, in which such files fit; the slow tier is the SSD. A run takes half an hour, \
-                so there are at most three: an hour and a half.",
+                so there are at most three, an hour and a half: they show a range, no interval of 95 %.",
         bench: "growth",
         args: "--files 1000,10000,100000,1000000 -o slow_wait=60s",
         // As many as a bar is about.
@@ -312,7 +313,7 @@ const PARTS: &[Part] = &[
         slow: Device::Ssd,
         beside: &[],
         many_inodes: true,
-        // An hour and a half; from three on an interval means something.
+        // An hour and a half, which shows a range; an interval of 95 % needs six.
         runs_max: Some(3),
     },
 ];

@@ -60,8 +60,8 @@ options of testbed:
   --json                             the measured speeds as JSON
 
 options of bench:
-  --only PART[,PART]                 tiers, checkpoint, ranks, ingest, epoch, interference, files, listing, cost, fleet, drain, growth;
-                                     the others' figures stay
+  --only PART[,PART]                 tiers, checkpoint, ranks, ranks-torch, ranks-dcp, ingest, epoch, interference, files, listing,
+                                     cost, fleet, blocks, metadata, drain, growth; the others' figures stay
   --runs N                           of each figure (9)
   --quick                            small and few, to try it; written to target/xtask/bench
   --document                         measures nothing: writes BENCHMARKS.md anew from the figures and notes in docs/benchmarks

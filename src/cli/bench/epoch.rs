@@ -17,9 +17,9 @@ use crate::cli::outcome::{Failure, Outcome};
 /// Read an epoch for simulated accelerators: how many of them a place keeps busy, and how busy they then are
 ///
 /// Two data sets: of large files, as of unet3d, and of small ones of 112 KiB, as of resnet. Each is read cold by 4 threads
-/// as fast as it goes. From that follows how many H100 the place would feed at a utilisation of 90 %. So many, but one at
-/// least, are then simulated: each reads its batches and sleeps for as long as MLPerf Storage says that an H100 computes.
-/// The mount is measured with the files on the slow tier, and with a second copy that was staged. DLIO shape, scaled: not an
+/// as fast as it goes. From that follows how many H100 the place would feed at a utilisation of 90 %. That many,
+/// rounded down and at least one, are then simulated: each sleeps for as long as MLPerf Storage v1.0 says that an H100
+/// computes, and 4 threads read the batches of all. The mount is measured with the files on the slow tier, and with a second copy that was staged. DLIO shape, scaled: not an
 /// MLPerf result.
 #[derive(Debug, Args)]
 #[command(after_long_help = "\
