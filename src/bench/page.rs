@@ -167,8 +167,8 @@ fn colour(places: &[String], place: &str) -> usize {
 fn bars(results: &Results, group: &Group) -> Picture {
     let rows: Vec<&Row> = group.cases.iter().flat_map(|(case, _)| results.rows_of(case)).collect();
     let places = results.places();
-    let most = rows.iter().map(|row| finite(row.most)).fold(1e-12, f64::max);
     let unit = rows.first().map_or(Unit::Seconds, |row| row.unit);
+    let most = axis_end(unit, &rows);
     let medians: Vec<_> = rows.iter().map(|row| row.median).collect();
     let scale = Scale::of(unit, sums::median(&medians).unwrap_or_default());
     let mut body = String::new();
@@ -193,6 +193,15 @@ fn bars(results: &Results, group: &Group) -> Picture {
         plot::label(&mut body, "tick", (middle, bottom + 17.0), "middle", label);
     }
     Picture { title: shown(&group.title), height: bottom + 26.0, body }
+}
+
+/// Above it there is no figure. A slowdown may be nothing, or less: the axis then has room for as much, and for a percent at least.
+fn axis_end(unit: Unit, rows: &[&Row]) -> f64 {
+    let ends = rows.iter().flat_map(|row| [row.least, row.most].map(finite));
+    match unit {
+        Unit::Slowdown => ends.map(f64::abs).fold(1.0, f64::max),
+        _ => ends.fold(1e-12, f64::max),
+    }
 }
 
 fn one_bar(out: &mut String, row: &Row, scale: Scale, (x, wide): (f64, f64), y: &impl Fn(f64) -> f64, colour: usize) {
@@ -385,6 +394,19 @@ mod tests {
         }
         results.rows = table.rows(&["fast".to_owned(), "mount".to_owned()]);
         assert_eq!(titles(&results), ["write; read", "stat; list"]);
+    }
+
+    #[test]
+    fn slowdowns_that_are_none_have_an_axis() {
+        let end = |unit, figures: &[f64]| {
+            let mut table = ResultTable::default();
+            figures.iter().for_each(|figure| table.add("fast", "some", unit, *figure));
+            let rows = table.rows(&["fast".to_owned()]);
+            axis_end(unit, &rows.iter().collect::<Vec<_>>())
+        };
+        let ends = [&[-0.2, 0.0][..], &[-3.0, 2.0], &[4.0, 7.0]].map(|figures| end(Unit::Slowdown, figures));
+        assert_eq!(ends, [1.0, 3.0, 7.0]);
+        assert_eq!(end(Unit::Seconds, &[0.1, 0.2]), 0.2);
     }
 
     #[test]

@@ -81,7 +81,7 @@ pub fn cells(rows: &[&Row], scale: Scale) -> (Vec<String>, Vec<Vec<String>>) {
     };
     let line = |row: &&Row| {
         let mut line = vec![shortened(&harmless(&row.place), NAME_MAX), scale.text(row.median)];
-        line.extend(several.then(|| format!("{}-{}", scale.text(row.least), scale.text(row.most))));
+        line.extend(several.then(|| format!("{} to {}", scale.text(row.least), scale.text(row.most))));
         line.extend(compared.iter().map(|to| ratio(row, to)));
         line
     };
