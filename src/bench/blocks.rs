@@ -219,9 +219,15 @@ mod tests {
     fn fio_is_told_all_of_a_case() {
         let case = BlockCase { engine: Engine::Libaio, block: 4096, jobs: 4, direct: true, writes: false };
         let words = case.arguments(Path::new("/a b"), 1 << 26, Duration::from_secs(2));
-        for word in
-            ["--directory=/a b", "--rw=randread", "--ioengine=libaio", "--iodepth=16", "--numjobs=4", "--direct=1", "--invalidate=0"]
-        {
+        for word in [
+            "--directory=/a b",
+            "--rw=randread",
+            "--ioengine=libaio",
+            "--iodepth=16",
+            "--numjobs=4",
+            "--direct=1",
+            "--invalidate=0",
+        ] {
             assert!(words.contains(&OsString::from(word)), "{word} in {words:?}");
         }
         assert!(words.contains(&OsString::from("--runtime=2000ms")) && words.contains(&OsString::from("--bs=4096")));
@@ -233,9 +239,7 @@ mod tests {
         let part = |rate: u64, blocks: u64, percentile| {
             let bytes = rate / 2;
             let latency = format!("{{\"min\": 1{percentile}}}");
-            format!(
-                "{{\"io_bytes\": {bytes}, \"total_ios\": {blocks}, \"bw_bytes\": {rate}, \"clat_ns\": {latency}}}"
-            )
+            format!("{{\"io_bytes\": {bytes}, \"total_ios\": {blocks}, \"bw_bytes\": {rate}, \"clat_ns\": {latency}}}")
         };
         let told = ", \"percentile\": {\"50.000000\": 1500, \"99.000000\": 4000, \"99.900000\": 90000}";
         let answer_of = |blocks, error| {

@@ -25,6 +25,8 @@ const READERS: usize = 4;
 const AHEAD: usize = 2 * READERS;
 /// An epoch has so many steps at least.
 pub const STEPS_MIN: usize = 4;
+/// A sleep is not finer.
+const STEP_MIN: Duration = Duration::from_millis(1);
 const PIECE: usize = 1 << 20;
 
 /// A simulated accelerator and the model that it trains.
@@ -35,6 +37,13 @@ pub struct Accelerator {
     pub batch: usize,
     /// Bytes that it reads in a second when it never waits.
     rate: f64,
+}
+
+impl Accelerator {
+    /// Bytes of a sample that it computes on for long enough to be simulated.
+    pub fn sample_min(&self) -> u64 {
+        (STEP_MIN.as_secs_f64() * self.rate / self.batch as f64).ceil() as u64
+    }
 }
 
 pub const UNET3D: Accelerator = Accelerator { model: "unet3d-like", batch: 1, rate: 7.0 * 146_600_628.0 / 0.323 };
@@ -124,6 +133,8 @@ mod tests {
         let found = [unet.fed(3177e6), FEW.fed(204.75e6)];
         assert!(found.iter().all(|fed| (fed - 1.0 / 0.9).abs() < 0.001), "{found:?}");
         assert_eq!([0.05, 1.9, 2.0, 40.0].map(|fed| unet.simulated(fed)), [1, 1, 2, 16], "of 64 steps 4 are left");
+        assert_eq!(UNET3D.sample_min(), 3_177_104);
+        assert!(EpochData { size: UNET3D.sample_min(), ..unet }.compute() >= STEP_MIN);
         assert_eq!(FEW.simulated(3.0), 2, "a step takes 8 for each");
         assert_eq!(EpochData { samples: 1, ..unet }.simulated(3.0), 1);
     }

@@ -285,8 +285,7 @@ fn a_data_set_is_read_decoded_and_prefetched_staged_and_not() {
 fn an_epoch_is_read_for_simulated_accelerators() {
     needs!(MOUNTS);
     let places = Places::new();
-    let sizes =
-        [&["--large-files", "4", "--large-size", "100kB", "--small-files", "32", "--runs", "2"][..], &FILE_DATA];
+    let sizes = [&["--large-files", "4", "--large-size", "4MB", "--small-files", "32", "--runs", "2"][..], &FILE_DATA];
     let results = places.results("epoch", &sizes.concat());
     let expected = ["cold epoch", "fed at 90 % utilisation", "simulated", "utilisation of these"];
     let expected: Vec<_> = expected
@@ -302,7 +301,7 @@ fn an_epoch_is_read_for_simulated_accelerators() {
     };
     assert!(figures("%").len() == 8 && figures("%").iter().all(|busy| *busy <= 100.0), "{results}");
     assert_eq!(figures("accelerators").len(), 16);
-    assert_eq!(results["settings"][0], serde_json::json!(["unet3d-like", "4 of 100 kB"]));
+    assert_eq!(results["settings"][0], serde_json::json!(["unet3d-like", "4 of 4 MB"]));
 }
 
 #[test]
@@ -522,6 +521,8 @@ fn what_makes_no_sense_is_refused_with_what_would() {
     refused("checkpoint", &["--runs", "0"], "--runs");
     refused("checkpoint", &["--size", "0"], "above 0");
     refused("checkpoint", &["--size", "10TB"], "--size or --count");
+    refused("epoch", &["--large-size", "1MB"], "give 3177104 B or more");
+    refused("blocks", &["--time", "0"], "write 1ms or more");
     refused("files", &["--io", "fast"], "passthrough");
     refused("files", &["--io", "exact,exact"], "each once");
     refused("tiers", &["--also", &also("slow")], "another name");

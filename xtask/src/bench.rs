@@ -154,7 +154,7 @@ const PARTS: &[Part] = &[
                 result.",
         bench: "epoch",
         args: "--large-files 64 --large-size 8MB --small-files 512",
-        quick: "--large-files 4 --large-size 1MB --small-files 32",
+        quick: "--large-files 4 --large-size 4MB --small-files 32",
         slow: Device::Hdd,
         beside: &[],
         many_inodes: false,

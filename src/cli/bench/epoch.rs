@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-use super::asked::{Common, parse_size, size_text};
+use super::asked::{Common, parse_size, size_text, usage};
 use super::data_set;
 use super::measure::measure;
 use super::plan::{BenchPlan, Room, SMALL};
@@ -32,7 +32,7 @@ pub(super) struct EpochArgs {
     /// How many large files
     #[arg(long, value_name = "N", default_value = "64", value_parser = clap::value_parser!(u32).range(4..=1_000_000))]
     large_files: u32,
-    /// Size of a large file
+    /// Size of a large file, 3.2 MB or more: else a step is too short to be a sleep
     #[arg(long, value_name = "SIZE", default_value = "8MB", value_parser = parse_size)]
     large_size: u64,
     /// How many small files, of 112 KiB each
@@ -41,6 +41,11 @@ pub(super) struct EpochArgs {
 }
 
 pub(super) fn run(args: &EpochArgs) -> Outcome {
+    let least = UNET3D.sample_min();
+    if args.large_size < least {
+        let what = format!("--large-size {}: an H100 computes for less than 1 ms on it", size_text(args.large_size));
+        return Err(usage(what, &format!("give {least} B or more: a sleep in its place is not finer")));
+    }
     let sets = [
         EpochData { accelerator: UNET3D, samples: args.large_files as usize, size: args.large_size },
         EpochData { accelerator: RESNET, samples: args.small_files as usize, size: SMALL as u64 },

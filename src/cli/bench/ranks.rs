@@ -66,7 +66,12 @@ pub(super) fn run(args: &RanksArgs) -> Outcome {
         ],
         caches: args.common.cold()?,
         steps: 0,
-        room: Room { stays: 0, beneath: 0, passes: load.bytes(), remedy: "ask for less with --shard, --ranks or --count" },
+        room: Room {
+            stays: 0,
+            beneath: 0,
+            passes: load.bytes(),
+            remedy: "ask for less with --shard, --ranks or --count",
+        },
     };
     let (saver, python) = (args.save, args.python.clone());
     measure(&args.common, plan, move |session| {

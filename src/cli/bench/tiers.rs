@@ -49,7 +49,12 @@ pub(super) fn run(args: &TiersArgs) -> Outcome {
         caches: args.common.cold()?,
         // The small files of each place.
         steps: args.common.places(),
-        room: Room { stays: (files * SMALL) as u64, beneath: 0, passes: size, remedy: "ask for less with --size or --files" },
+        room: Room {
+            stays: (files * SMALL) as u64,
+            beneath: 0,
+            passes: size,
+            remedy: "ask for less with --size or --files",
+        },
     };
     measure(&args.common, plan, move |session| {
         session.mount()?;
