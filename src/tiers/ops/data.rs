@@ -39,7 +39,7 @@ use crate::tiers::{Cx, Ino, OpenFile, OpenMode, Tiers};
 const PIECE: u64 = 8 << 20;
 /// How many pieces may wait for that.
 const BEHIND_MAX: usize = 64;
-/// Threads that have a request and look for it in memory at the same time; there are 16.
+/// How many of the 16 threads that answer requests may look for bytes and names in memory at the same time.
 const AT_HAND_MAX: u32 = 4;
 /// A range of an open file.
 pub(crate) type Piece = (Arc<dyn File>, Range<u64>);

@@ -614,7 +614,7 @@ impl Tiers {
         // One journal commit of the disk often covers many. At most this many are open at the same time.
         let mut unsynced: Vec<Arc<dyn File>> = Vec::new();
         let make_durable = |unsynced: &mut Vec<Arc<dyn File>>| {
-            // The last one of these was set last.
+            // The last fingerprint was set last, so its sync covers the others.
             let first = if self.pool.journals_attributes { unsynced.len().saturating_sub(1) } else { 0 };
             let synced =
                 ask_each(|| self.uptime(), &unsynced[first..], |fd| fd.sync().at_fast("mark clean", "an object"));
