@@ -3,10 +3,12 @@
 pub(crate) mod aside;
 pub(crate) mod attrs;
 pub(crate) mod commit;
+pub(crate) mod copy_up;
 pub(crate) mod data;
 pub(crate) mod list;
 pub(crate) mod meet;
 pub(crate) mod names;
+pub(crate) mod open;
 pub(crate) mod recheck;
 pub(crate) mod seal;
 

@@ -3,7 +3,7 @@
 //! The kernel's own way to ask (`preadv2` with RWF_NOWAIT) is not enough: on a miss it begins to read ahead, for which
 //! it looks up where the blocks lie and waits for that. So `cachestat(2)` is asked first (Linux 6.5). What remains: a
 //! page that is marked for read-ahead takes a lock that a truncation or a hole of this very file may hold, and whoever
-//! watches reads (fanotify's permission events) is waited for. `ops/data.rs` keeps such waits from taking all threads.
+//! watches reads (fanotify's permission events) is waited for. `ops/open.rs` keeps such waits from taking all threads.
 
 use std::io;
 use std::ops::Range;
