@@ -142,8 +142,9 @@ pub enum Seek {
 /// How the file system orders what it makes durable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MetadataOrder {
-    /// Names become durable in the order in which they changed (ext4, xfs: one journal); one fsync of a directory makes
-    /// all earlier name changes durable (but no attributes).
+    /// Changes become durable in the order in which they were made (one journal: xfs, and ext4 unless it was made without
+    /// one). One fsync of a directory makes all earlier changes of names durable, one of the file whose attributes were
+    /// changed last all earlier changes of attributes.
     Journaled,
     /// Nothing is known: each directory is synced before the order leaves it.
     Unknown,
@@ -203,11 +204,6 @@ pub trait Dir: Send + Sync + Debug {
     fn sync_all(&self) -> io::Result<()>;
     fn space(&self) -> io::Result<Space>;
     fn order(&self) -> MetadataOrder;
-    /// Whether one journal has all changes of attributes in their order: once the last change of a file is durable by its
-    /// fsync, so are all changes that other files got before it.
-    fn journals_attributes(&self) -> bool {
-        false
-    }
     /// Whether the tree lies on one rotating disk, which parallel or out-of-order access slows down.
     fn rotates(&self) -> bool {
         false

@@ -577,10 +577,6 @@ impl Dir for SimDir {
         self.0.disk.order
     }
 
-    fn journals_attributes(&self) -> bool {
-        self.0.disk.order == MetadataOrder::Journaled
-    }
-
     fn heeds_modes(&self) -> bool {
         self.0.disk.state.lock().heeds_modes
     }

@@ -493,7 +493,6 @@ impl Dir for ClosableDir {
             fn sync_all(&self) -> io::Result<()>;
             fn space(&self) -> io::Result<Space>;
             fn order(&self) -> MetadataOrder;
-            fn journals_attributes(&self) -> bool;
             fn rotates(&self) -> bool;
         }
     }

@@ -598,7 +598,6 @@ impl Dir for FaultyDir {
     delegate! {
         to self.inner {
             fn order(&self) -> MetadataOrder;
-            fn journals_attributes(&self) -> bool;
             fn rotates(&self) -> bool;
             fn heeds_modes(&self) -> bool;
         }

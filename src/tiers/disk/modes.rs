@@ -128,7 +128,6 @@ impl Dir for ModeDir {
             fn sync_all(&self) -> io::Result<()>;
             fn space(&self) -> io::Result<Space>;
             fn order(&self) -> MetadataOrder;
-            fn journals_attributes(&self) -> bool;
             fn rotates(&self) -> bool;
             fn heeds_modes(&self) -> bool;
         }

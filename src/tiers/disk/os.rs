@@ -73,6 +73,7 @@ pub struct OsDir {
 #[derive(Clone, Copy, Debug)]
 struct Remembered {
     dev: u64,
+    order: MetadataOrder,
     pages: Option<PageCache>,
 }
 
@@ -88,7 +89,7 @@ impl OsDir {
         let remembered = match kind {
             Ok(EXT4_SUPER_MAGIC | XFS_SUPER_MAGIC | BTRFS_SUPER_MAGIC | TMPFS_MAGIC) => {
                 let dev = retry(|| stat::fstat(&fd))?.st_dev;
-                Some(Remembered { dev, pages: PageCache::of(fd.as_fd(), dev) })
+                Some(Remembered { dev, order: order_of(&fd), pages: PageCache::of(fd.as_fd(), dev) })
             }
             _ => None,
         };
@@ -309,21 +310,8 @@ impl Dir for OsDir {
         })
     }
 
-    /// A file system that cannot be identified counts as unknown: the safe answer, only slower.
     fn order(&self) -> MetadataOrder {
-        match fstatfs(&self.fd).map(|s| s.filesystem_type()) {
-            Ok(EXT4_SUPER_MAGIC | XFS_SUPER_MAGIC) => MetadataOrder::Journaled,
-            _ => MetadataOrder::Unknown,
-        }
-    }
-
-    /// An ext4 may have been made without a journal, and ext2 has none.
-    fn journals_attributes(&self) -> bool {
-        match fstatfs(&self.fd).map(|s| s.filesystem_type()) {
-            Ok(XFS_SUPER_MAGIC) => true,
-            Ok(EXT4_SUPER_MAGIC) => has_journal(&self.fd),
-            _ => false,
-        }
+        self.remembered.map_or_else(|| order_of(&self.fd), |remembered| remembered.order)
     }
 
     fn rotates(&self) -> bool {
@@ -510,7 +498,7 @@ impl File for OsFile {
     }
 
     fn read_at_hand(&self, buf: &mut [u8], offset: u64) -> Option<usize> {
-        let Remembered { dev, pages: Some(pages) } = self.remembered? else { return None };
+        let Remembered { dev, pages: Some(pages), .. } = self.remembered? else { return None };
         let stat = stat::fstat(&self.fd).ok().filter(|stat| stat.st_dev == dev)?;
         let wanted = (stat.st_size as u64).saturating_sub(offset).min(buf.len() as u64);
         if wanted == 0 || !pages.has(&self.cached, self.fd.as_fd(), &stat, offset..offset + wanted).ok()? {
@@ -637,9 +625,19 @@ fn unnoticed_if_may<T>(open: impl Fn(OFlag) -> io::Result<T>, flags: OFlag) -> i
     }
 }
 
+/// A file system that cannot be identified counts as unknown: the safe answer, only slower. Of ext4 its ancestors have the
+/// magic number, too.
+fn order_of(dir: impl AsFd) -> MetadataOrder {
+    match fstatfs(&dir).map(|s| s.filesystem_type()) {
+        Ok(XFS_SUPER_MAGIC) => MetadataOrder::Journaled,
+        Ok(EXT4_SUPER_MAGIC) if has_journal(&dir) => MetadataOrder::Journaled,
+        _ => MetadataOrder::Unknown,
+    }
+}
+
 /// Whether the ext4 that holds this has a journal: then a thread writes it.
-fn has_journal(file: &fs::File) -> bool {
-    let Ok(dev) = retry(|| stat::fstat(file)).map(|stat| stat.st_dev) else { return false };
+fn has_journal(file: impl AsFd) -> bool {
+    let Ok(dev) = retry(|| stat::fstat(&file)).map(|stat| stat.st_dev) else { return false };
     let device = fs::canonicalize(format!("/sys/dev/block/{}:{}", stat::major(dev), stat::minor(dev)));
     let task = device.ok().and_then(|device| {
         let name = device.file_name()?;

@@ -100,7 +100,7 @@ impl Members {
             }
         }
         Err(Error::refused(
-            format!("all {} slots of fleet {} are taken by other fast tiers", settings.size, settings.name),
+            format!("all {} places of fleet {} are taken by other fast tiers", settings.size, settings.name),
             "unmount one of them with nothing pending, forget one that is lost, or choose another name for the fleet",
         ))
     }

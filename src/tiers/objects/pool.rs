@@ -14,7 +14,7 @@ use crate::path::{escape, unescape};
 use crate::tiers::disk::fingerprint::Fingerprint;
 use crate::tiers::disk::layout::remove_leftover;
 use crate::tiers::disk::shards::{self, Shard, Shards, file_name};
-use crate::tiers::disk::{Access, Dir, File, RenameMode, Stat};
+use crate::tiers::disk::{Access, Dir, File, MetadataOrder, RenameMode, Stat};
 use crate::tiers::log::record::{COUNTER_MAX, Home, ObjectId, counter, is_below_root};
 use crate::tiers::objects::hash::Hash;
 use crate::tiers::{Ino, Lsn};
@@ -36,8 +36,7 @@ pub(crate) struct Pool {
     shards: Shards,
     quarantine: Arc<dyn Dir>,
     next: AtomicU64,
-    /// [`Dir::journals_attributes`].
-    pub(crate) journals_attributes: bool,
+    pub(crate) order: MetadataOrder,
 }
 
 impl Pool {
@@ -45,8 +44,8 @@ impl Pool {
     pub(crate) fn open(fast: &dyn Dir, dirs_kept: usize) -> Result<Self> {
         let dir = fast.dir(b"pool").at_fast("open", "pool")?;
         let quarantine = fast.dir(b"quarantine").at_fast("open", "quarantine")?;
-        let journals_attributes = dir.journals_attributes();
-        Ok(Pool { shards: Shards::new(dir, dirs_kept), quarantine, next: AtomicU64::new(1), journals_attributes })
+        let order = dir.order();
+        Ok(Pool { shards: Shards::new(dir, dirs_kept), quarantine, next: AtomicU64::new(1), order })
     }
 
     /// Opens a pool for reading, on a tier that may have lost any directory. The parent stands in for a missing
@@ -54,7 +53,7 @@ impl Pool {
     pub(crate) fn open_what_is_left(ours: &Arc<dyn Dir>) -> Self {
         let dir = ours.dir(b"pool").unwrap_or_else(|_| ours.clone());
         let quarantine = ours.dir(b"quarantine").unwrap_or_else(|_| ours.clone());
-        Pool { shards: Shards::new(dir, 8), quarantine, next: AtomicU64::new(1), journals_attributes: false }
+        Pool { shards: Shards::new(dir, 8), quarantine, next: AtomicU64::new(1), order: MetadataOrder::Unknown }
     }
 
     /// Marks numbers up to this one as taken, by an object or by a record of the log.

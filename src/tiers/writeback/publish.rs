@@ -615,7 +615,8 @@ impl Tiers {
         let mut unsynced: Vec<Arc<dyn File>> = Vec::new();
         let make_durable = |unsynced: &mut Vec<Arc<dyn File>>| {
             // The last fingerprint was set last, so its sync covers the others.
-            let first = if self.pool.journals_attributes { unsynced.len().saturating_sub(1) } else { 0 };
+            let covers_all = self.pool.order == MetadataOrder::Journaled;
+            let first = if covers_all { unsynced.len().saturating_sub(1) } else { 0 };
             let synced =
                 ask_each(|| self.uptime(), &unsynced[first..], |fd| fd.sync().at_fast("mark clean", "an object"));
             unsynced.clear();
