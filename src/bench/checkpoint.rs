@@ -74,7 +74,7 @@ pub fn saved(dir: &Path, number: usize) -> PathBuf {
 }
 
 /// Stands in for computing: it does nothing for a while.
-fn pause(time: Duration, stop: &StopFlag) -> Result<()> {
+pub(super) fn pause(time: Duration, stop: &StopFlag) -> Result<()> {
     const LOOK: Duration = Duration::from_millis(50);
     let until = Instant::now() + time;
     while let Some(left) = until.checked_duration_since(Instant::now()).filter(|left| !left.is_zero()) {

@@ -7,9 +7,10 @@ use std::path::{Path, PathBuf};
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use super::StopFlag;
+use super::checkpoint::pause;
 use super::data::{Data, sync_dir};
 use super::rank_processes::RankProcesses;
 use super::reader::join;
@@ -36,6 +37,17 @@ pub struct RanksLoad {
     pub count: usize,
     /// Bytes of one rank's shard.
     pub shard: u64,
+    /// How long the job computes between two of them.
+    pub interval: Duration,
+}
+
+/// What saving them took.
+#[derive(Clone, Debug)]
+pub struct SaveTimes {
+    /// Seconds until the slowest rank of each was done, in all.
+    pub blocked: f64,
+    /// When each began. Training that goes on from one has lost what came behind that.
+    pub began: Vec<Instant>,
 }
 
 impl RanksLoad {
@@ -53,11 +65,13 @@ impl RanksLoad {
         all / (self.bytes() as f64 / (1u64 << 30) as f64)
     }
 
-    /// Saves all of them, one after the other. Returns the seconds until the slowest rank of each was done, in all.
-    pub fn save(&self, dir: &Path, ranks: &mut RankSet, stop: &StopFlag) -> Result<f64> {
-        let mut blocked = 0.0;
+    /// Saves all of them, one after the other.
+    pub fn save(&self, dir: &Path, ranks: &mut RankSet, stop: &StopFlag) -> Result<SaveTimes> {
+        let (mut blocked, mut began) = (0.0, Vec::new());
         for number in 1..=self.count {
+            pause(if number == 1 { Duration::ZERO } else { self.interval }, stop)?;
             stop.check()?;
+            began.push(Instant::now());
             let step = step_dir(dir, number);
             fs::create_dir(&step).at("mkdir", step.display())?;
             blocked += match ranks {
@@ -71,7 +85,7 @@ impl RanksLoad {
             mark(dir, number)?;
             blocked += begun.elapsed().as_secs_f64();
         }
-        Ok(blocked)
+        Ok(SaveTimes { blocked, began })
     }
 
     /// Each rank reads its shard of each. Returns the seconds until the slowest rank of each was done, in all.
@@ -140,10 +154,13 @@ mod tests {
     #[test]
     fn each_rank_has_a_shard_of_each_step_and_the_marker_names_the_last() {
         let dir = tempfile::tempdir().expect("a directory");
-        let load = RanksLoad { ranks: 3, count: 2, shard: 100_000 };
+        let interval = Duration::from_millis(20);
+        let load = RanksLoad { ranks: 3, count: 2, shard: 100_000, interval };
         let mut data = RankSet::Threads((0..3).map(|_| Data::new(PIECE)).collect());
         let stop = StopFlag::default();
-        assert!(load.save(dir.path(), &mut data, &stop).expect("saved") > 0.0);
+        let times = load.save(dir.path(), &mut data, &stop).expect("saved");
+        assert!(times.blocked > 0.0 && times.began.len() == 2);
+        assert!(times.began[1].duration_since(times.began[0]) >= interval);
         assert!(load.load(dir.path(), &mut data, &stop).expect("loaded") > 0.0);
         let lens: Vec<u64> = (0..3)
             .flat_map(|rank| [1, 2].map(|step| shard(&step_dir(dir.path(), step), rank)))

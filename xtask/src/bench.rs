@@ -105,6 +105,18 @@ const PARTS: &[Part] = &[
         runs_max: None,
     },
     Part {
+        name: "pace",
+        about: "The same with 8 s of training between the checkpoints, which the slow tier sustains: what the mount tells of that, beside what \
+                happens.",
+        bench: "ranks",
+        args: "--ranks 8 --count 3 --shard 105MB --interval 8s",
+        quick: "--ranks 4 --count 2 --shard 2MB --interval 4s",
+        slow: Device::Hdd,
+        beside: &[],
+        many_inodes: false,
+        runs_max: None,
+    },
+    Part {
         name: "ranks-torch",
         about: "The same with a process for each rank, which saves tensors of 16 MiB by `torch.save` and an fsync.",
         bench: "ranks",
@@ -602,7 +614,7 @@ mod tests {
             ("--runs many", "1 to 999"),
             (
                 "--only tires",
-                "`tires`: there are tiers, checkpoint, ranks, ranks-torch, ranks-dcp, ingest, epoch, interference, files, listing, cost, fleet, blocks, metadata, drain, growth",
+                "`tires`: there are tiers, checkpoint, ranks, pace, ranks-torch, ranks-dcp, ingest, epoch, interference, files, listing, cost, fleet, blocks, metadata, drain, growth",
             ),
             ("--only tiers,", "no part is named ``"),
             ("--fast", "`--fast`"),

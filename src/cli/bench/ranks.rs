@@ -13,9 +13,10 @@ use super::plan::{BenchPlan, Room};
 use super::session::{Place, PlaceKind, Session};
 use crate::bench::data::Data;
 use crate::bench::rank_processes::{RankProcesses, Saver};
-use crate::bench::ranks::{MARKER, PIECE, RankSet, RanksLoad, marker};
+use crate::bench::ranks::{MARKER, PIECE, RankSet, RanksLoad, SaveTimes, marker};
 use crate::bench::results::Unit;
 use crate::cli::client;
+use crate::cli::duration::parse_duration;
 use crate::cli::outcome::{Failure, Outcome};
 use crate::cli::sandbox::Mount;
 
@@ -32,6 +33,7 @@ const LOOK: Duration = Duration::from_millis(5);
 Examples:
   dlio-fs bench ranks --fast /optane --slow /hdd
   dlio-fs bench ranks --fast /optane --slow /hdd --save dcp --python ~/venv/bin/python
+  dlio-fs bench ranks --fast /optane --slow /hdd --interval 30s --count 3
   dlio-fs bench ranks --fast /optane --slow /hdd --ranks 16 --shard 1GB --runs 6 --output ranks.html")]
 pub(super) struct RanksArgs {
     #[command(flatten)]
@@ -45,6 +47,9 @@ pub(super) struct RanksArgs {
     /// Size of one rank's shard
     #[arg(long, value_name = "SIZE", default_value = "105MB", value_parser = parse_size)]
     shard: u64,
+    /// How long the job computes between two of them
+    #[arg(long, value_name = "TIME", default_value = "0s", value_parser = parse_duration)]
+    interval: Duration,
     /// What saves and loads a shard
     #[arg(long, value_name = "SAVER", value_enum, default_value = "bytes")]
     save: Saver,
@@ -54,7 +59,12 @@ pub(super) struct RanksArgs {
 }
 
 pub(super) fn run(args: &RanksArgs) -> Outcome {
-    let load = RanksLoad { ranks: args.ranks as usize, count: args.count as usize, shard: args.shard };
+    let load = RanksLoad {
+        ranks: args.ranks as usize,
+        count: args.count as usize,
+        shard: args.shard,
+        interval: args.interval,
+    };
     let plan = BenchPlan {
         name: "ranks",
         runs: args.common.runs(3),
@@ -62,6 +72,7 @@ pub(super) fn run(args: &RanksArgs) -> Outcome {
             ("ranks", load.ranks.to_string()),
             ("checkpoints", load.count.to_string()),
             ("shard", size_text(load.shard)),
+            ("interval", humantime::format_duration(load.interval).to_string()),
             ("saved with", args.save.name().to_owned()),
         ],
         caches: args.common.cold()?,
@@ -91,11 +102,12 @@ fn one(session: &mut Session, place: &Place, load: RanksLoad, ranks: &mut RankSe
     session.cool()?;
     let daemon = place.mount().map(DaemonCost::begin).transpose()?;
     let (begun, stop, own) = (Instant::now(), session.stop(), time_of(ranks)?);
-    let blocked = load.save(&place.dir, ranks, &stop)?;
-    session.add(&place.name, "save, slowest rank", Unit::Bytes, load.bytes() as f64 / blocked);
+    let times = load.save(&place.dir, ranks, &stop)?;
+    session.add(&place.name, "save, slowest rank", Unit::Bytes, load.bytes() as f64 / times.blocked);
     let taken = own.seconds()? + daemon.as_ref().map_or(Ok(0.0), DaemonCost::seconds)?;
     session.add(&place.name, "processor time, per GiB saved", Unit::Seconds, load.per_gib(taken));
     if let PlaceKind::Mount(mount) = &place.kind {
+        work_at_risk(session, place, mount, &times)?;
         until_safe(session, place, mount, load, begun)?;
     }
     if matches!(place.kind, PlaceKind::Slow) {
@@ -111,6 +123,17 @@ fn one(session: &mut Session, place: &Place, load: RanksLoad, ranks: &mut RankSe
     let took = load.load(&place.dir, ranks, &stop)?;
     session.add(&place.name, "load, slowest rank", Unit::Bytes, load.bytes() as f64 / took);
     session.clear(place)
+}
+
+/// Compares what the mount tells with what a job would lose that went on from the slow tier now, if it has one of the checkpoints.
+fn work_at_risk(session: &mut Session, place: &Place, mount: &Mount, times: &SaveTimes) -> Result<(), Failure> {
+    let pace = client::pace(&mount.mountpoint)?;
+    let on_slow = |number: &usize| says(&mount.slow.join(MARKER), &marker(*number));
+    let Some(newest) = (1..=times.began.len()).find(on_slow) else { return Ok(()) };
+    let lost = times.began[newest - 1].elapsed().as_secs_f64();
+    session.add(&place.name, "training that would be lost after the save", Unit::Seconds, lost);
+    session.add(&place.name, "that loss as the mount told it", Unit::Seconds, pace.work_at_risk.as_secs_f64());
+    Ok(())
 }
 
 /// Waits until the slow tier has the last marker, which is when another machine can read the checkpoint, and until the
