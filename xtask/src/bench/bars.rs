@@ -411,8 +411,8 @@ pub(crate) enum Verdict {
 impl fmt::Display for Verdict {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(match self {
-            Verdict::Holds => "holds",
-            Verdict::Within => "within the interval",
+            Verdict::Holds => "met",
+            Verdict::Within => "undecided",
             Verdict::Missed => "**missed**",
             Verdict::NoFigure => "**no such figure**",
         })

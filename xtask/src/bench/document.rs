@@ -10,8 +10,8 @@ use super::bars::{Bar, Check, Found, Judged};
 use super::figures::{Measured, Ratio, Results, Row, Setup};
 use super::{FIGURES, PARTS, Part};
 
-/// Notes that belong to no part: below the table of bars, below the machine, and about what is measured beside.
-const COMMON: [&str; 3] = ["bars", "setup", "peers"];
+/// Notes that belong to no part: below the table of targets, below the machine, and about what is measured beside.
+const COMMON: [&str; 3] = ["targets", "setup", "peers"];
 
 /// What people have written: `notes.md`, a heading of the second order for each part that has any.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -51,7 +51,7 @@ pub(crate) fn document(measured: &[(Measured, Results)], bars: &[Bar], notes: &N
         text += "**Figures of `cargo xtask bench --quick`: they try the command and say nothing of the program.**\n\n";
     }
     text += &verdicts(&judged)?;
-    text += &notes.of("bars");
+    text += &notes.of("targets");
     text += &setups(measured)?;
     text += &notes.of("setup");
     let peers = notes.of("peers");
@@ -85,10 +85,10 @@ that covers the true ratio in 96 % of cases (9 runs).
 
 /// The verdicts of all bars.
 pub(crate) fn verdicts(judged: &[Judged]) -> Result<String> {
-    let mut text = String::from("## Bars\n\n");
-    text += "A bar *holds* if the median is on the good side of the limit, and is *within the interval* if only the\n\
-             interval reaches it. Of several cases the worst counts; the others are listed with their part.\n\n";
-    text += "| part | bar | limit | measured | |\n|---|---|---|---|---|\n";
+    let mut text = String::from("## Targets\n\n");
+    text += "A target is *met* if the median is on the good side of the limit, and *undecided* if only the interval\n\
+             reaches it. Of several cases the worst counts; the others are listed with their part.\n\n";
+    text += "| part | target | limit | measured | |\n|---|---|---|---|---|\n";
     for judged in judged {
         let part = judged.bar.part;
         let (measured, verdict) = match judged.worst() {
@@ -225,7 +225,7 @@ fn runs(results: &Results) -> String {
 fn checks(judged: &Judged) -> Result<String> {
     let head = if judged.bar.to.is_empty() { "place | figure" } else { "to | ratio" };
     let mut text =
-        format!("Bar: {}; {}.\n\n| case | {head} | |\n|---|---|--:|---|\n", judged.bar.text, judged.bar.limit());
+        format!("Target: {}; {}.\n\n| case | {head} | |\n|---|---|--:|---|\n", judged.bar.text, judged.bar.limit());
     for check in &judged.checks {
         let found = check.found.as_ref().map_or_else(|| "–".to_owned(), told);
         writeln!(text, "| {} | {} | {found} | {} |", check.case, check.place, check.verdict)?;
