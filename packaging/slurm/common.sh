@@ -50,8 +50,8 @@ as_owner() {
     fi
 }
 
-# Whether the job's nodes share a slow directory, as one fleet. A fleet has 64 mounts at most: a larger job has a directory for each
-# node, unless it names one; then the mount fails and says why.
+# Whether the job's nodes share a slow directory, as one fleet. Up to 64 nodes do. A larger job has a directory for each node, unless it
+# names one: a fleet takes up to 4,096 nodes.
 is_fleet() {
     count=$(wc -l <"$nodes") || return
     [ "$count" -gt 1 ] && { [ "$count" -le 64 ] || [ -e "$request" ]; }

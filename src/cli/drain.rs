@@ -11,9 +11,9 @@ use super::fleet::{self, FleetArgs, FleetQuestion, FleetSource};
 use super::outcome::{Exit, Failure, Outcome, complain, say, say_json};
 use super::progress::{News, ProgressDisplay};
 
-/// Copy everything, or everything below PATH, to the slow tier, showing progress
+/// Wait until everything, or everything at PATH, is on the slow tier, showing progress
 ///
-/// The drain runs anyway. Without --wait this only says whether anything is left (exit code 3); with --wait it returns
+/// The drain runs anyway. Without --wait this only says whether anything of the whole mount is left (exit code 3); with --wait it returns
 /// once everything written before is on the slow tier under its name.
 ///
 /// --deadline is for a machine that will soon be gone (a spot instance, the end of a batch job). Until then the drain

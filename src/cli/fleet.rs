@@ -77,7 +77,7 @@ impl FleetSource {
                 let file = mountpoint.join(".dlio/fleet.json");
                 if !file.exists() {
                     let what = format!("the mount at {} is in no fleet", mountpoint.display());
-                    return Err(Error::refused(what, "ask it alone: the same command without --fleet"));
+                    return Err(Error::refused(what, "leave out --fleet; for one mount alone use dlio-fs sync"));
                 }
                 let text = client::read(mountpoint, "fleet.json")?;
                 serde_json::from_str(&text).map_err(|e| {

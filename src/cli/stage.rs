@@ -21,7 +21,7 @@ use crate::stats::staging::Staging;
 /// Takes files, directories with everything below them, or quoted patterns ('/mnt/train/data/**/*.rec'). The job runs
 /// in the background; --wait returns when every file was tried, with exit code 1 if one was not copied. Files for which
 /// there is no room stay on the slow tier. Staging never takes the room of checkpoints. A copy is compared with the
-/// slow file at each open, so it is never stale; it survives a remount. `dlio-fs evict` deletes copies.
+/// slow file at the first open after a mount, then at most every `revalidate`; it survives a remount. `dlio-fs evict` deletes copies.
 #[derive(Debug, Args)]
 #[command(after_long_help = "\
 Examples:

@@ -51,7 +51,7 @@ fn a_member_that_has_left_makes_room_for_another_or_for_itself() {
     let machines = Machines::new();
     let [first, second, third] = [(); 3].map(|()| machines.disk());
     let (one, two) = (machines.mount(&first).unwrap(), machines.mount(&second).unwrap());
-    assert!(why(machines.mount(&third)).contains("all 2 slots of fleet job are taken"));
+    assert!(why(machines.mount(&third)).contains("all 2 places of fleet job are taken"));
     one.leave_fleet().unwrap();
     drop(one);
     machines.mount(&first).unwrap().leave_fleet().unwrap();
@@ -59,7 +59,7 @@ fn a_member_that_has_left_makes_room_for_another_or_for_itself() {
     two.leave_fleet().unwrap();
     drop(two);
     drop((machines.mount(&first).unwrap(), new));
-    assert!(why(machines.mount(&second)).contains("all 2 slots of fleet job are taken"));
+    assert!(why(machines.mount(&second)).contains("all 2 places of fleet job are taken"));
     machines.mount(&third).unwrap();
 }
 

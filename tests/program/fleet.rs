@@ -599,7 +599,7 @@ fn a_mount_that_does_not_agree_with_its_fleet_is_refused() {
     };
     assert!(refused(&["fleet_size=4"]).contains("was begun with fleet_size = 3"));
     assert!(refused(&["clock_error=5ms"]).contains("clock_error = \"2ms\""));
-    assert!(refused(&[]).contains("all 3 slots of fleet job are taken"));
+    assert!(refused(&[]).contains("all 3 places of fleet job are taken"));
     // Who was refused can still be mounted without a fleet.
     let mut outsider = member(dir.path(), &[]);
     assert!(outsider.refused().1.contains("are taken"));

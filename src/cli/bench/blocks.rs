@@ -31,9 +31,9 @@ const TIME_MIN: Duration = Duration::from_millis(1);
 
 /// Read and write blocks at random places with fio: how many bytes a second, and how long one takes
 ///
-/// In a file for each job that is there before: with psync through the page cache and past it, with libaio and io_uring past it. Of
-/// each case the rate, the time within which a half, all but one of a hundred, and all but one of a thousand blocks were done (the
-/// second from 100 blocks on, the third from 1,000), and in a mount the processor time of its daemon until what was written is durable.
+/// Each job has a file, made beforehand: psync through the page cache and past it, libaio and io_uring past it. Reported are the rate,
+/// the median, p99 (from 100 blocks on) and p99.9 (from 1,000), and for a mount its daemon's processor time until what was written is
+/// durable.
 /// Writes through the mount are measured while its drain runs, and in a second mount whose drain is paused. The slow tier is not
 /// measured: blocks of a mount are on the fast one. Direct I/O passes only the page cache of the mount: the daemon does not open files
 /// with O_DIRECT, so with `exact` the page cache of the fast tier answers. Needs fio.
@@ -45,7 +45,7 @@ Examples:
 pub(super) struct BlocksArgs {
     #[command(flatten)]
     common: Common,
-    /// How the kernel is asked
+    /// fio's I/O engines to measure
     #[arg(long, value_name = "NAMES", value_delimiter = ',', value_enum, default_value = "psync,libaio,io_uring")]
     engines: Vec<Engine>,
     /// Sizes of a block

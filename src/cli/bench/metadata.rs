@@ -18,8 +18,8 @@ const BLOCK: u64 = 4096;
 ///
 /// Easy: empty files, each rank's in a directory of its own. Hard: files of 3901 bytes, all ranks' in one directory. The phases come in
 /// IO500's order, with nothing in between: easy and hard write, easy and hard stat, easy delete, hard read, hard delete. Rank 0 stats the
-/// files of rank 1, reads those of rank 2 and deletes those of rank 3, and so on (mdtest's -N 1). Of each phase the operations a second of all
-/// ranks, until the slowest one is done. The driver is our own: ranks are threads of one machine, and each makes a fixed number of files instead
+/// files of rank 1, reads those of rank 2 and deletes those of rank 3, and so on (mdtest's -N 1). Reports, for each phase,
+/// the operations a second of all ranks until the slowest one is done. The driver is our own: ranks are threads of one machine, and each makes a fixed number of files instead
 /// of working for five minutes. It is no IO500 result.
 #[derive(Debug, Args)]
 #[command(after_long_help = "\
