@@ -1,6 +1,6 @@
 //! Stories: defects that were found once, each told by itself on simulated disks.
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -10,6 +10,7 @@ use dlio_fs::path::Name;
 use dlio_fs::stats::queue::EventState;
 use dlio_fs::tiers::disk::{Access, Allocate, Kind, MetadataOrder, NewAttr, RenameMode, Time};
 use dlio_fs::tiers::{self, Cx, Evicted, Ino, OpenFile, OpenMode, Options, Progress, ROOT, SetAttr, SlowTree, Tiers};
+use parking_lot::{Condvar, Mutex};
 use rand::SeedableRng;
 use rand::rngs::Xoshiro256PlusPlus;
 
@@ -1075,6 +1076,53 @@ fn what_is_at_hand_under_the_name_of_a_file_may_be_another() {
     assert!(matches!(open, Err(Error::NeedSlow)), "who may wait finds out");
     let found = engine.lookup(&soon, ROOT, &name("b")).unwrap();
     assert!(found.ino != ino && found.size == 7, "{found:?}");
+}
+
+/// What should be in memory may be waited for all the same, and a disk that hangs must not take all threads that answer requests: of sixteen
+/// that look at once, no more than four do.
+#[test]
+fn no_more_than_a_few_threads_look_in_memory_at_once() {
+    const THREADS: usize = 16;
+    const AT_ONCE: usize = 4;
+    let machine = Machine::new();
+    // Of the simulated disk every other name is at hand, this one too.
+    machine.slow.root().create(b"b", 0o644).unwrap().write_at(b"one", 0).unwrap();
+    let engine = machine.open("boot");
+    let ino = engine.lookup(&Cx::internal(), ROOT, &name("b")).unwrap().ino;
+    let opened = engine.open(&Cx::internal(), ino, OpenMode { read: true, ..OpenMode::default() }).unwrap();
+    // The disk answers when all others have been sent to those who may wait, or when too many wait for it.
+    let (inside, refused) = (Arc::new(AtomicUsize::new(0)), AtomicUsize::new(0));
+    let (entered, gate) = (Arc::clone(&inside), Arc::new((Mutex::new(false), Condvar::new())));
+    let answers = |(answers, told): &(Mutex<bool>, Condvar)| {
+        *answers.lock() = true;
+        told.notify_all();
+    };
+    let disk = Arc::clone(&gate);
+    machine.slow.before_calls(move || {
+        if entered.fetch_add(1, Ordering::Relaxed) == AT_ONCE {
+            answers(&disk);
+        }
+        disk.1.wait_while(&mut disk.0.lock(), |answers| !*answers);
+    });
+    std::thread::scope(|scope| {
+        for _ in 0..THREADS {
+            scope.spawn(|| {
+                let mut buf = [0; 9];
+                match engine.read(&Cx::fast_only(0, 0), &opened, &mut buf, 0) {
+                    Err(Error::NeedSlow) => {
+                        if refused.fetch_add(1, Ordering::Relaxed) + 1 == THREADS - AT_ONCE {
+                            answers(&gate);
+                        }
+                    }
+                    got => assert_eq!((got.unwrap(), &buf[..3]), (3, &b"one"[..])),
+                }
+            });
+        }
+    });
+    let inside = inside.load(Ordering::Relaxed);
+    assert!((1..=AT_ONCE).contains(&inside), "{inside} looked in memory");
+    machine.slow.before_calls(|| ());
+    engine.release(&Cx::internal(), opened);
 }
 
 /// One fsync of one file had failed, and that it had was told each second as a failure of now: new files went past the fast tier, and nothing
