@@ -4,10 +4,13 @@
 
 use std::ffi::OsString;
 use std::fs::{self, File, OpenOptions};
-use std::io;
+use std::io::{self, BufRead, BufReader};
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
 
+use dlio_fs::tiers::disk::os::OsDir;
+use dlio_fs::tiers::disk::{Dir, MetadataOrder};
 use nix::errno::Errno;
 use nix::mount::{MntFlags, umount2};
 use nix::sys::stat::{major, minor};
@@ -15,7 +18,7 @@ use nix::sys::statvfs::statvfs;
 
 use crate::common::rig::program;
 use crate::common::trees::{NEVER_SETTLES, assert_same, content, fingerprint, the_application_goes_on, tree};
-use crate::common::{Elsewhere, Mount, Volume, errno, names, succeeded, until};
+use crate::common::{Elsewhere, Mount, Relay, Volume, errno, names, pattern, succeeded, until};
 use crate::needs::{MOUNTS, needs};
 
 /// What the daemon has logged of trouble, without the times.
@@ -555,4 +558,61 @@ fn an_aborted_connection_ends_the_daemon_and_the_next_mount_has_all() {
     mount.sync();
     assert_same(&mount.root(), &mount.slow());
     assert_eq!(tree(&mount.slow()).len(), 1 + 20 + 1);
+}
+
+/// A file that lies in memory is opened and read by the thread that has the request: where it looked for what is not there, a disk that
+/// hangs took all threads that answer the kernel.
+#[test]
+fn what_lies_in_memory_is_read_while_a_local_disk_hangs() {
+    needs!(MOUNTS, "mkfs.ext4", "bindfs");
+    const COLD: usize = 40;
+    let relay = Relay::new(|_| ());
+    let disk = Volume::behind(&relay, 64);
+    let cold: Vec<String> = (0..COLD).map(|i| format!("cold-{i}")).collect();
+    for name in cold.iter().chain([&"hot".to_owned()]) {
+        fs::write(disk.tier().join(name), pattern(1 << 20)).unwrap();
+    }
+    // From here on memory has nothing of it.
+    disk.detach();
+    disk.attach();
+    let elsewhere = Elsewhere { slow: Some(disk.tier()), ..Elsewhere::default() };
+    let mut mount = Mount::idle(elsewhere, &["attribute_lifetime_slow=1h", "slow_wait=2s"]);
+    mount.start();
+    let read = |name: &str| fs::read(mount.at(name));
+    let served = || mount.stats_json()["slow_calls"]["served"].as_u64().unwrap();
+    assert!(cold.iter().all(|name| mount.at(name).exists()));
+    until("it is read from memory", || {
+        let before = served();
+        assert!(read("hot").unwrap() == pattern(1 << 20));
+        served() == before
+    });
+    // The kernel keeps what is mapped, also when another test has it drop its caches. This process ends when its input does.
+    let mut maps = Command::new("python3");
+    maps.args(["-c", "import mmap, sys; f = open(sys.argv[1]); m = mmap.mmap(f.fileno(), 0, prot=mmap.PROT_READ); print(sum(m[::4096]), flush=True); sys.stdin.read()"]);
+    let mut maps = maps.arg(disk.tier().join("hot")).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    assert!(BufReader::new(maps.stdout.take().unwrap()).lines().next().unwrap().is_ok());
+    let frozen = relay.freeze();
+    std::thread::scope(|scope| {
+        // More than there are threads that answer the kernel.
+        let waiting: Vec<_> = cold.iter().map(|name| scope.spawn(|| read(name))).collect();
+        while !waiting.iter().all(|reader| reader.is_finished()) {
+            assert!(read("hot").unwrap() == pattern(1 << 20));
+        }
+        assert!(waiting.into_iter().all(|reader| errno(reader.join().unwrap()) == Errno::EIO));
+    });
+    drop(frozen);
+    until("the disk answers again", || read(&cold[0]).is_ok_and(|found| found == pattern(1 << 20)));
+    drop(maps.stdin.take());
+    maps.wait().unwrap();
+    mount.stop();
+}
+
+/// Only where a journal keeps the order of changes are those that came before durable with the last one. A group was published as if there
+/// were one.
+#[test]
+fn an_ext4_without_a_journal_is_told_from_one_with_it() {
+    needs!(MOUNTS, "mkfs.ext4");
+    let order = |volume: &Volume| OsDir::open(&volume.tier()).unwrap().order();
+    assert_eq!(order(&Volume::new(16, 100)), MetadataOrder::Journaled);
+    assert_eq!(order(&Volume::without_journal()), MetadataOrder::Unknown);
 }

@@ -11,7 +11,7 @@ pub mod trees;
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
-use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
@@ -369,15 +369,39 @@ impl Volume {
         Volume::made_by(mkfs, 64)
     }
 
+    /// An ext4 on a disk that hangs while the relay is frozen.
+    pub fn behind(relay: &Relay, mib: u64) -> Self {
+        let volume = Volume::nowhere();
+        symlink(relay.shown().join("image"), volume.image()).unwrap();
+        volume.format(Command::new("mkfs.ext4").args(["-q", "-b", "4096"]), mib);
+        volume
+    }
+
+    /// An ext4 that keeps no journal.
+    pub fn without_journal() -> Self {
+        let mut mkfs = Command::new("mkfs.ext4");
+        mkfs.args(["-q", "-O", "^has_journal"]);
+        Volume::made_by(mkfs, 16)
+    }
+
     fn made_by(mut mkfs: Command, mib: u64) -> Self {
+        let volume = Volume::nowhere();
+        volume.format(&mut mkfs, mib);
+        volume
+    }
+
+    fn nowhere() -> Self {
         let dir = tempfile::Builder::new().prefix("dlio-fs-volume-").tempdir().unwrap();
         let volume = Volume { dir };
         fs::create_dir(volume.root()).unwrap();
-        File::create(volume.image()).unwrap().set_len(mib << 20).unwrap();
-        succeeded(mkfs.arg(volume.image()).output().unwrap());
-        volume.attach();
-        fs::create_dir(volume.tier()).unwrap();
         volume
+    }
+
+    fn format(&self, mkfs: &mut Command, mib: u64) {
+        File::create(self.image()).unwrap().set_len(mib << 20).unwrap();
+        succeeded(mkfs.arg(self.image()).output().unwrap());
+        self.attach();
+        fs::create_dir(self.tier()).unwrap();
     }
 
     fn image(&self) -> PathBuf {
