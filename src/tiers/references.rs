@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use crate::error::{Context, Errno, Result};
-use crate::tiers::disk::sync::RwLockReadGuard;
+use crate::tiers::disk::sync::{RwLockReadGuard, RwLockWriteGuard};
 use crate::tiers::disk::{Access, File};
 use crate::tiers::log::record::{Home, ObjectId};
 use crate::tiers::model::node::ObservedAt;
@@ -128,7 +128,38 @@ impl Tiers {
         cx.slow()?;
         Ok(state.io.read())
     }
+
+    /// The same, exclusive. The drain writes to the slow tier with it held.
+    pub(crate) fn exclusive<'a>(&self, cx: &Cx, state: &'a FileState) -> Result<RwLockWriteGuard<'a, Io>> {
+        if let Some(io) = state.io.try_write_for(BRIEF) {
+            return Ok(io);
+        }
+        cx.slow()?;
+        let io = state.io.write();
+        // The caller may have been answered meanwhile.
+        cx.proceed()?;
+        Ok(io)
+    }
+
+    /// Of one or two files, in the order of their inode numbers.
+    pub(crate) fn exclusive_both<'a>(
+        &self,
+        cx: &Cx,
+        a: Option<&'a Arc<FileState>>,
+        b: Option<&'a Arc<FileState>>,
+    ) -> Result<(Locked<'a>, Locked<'a>)> {
+        let lock = |file: Option<&'a Arc<FileState>>| file.map(|file| self.exclusive(cx, file)).transpose();
+        if a.map(|a| a.ino) <= b.map(|b| b.ino) {
+            let a = lock(a)?;
+            Ok((a, lock(b)?))
+        } else {
+            let b = lock(b)?;
+            Ok((lock(a)?, b))
+        }
+    }
 }
+
+type Locked<'a> = Option<RwLockWriteGuard<'a, Io>>;
 
 /// How long a fast-only caller waits while the file's bytes are being moved, before it asks again with slow access.
 const BRIEF: Duration = Duration::from_millis(20);

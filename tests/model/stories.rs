@@ -1,6 +1,7 @@
 //! Stories: defects that were found once, each told by itself on simulated disks.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::mpsc::channel;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -1123,6 +1124,44 @@ fn no_more_than_a_few_threads_look_in_memory_at_once() {
     assert!((1..=AT_ONCE).contains(&inside), "{inside} looked in memory");
     machine.slow.before_calls(|| ());
     engine.release(&Cx::internal(), opened);
+}
+
+/// P9: a close and a rename waited for the lock of a file while another call asked the slow tier about it. The calls of sixteen ranks were
+/// enough, and nothing was answered any more, statistics included.
+#[test]
+fn who_may_not_wait_for_the_slow_tier_waits_for_nobody_who_does() {
+    const PATIENCE: Duration = Duration::from_secs(10);
+    let past = PathRule { path: "**".to_owned(), absorb: Some(false), ..PathRule::default() };
+    let mut machine = Machine::new();
+    machine.options.rules = Rules::new(&Config { rules: vec![past], ..Config::default() }).unwrap();
+    let engine = machine.open("boot");
+    let (cx, soon) = (Cx::internal(), Cx::fast_only(0, 0));
+    let dir = engine.mkdir(&cx, ROOT, &name("dir"), 0o755, 0).unwrap().ino;
+    let (ino, file) = create(&engine, dir, "file", &[1; 50]);
+    engine.write(&cx, &file, &[2; 50], 0, false).unwrap();
+    let ((asks, asked), (answers, answer)) = (channel(), channel::<()>());
+    let (answer, hangs) = (Mutex::new(answer), AtomicBool::new(true));
+    machine.slow.before_calls(move || {
+        if hangs.swap(false, Ordering::Relaxed) {
+            asks.send(()).unwrap();
+            answer.lock().recv_timeout(PATIENCE).expect("nobody waits for this call");
+        }
+    });
+    std::thread::scope(|scope| {
+        let waits = scope.spawn(|| engine.getattr(&cx, ino).unwrap().size);
+        asked.recv().unwrap();
+        assert!(matches!(engine.flush(&soon, &file), Err(Error::NeedSlow)));
+        let renamed = engine.rename(&soon, dir, &name("file"), dir, &name("new"), RenameMode::Replace);
+        assert!(matches!(renamed, Err(Error::NeedSlow)));
+        // The background commits what this could not.
+        engine.release(&soon, file);
+        answers.send(()).unwrap();
+        assert_eq!(waits.join().unwrap(), 50);
+    });
+    background(&engine, &machine.clock);
+    let there = machine.slow.root().dir(b"dir").unwrap().open(b"file", Access::Read).unwrap();
+    let mut bytes = [0; 50];
+    assert_eq!((there.read_at(&mut bytes, 0).unwrap(), bytes), (50, [2; 50]));
 }
 
 /// One fsync of one file had failed, and that it had was told each second as a failure of now: new files went past the fast tier, and nothing

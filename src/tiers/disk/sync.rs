@@ -153,6 +153,11 @@ impl<T> RwLock<T> {
         Some(RwLockReadGuard { inner, _held: self.place.taken(), _turn: turns::AtRelease })
     }
 
+    pub(crate) fn try_write_for(&self, time: Duration) -> Option<RwLockWriteGuard<'_, T>> {
+        let inner = turns::take(|| Some(self.inner.try_write()), || self.inner.try_write_for(time))?;
+        Some(RwLockWriteGuard { inner, _held: self.place.taken(), _turn: turns::AtRelease })
+    }
+
     pub(crate) fn get_mut(&mut self) -> &mut T {
         self.inner.get_mut()
     }

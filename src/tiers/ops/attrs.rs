@@ -251,7 +251,7 @@ impl Tiers {
             new.perm = (perm != before.perm && self.slow.abilities.modes).then_some(perm);
         }
         let file = self.file_of(ino)?;
-        let mut io = file.as_ref().map(|file| file.io.write());
+        let mut io = file.as_ref().map(|file| self.exclusive(cx, file)).transpose()?;
         self.take_attrs(ino, &before, io.as_deref_mut());
         // Before the event, which cannot be undone if the object cannot be opened.
         let object = io.as_deref().and_then(|io| Some((io, io.with_attrs()?)));
@@ -417,7 +417,7 @@ impl Tiers {
     /// `Ok(None)`: no such attribute. `user.dlio.state` and `user.dlio.tier` answer too, but are in no listing.
     pub fn get_xattr(&self, cx: &Cx, ino: Ino, key: &[u8]) -> Result<Option<Vec<u8>>> {
         if key.starts_with(PRIVATE) {
-            return self.own_xattr(ino, key);
+            return self.own_xattr(cx, ino, key);
         }
         let (file, mut open) = (self.known_file(ino)?, None);
         if let Some(file) = file {
@@ -577,7 +577,7 @@ impl Tiers {
         if let Some(file) = &file {
             self.forget_clean(cx, file)?;
         }
-        let mut io = file.as_ref().map(|file| file.io.write());
+        let mut io = file.as_ref().map(|file| self.exclusive(cx, file)).transpose()?;
         self.take_attrs(ino, &before, io.as_deref_mut());
         // As in `change_attr`: opened before the event, which another event undoes if the object refuses the change.
         let object = io.as_deref().and_then(|io| Some((io, io.with_attrs()?)));
@@ -636,7 +636,7 @@ impl Tiers {
     /// the change is on the object, in the log or in neither. Readers go on with the slow file; for writers the object
     /// becomes a new version, or the next write to a large file would go to the slow file in place.
     fn forget_clean(&self, cx: &Cx, file: &Arc<FileState>) -> Result<()> {
-        if file.io.read().clean().is_none() {
+        if self.shared(cx, file)?.clean().is_none() {
             return Ok(());
         }
         if file.writers.load(Ordering::Acquire) > 0 {
@@ -644,7 +644,7 @@ impl Tiers {
         }
         let is_open = file.opens.load(Ordering::Acquire) > 0;
         let fd = is_open.then(|| self.open_slow(cx, file.ino, Access::Read)).transpose()?;
-        let mut io = file.io.write();
+        let mut io = self.exclusive(cx, file)?;
         let (Some(fingerprint), Some(object)) = (io.clean(), io.object()) else { return Ok(()) };
         if file.is_pinned() {
             return Ok(());
@@ -701,7 +701,7 @@ impl Tiers {
     }
 
     /// `user.dlio.state` and `user.dlio.tier` of an inode.
-    pub(crate) fn file_status(&self, ino: Ino) -> Result<(FileStatus, TierKind)> {
+    pub(crate) fn file_status(&self, cx: &Cx, ino: Ino) -> Result<(FileStatus, TierKind)> {
         let (pending, kind, file, aside) = {
             let mut st = self.state.lock();
             let kind = st.view.get(ino).ok_or(Errno::ESTALE)?.kind;
@@ -725,7 +725,7 @@ impl Tiers {
             return Ok((state, if fast { TierKind::Fast } else { TierKind::Slow }));
         };
         let (object, has_copy) = {
-            let io = file.io.read();
+            let io = self.shared(cx, &file)?;
             // A handle that was opened before the copy was made reads and writes on slow.
             (io.object(), has_copy && (io.copy.is_some() || (io.place == Bytes::Slow && io.fd.is_none())))
         };
@@ -751,8 +751,8 @@ impl Tiers {
         Ok((state, if state == FileStatus::Staged { TierKind::Fast } else { tier }))
     }
 
-    fn own_xattr(&self, ino: Ino, key: &[u8]) -> Result<Option<Vec<u8>>> {
-        let (status, tier) = self.file_status(ino)?;
+    fn own_xattr(&self, cx: &Cx, ino: Ino, key: &[u8]) -> Result<Option<Vec<u8>>> {
+        let (status, tier) = self.file_status(cx, ino)?;
         let word = match key {
             STATE => match status {
                 FileStatus::Slow => "slow",

@@ -36,7 +36,7 @@ impl Tiers {
     /// One `close()` of one descriptor: the data written through it gets its place in the order, unless the close does
     /// not tell whether the data is complete. After the last one [`Tiers::release`] follows.
     pub fn flush(&self, cx: &Cx, file: &OpenFile) -> Result<()> {
-        if !file.mode.write || self.says_nothing(cx, &file.state) {
+        if !file.mode.write || self.says_nothing(cx, &file.state)? {
             return Ok(());
         }
         self.commit(cx, &file.state).map(|_| ())
@@ -45,16 +45,16 @@ impl Tiers {
     /// Whether a close does not tell that the data is complete: a process that is started while another writes closes
     /// its copies of all descriptors; and a shell that has opened and truncated a file for a command closes the
     /// descriptor it opened it by.
-    fn says_nothing(&self, cx: &Cx, state: &FileState) -> bool {
-        let only_truncated = || {
-            let io = state.io.read();
-            io.uncommitted()
-                && (io.has_event || self.state.lock().view.get(state.ino).is_some_and(|node| node.slow_id().is_some()))
+    fn says_nothing(&self, cx: &Cx, state: &FileState) -> Result<bool> {
+        let only_truncated = || -> Result<bool> {
+            let io = self.shared(cx, state)?;
+            let has_slow = || self.state.lock().view.get(state.ino).is_some_and(|node| node.slow_id().is_some());
+            Ok(io.uncommitted() && (io.has_event || has_slow()))
         };
         match state.author() {
-            Author::Table(author) => cx.table.is_some_and(|table| table != author),
-            Author::Nobody => cx.table.is_some() && only_truncated(),
-            Author::Unknown => false,
+            Author::Table(author) => Ok(cx.table.is_some_and(|table| table != author)),
+            Author::Nobody => Ok(cx.table.is_some() && only_truncated()?),
+            Author::Unknown => Ok(false),
         }
     }
 
@@ -68,9 +68,12 @@ impl Tiers {
             let unseen = if state.is_pinned() { self.changed_unseen(cx, state) } else { Ok(()) };
             state.writers.fetch_sub(1, Ordering::AcqRel);
             let alone = || state.writers.load(Ordering::Acquire) == 0;
-            if let Err(e) = unseen.and_then(|()| self.commit_if(cx, state, alone)) {
+            match unseen.and_then(|()| self.commit_if(cx, state, alone)) {
+                Ok(_) => {}
+                // The drain has the file's lock, and the slow tier may hang: `tick` commits it.
+                Err(Error::NeedSlow) => self.wake(),
                 // No one is left to tell; the bytes stay bound to the file and `tick` tries again.
-                tracing::error!(ino = state.ino, error = %e, "written data could not be committed at release");
+                Err(e) => tracing::error!(ino = state.ino, error = %e, "written data could not be committed at release"),
             }
         }
         let is_last = state.opens.fetch_sub(1, Ordering::AcqRel) == 1;
@@ -228,10 +231,10 @@ impl Tiers {
 
     /// The same, if `wanted` is still true once no one can change the bytes.
     fn commit_if(&self, cx: &Cx, state: &FileState, wanted: impl FnOnce() -> bool) -> Result<Option<Lsn>> {
-        if !state.io.read().uncommitted() {
+        if !self.shared(cx, state)?.uncommitted() {
             return Ok(None);
         }
-        let mut io = state.io.write();
+        let mut io = self.exclusive(cx, state)?;
         if !wanted() {
             return Ok(None);
         }

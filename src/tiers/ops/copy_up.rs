@@ -124,7 +124,7 @@ impl Tiers {
         fd: Arc<dyn File>,
         expected: impl Fn(&Io) -> bool,
     ) -> Result<bool> {
-        let mut io = state.io.write();
+        let mut io = self.exclusive(cx, state)?;
         if !expected(&io) {
             return Ok(false);
         }
@@ -304,11 +304,11 @@ impl Tiers {
     ///
     /// Readers of the copy, including the kernel, continue in the same file. `false`: there is no copy.
     fn adopt_copy(&self, cx: &Cx, state: &Arc<FileState>) -> Result<bool> {
-        if state.io.read().copy.is_none() {
+        if self.shared(cx, state)?.copy.is_none() {
             return Ok(false);
         }
         let (birth, attr) = (self.birth_like(cx, state)?, self.getattr(cx, state.ino)?);
-        let mut io = state.io.write();
+        let mut io = self.exclusive(cx, state)?;
         let (Some(copy), Bytes::Slow) = (io.copy.clone(), io.place) else { return Ok(false) };
         let object = ObjectId { home: Home::Fast, number: self.pool.number() };
         let label = || self.label(state.ino);

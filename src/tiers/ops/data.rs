@@ -68,7 +68,7 @@ impl Tiers {
     /// file is gone, an object with one bad spot is all that is left.
     fn give_up_object(&self, cx: &Cx, state: &FileState, error: &std::io::Error) -> Result<bool> {
         let fingerprint =
-            state.io.read().clean().filter(|_| is_broken(error) && !state.is_pinned() && !self.slow.is_down());
+            self.shared(cx, state)?.clean().filter(|_| is_broken(error) && !state.is_pinned() && !self.slow.is_down());
         let Some(fingerprint) = fingerprint else { return Ok(false) };
         self.fast_has_failed();
         cx.slow()?;
@@ -118,7 +118,8 @@ impl Tiers {
             return;
         }
         let on_fast = |io: &Io| io.object().is_some_and(|object| object.home == Home::Fast);
-        let io = state.io.read();
+        // Whoever has it to himself may wait for the slow tier: then this piece is left to the fsync, too.
+        let Some(io) = state.io.try_read() else { return };
         let Some(fd) = io.fd.clone().filter(|_| on_fast(&io)) else { return };
         drop(io);
         let mut behind = self.calls.behind.lock();
@@ -260,7 +261,7 @@ impl Tiers {
         if !matches!(place, Bytes::Object(_)) {
             return self.copy_up(cx, state, u64::MAX);
         }
-        let mut io = state.io.write();
+        let mut io = self.exclusive(cx, state)?;
         let Some(object) = io.object() else { return Ok(()) };
         if io.fd.is_none() {
             io.fd = Some(self.open_object(cx, object)?);

@@ -13,7 +13,6 @@ use crate::path::Name;
 use crate::tiers::disk::errors::{absent_is_none, is_elsewhere};
 use crate::tiers::disk::fingerprint::Fingerprint;
 use crate::tiers::disk::layout::OURS;
-use crate::tiers::disk::sync::RwLockWriteGuard;
 use crate::tiers::disk::{Kind, RenameMode, Stat, acl};
 use crate::tiers::log::record::{Attrs, Path, Record, Spec, Stamps};
 use crate::tiers::model::clean_list::Clean;
@@ -22,7 +21,7 @@ use crate::tiers::model::node::{KnownAcl, Node, NodeAttrs, ObservedAt, Slot};
 use crate::tiers::model::state::EngineState;
 use crate::tiers::model::view::LookupStart;
 use crate::tiers::objects::attrs::Birth;
-use crate::tiers::objects::file::{Bytes, FileState, Io};
+use crate::tiers::objects::file::{Bytes, FileState};
 use crate::tiers::{Attr, Cx, Ino, Lsn, OpenFile, OpenMode, ROOT, Tiers};
 
 impl Tiers {
@@ -387,7 +386,7 @@ impl Tiers {
                 return Err(Errno::EEXIST.into());
             }
             let now = self.now();
-            let mut io = file.as_ref().map(|file| file.io.write());
+            let mut io = file.as_ref().map(|file| self.exclusive(cx, file)).transpose()?;
             let frozen = match self.freeze_if_uncommitted(cx, io.as_deref_mut())? {
                 None => self.freeze_aside(cx, ino, io.as_deref_mut())?,
                 frozen => frozen,
@@ -590,7 +589,7 @@ impl Tiers {
             _ => None,
         };
         let now = self.now();
-        let (mut io, mut other_io) = lock_both(file.as_ref(), other_file.as_ref());
+        let (mut io, mut other_io) = self.exclusive_both(cx, file.as_ref(), other_file.as_ref())?;
         let frozen = self.freeze_if_uncommitted(cx, io.as_deref_mut())?;
         let other_frozen = self.freeze_if_uncommitted(cx, other_io.as_deref_mut())?;
         // A set-aside file loses its old name, so it becomes an event. That event comes behind this one, because the
@@ -839,19 +838,5 @@ fn move_subdirs(st: &mut EngineState, ino: Ino, other: Option<Ino>, from: Ino, t
 fn refer_kernel(st: &mut EngineState, ino: Ino) {
     if let Some(node) = st.view.get_mut(ino) {
         node.refs += 1;
-    }
-}
-
-type Locked<'a> = Option<RwLockWriteGuard<'a, Io>>;
-
-/// Locks one or two files exclusively, in the order of their inode numbers.
-fn lock_both<'a>(a: Option<&'a Arc<FileState>>, b: Option<&'a Arc<FileState>>) -> (Locked<'a>, Locked<'a>) {
-    let lock = |file: Option<&'a Arc<FileState>>| file.map(|file| file.io.write());
-    if a.map(|a| a.ino) <= b.map(|b| b.ino) {
-        let a = lock(a);
-        (a, lock(b))
-    } else {
-        let b = lock(b);
-        (lock(a), b)
     }
 }

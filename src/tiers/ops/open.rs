@@ -86,7 +86,7 @@ impl Tiers {
         if self.shared(cx, state)?.place != Bytes::InPlace {
             self.make_writable(cx, state)?;
         }
-        let io = state.io.read();
+        let io = self.shared(cx, state)?;
         if io.object().is_some() {
             state.writes(None);
             self.invalidate(state, &io, 0)?;
@@ -106,36 +106,33 @@ impl Tiers {
         }
         self.attach_copy(cx, state)?;
         let place = self.shared(cx, state)?.place;
-        let has_fd = || {
-            let io = state.io.read();
-            io.fd.is_some() || io.copy.is_some()
-        };
-        if has_fd() {
+        let has_fd = || self.shared(cx, state).map(|io| io.fd.is_some() || io.copy.is_some());
+        if has_fd()? {
             return Ok(());
         }
         match place {
             Bytes::Object(object) => {
                 let fd = match self.open_object(cx, object) {
                     // Published meanwhile.
-                    Err(e) if e.errno() == Errno::ENOENT && state.io.read().object() != Some(object) => {
+                    Err(e) if e.errno() == Errno::ENOENT && self.shared(cx, state)?.object() != Some(object) => {
                         return self.open_bytes(cx, state, OpenMode { truncate: false, ..mode });
                     }
                     other => other?,
                 };
-                let mut io = state.io.write();
+                let mut io = self.exclusive(cx, state)?;
                 if io.object() == Some(object) && io.fd.is_none() {
                     io.fd = Some(fd);
                 }
             }
             Bytes::Slow | Bytes::InPlace => {
                 let fd = self.open_slow(cx, state.ino, Access::Read)?;
-                let mut io = state.io.write();
+                let mut io = self.exclusive(cx, state)?;
                 if io.object().is_none() && io.fd.is_none() && io.copy.is_none() {
                     io.fd = Some(fd);
                 }
             }
         }
-        if has_fd() { Ok(()) } else { self.open_bytes(cx, state, OpenMode { truncate: false, ..mode }) }
+        if has_fd()? { Ok(()) } else { self.open_bytes(cx, state, OpenMode { truncate: false, ..mode }) }
     }
 
     /// Pins the file's bytes where they are, for the kernel to read them there directly. With `quiet`, only if no one
@@ -245,7 +242,7 @@ impl Tiers {
         if !shared(&self.state.lock()) || self.shared(cx, state)?.clean().is_none() {
             return Ok(());
         }
-        let mut io = state.io.write();
+        let mut io = self.exclusive(cx, state)?;
         let (Some(fingerprint), Some(object)) = (io.clean(), io.object()) else { return Ok(()) };
         let shown = self.pool.stat(object.number).at_fast("stat", label(object))?;
         let mut st = self.state.lock();
