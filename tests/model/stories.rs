@@ -490,6 +490,32 @@ fn what_waits_since_the_start_is_evicted_while_the_tick_forgets_names() {
     assert_eq!((engine.unmet().len(), engine.status().cache.objects), (0, 0));
 }
 
+/// Somebody had removed, or moved, an old run on the slow tier. Its files were the oldest that could go, and were looked at again and again;
+/// where a link had taken the directory's place, each look was an error. Nothing else went, and the fast tier stayed full.
+#[test]
+fn what_others_have_taken_away_on_the_slow_tier_keeps_nothing_else_on_the_fast_one() {
+    for link in [false, true] {
+        let (mut machine, cx) = (Machine::new(), Cx::internal());
+        (machine.options.high, machine.options.low) = (0.0, 0.0);
+        let engine = machine.open("boot");
+        let run = engine.mkdir(&cx, ROOT, &name("run"), 0o755, 0).unwrap().ino;
+        let files: Vec<String> = (0..40).map(|i| format!("{i}")).collect();
+        files.iter().for_each(|file| engine.release(&cx, create(&engine, run, file, &[1; 5000]).1));
+        drain(&engine);
+        engine.release(&cx, create(&engine, ROOT, "later", &[2; 5000]).1);
+        drain(&engine);
+        let root = machine.slow.root();
+        root.rename(b"run", &*root, b"elsewhere", RenameMode::Replace).unwrap();
+        if link {
+            root.symlink(b"run", b"elsewhere").unwrap();
+        }
+        while engine.evict_step().unwrap() == Progress::Did {}
+        // The fast tier has the last of what is gone.
+        assert_eq!(engine.status().cache.objects, 40, "link: {link}");
+        assert_eq!(read(&engine, "later"), vec![2; 5000]);
+    }
+}
+
 /// While a new version of a file with two names was being published, a look-up of the second one found a file on the slow tier that
 /// the view did not know yet, and took it for somebody else's: the name had another inode from then on.
 #[test]

@@ -11,6 +11,7 @@ use std::time::Duration;
 use crate::config::Config;
 use crate::error::{Context, Result};
 use crate::tiers::capacity::policy::{Amount, Candidate, Class, FreeTarget, Order, SpaceLimits, Usage};
+use crate::tiers::disk::errors::is_elsewhere;
 use crate::tiers::disk::fingerprint::Fingerprint;
 use crate::tiers::disk::{Space, Stat};
 use crate::tiers::model::clean_list::Clean;
@@ -28,6 +29,16 @@ const INODES_KEPT: f64 = 0.05;
 enum Victim {
     Object(Ino),
     Copy(u64),
+}
+
+/// What became of a file that was to be evicted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Went {
+    Gone,
+    /// The slow tier no longer has what it was given: the file goes last in line.
+    Last,
+    /// It is in use, or not clean any more.
+    Stays,
 }
 
 /// The files that can be evicted on demand, and those that cannot because the slow tier does not have them.
@@ -87,7 +98,7 @@ impl Tiers {
         if self.path(ino).is_some_and(|path| self.stays(&path, size)) {
             return Ok(Evicted::Pinned);
         }
-        if !self.evict(&file)? {
+        if self.evict(&file)? != Went::Gone {
             let opened = file.opens.load(Ordering::Acquire) > 0;
             return Ok(if opened { Evicted::Open } else { Evicted::Changed });
         }
@@ -149,32 +160,51 @@ impl Tiers {
     /// Evicts files for `wanted`; `false`: nothing can go. `more` looks up some of the files that were not looked up
     /// since the start, whose objects can go then; it returns `false` when there are none left.
     pub(crate) fn let_some_go(&self, wanted: FreeTarget, more: &dyn Fn() -> Result<bool>) -> Result<bool> {
+        // Once around, where files cannot go and are last in line then.
+        let mut rounds = self.state.lock().clean.len() / AT_ONCE + 1;
         loop {
-            let order = Order::new(&self.limits(), self.checkpoints_here());
-            let candidates = self.candidates(&order);
-            let described: Vec<Candidate> = candidates.iter().map(|(_, candidate)| *candidate).collect();
-            let mut any = false;
-            for at in order.pick(&described, wanted) {
-                any |= match candidates[at].0 {
-                    Victim::Object(ino) => self.evict_object(ino)?,
-                    Victim::Copy(number) => self.evict_copy(number)?.is_some(),
-                };
-            }
+            let (any, moved) = self.let_first_go(wanted)?;
+            rounds = rounds.saturating_sub(1);
             // Objects that wait since the start go after all other clean ones: they are looked up only now.
-            if any || !more()? {
+            if any || (!(moved && rounds > 0) && !more()?) {
                 return Ok(any);
             }
         }
     }
 
-    fn evict_object(&self, ino: Ino) -> Result<bool> {
+    /// Evicts those that go first. Returns whether any went, and whether any is last in line now instead. Fails if nothing
+    /// went because of an error.
+    fn let_first_go(&self, wanted: FreeTarget) -> Result<(bool, bool)> {
+        let order = Order::new(&self.limits(), self.checkpoints_here());
+        let candidates = self.candidates(&order);
+        let described: Vec<Candidate> = candidates.iter().map(|(_, candidate)| *candidate).collect();
+        let (mut any, mut moved, mut failed) = (false, false, None);
+        for at in order.pick(&described, wanted) {
+            let evicted = match candidates[at].0 {
+                Victim::Object(ino) => self.evict_object(ino),
+                Victim::Copy(number) => self.evict_copy(number).map(|gone| gone.map_or(Went::Stays, |_| Went::Gone)),
+            };
+            match evicted {
+                Ok(Went::Gone) => any = true,
+                Ok(Went::Last) => moved = true,
+                Ok(Went::Stays) => {}
+                Err(e) => failed = failed.or(Some(e)),
+            }
+        }
+        match failed {
+            Some(e) if !any => Err(e),
+            _ => Ok((any, moved)),
+        }
+    }
+
+    fn evict_object(&self, ino: Ino) -> Result<Went> {
         let file = self.state.lock().known_file(ino);
-        let Some(file) = file else { return Ok(false) };
-        let gone = self.evict(&file)?;
-        if gone {
+        let Some(file) = file else { return Ok(Went::Stays) };
+        let went = self.evict(&file)?;
+        if went == Went::Gone {
             self.delete_unreferenced(&Cx::internal())?;
         }
-        Ok(gone)
+        Ok(went)
     }
 
     /// For each class the files that go first, of those that may go at all.
@@ -216,31 +246,32 @@ impl Tiers {
         dirty.chain(clean).filter(|burst| st.bursts.is_checkpoint(*burst)).collect()
     }
 
-    fn evict(&self, file: &Arc<FileState>) -> Result<bool> {
+    fn evict(&self, file: &Arc<FileState>) -> Result<Went> {
         let path = self.state.lock().view.slow_path(file.ino);
-        let Some(path) = path else { return Ok(false) };
-        let slow_stat = self.slow.stat(&path).at("stat on slow", self.label(file.ino))?;
-        let mut io = file.io.write();
-        let (Some(fingerprint), Some(object), Some(slow_stat)) = (io.clean(), io.object(), slow_stat) else {
-            return Ok(false);
+        let Some(path) = path else { return Ok(Went::Stays) };
+        let slow_stat = match self.slow.stat(&path) {
+            Err(e) if is_elsewhere(&e) => None,
+            found => found.at("stat on slow", self.label(file.ino))?,
         };
-        if Fingerprint::of(&slow_stat) != fingerprint && !left_out!(CompareFingerprint) {
-            // Changed by someone else; the next open decides. It is not ours to delete meanwhile, and goes last in
-            // line.
+        let mut io = file.io.write();
+        let (Some(fingerprint), Some(object)) = (io.clean(), io.object()) else { return Ok(Went::Stays) };
+        let same = |stat: Stat| Fingerprint::of(&stat) == fingerprint || left_out!(CompareFingerprint);
+        if !slow_stat.is_some_and(same) {
+            // Changed or taken away by someone else; the next open decides. It is not ours to delete meanwhile.
             self.state.lock().clean.add(Clean { ino: file.ino, bytes: fingerprint.size, burst: 0 });
-            return Ok(false);
+            return Ok(Went::Last);
         }
         let shown = self.pool.stat(object.number).at_fast("stat", "object")?;
         let mut st = self.state.lock();
         let busy = st.view.get(file.ino).is_none_or(|node| node.pins > 0) || file.opens.load(Ordering::Acquire) > 0;
         if busy || io.dirty {
-            return Ok(false);
+            return Ok(Went::Stays);
         }
         self.remember_attrs(&mut st, file.ino, &shown, fingerprint);
         self.drop_clean(&mut st, file, &mut io);
         st.view.collect(file.ino);
         self.counters.evictions.fetch_add(1, Ordering::Relaxed);
-        Ok(true)
+        Ok(Went::Gone)
     }
 
     /// Before a clean object goes: keeps its attributes in the view, so that the view shows the same.

@@ -43,6 +43,10 @@ impl CleanList {
         self.ages.contains_key(&ino)
     }
 
+    pub(crate) fn len(&self) -> usize {
+        self.ages.len()
+    }
+
     /// Oldest first, each with a number that rises with its place.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (u64, &Clean)> {
         self.by_age.iter().map(|(age, clean)| (*age, clean))

@@ -73,7 +73,9 @@ impl Tiers {
                 // The drain has the file's lock, and the slow tier may hang: `tick` commits it.
                 Err(Error::NeedSlow) => self.wake(),
                 // No one is left to tell; the bytes stay bound to the file and `tick` tries again.
-                Err(e) => tracing::error!(ino = state.ino, error = %e, "written data could not be committed at release"),
+                Err(e) => {
+                    tracing::error!(ino = state.ino, error = %e, "written data could not be committed at release")
+                }
             }
         }
         let is_last = state.opens.fetch_sub(1, Ordering::AcqRel) == 1;

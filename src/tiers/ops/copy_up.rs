@@ -249,7 +249,11 @@ impl Tiers {
             return Err(Error::io("write on slow", self.label(state.ino), full));
         }
         cx.slow()?;
-        if self.evict_for(span.end)? { Ok(()) } else { self.split(cx, state, object, span.start, full) }
+        let evicted = self.evict_for(span.end).unwrap_or_else(|error| {
+            tracing::warn!(%error, "nothing could be evicted for a write; the file goes on on the slow tier");
+            false
+        });
+        if evicted { Ok(()) } else { self.split(cx, state, object, span.start, full) }
     }
 
     /// Moves the bytes from `at` on to the slow tier's `tmp`:
