@@ -516,6 +516,24 @@ fn what_others_have_taken_away_on_the_slow_tier_keeps_nothing_else_on_the_fast_o
     }
 }
 
+/// P6: an attribute that was set on a clean file dropped its object without a look at the slow tier. Somebody had removed the file there.
+#[test]
+fn a_clean_file_that_is_gone_from_the_slow_tier_keeps_its_bytes_when_it_gets_an_attribute() {
+    let (machine, cx) = (Machine::new(), Cx::internal());
+    let engine = machine.open("boot");
+    let (ino, file) = create(&engine, ROOT, "file", &[1; 5000]);
+    engine.release(&cx, file);
+    drain(&engine);
+    machine.slow.root().unlink(b"file").unwrap();
+    engine.set_xattr(&cx, ino, b"user.key", b"value", false, false).unwrap();
+    let file = engine.open(&cx, ino, OpenMode { read: true, ..OpenMode::default() }).unwrap();
+    let mut bytes = [0; 5000];
+    assert_eq!((engine.read(&cx, &file, &mut bytes, 0).unwrap(), bytes), (5000, [1; 5000]));
+    engine.release(&cx, file);
+    drain(&engine);
+    assert_eq!(machine.on_slow("file").unwrap(), [1; 5000]);
+}
+
 /// While a new version of a file with two names was being published, a look-up of the second one found a file on the slow tier that
 /// the view did not know yet, and took it for somebody else's: the name had another inode from then on.
 #[test]

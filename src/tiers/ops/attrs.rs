@@ -633,13 +633,14 @@ impl Tiers {
     }
 
     /// Drops a clean object before an extended attribute changes on it: after a power cut nothing would tell whether
-    /// the change is on the object, in the log or in neither. Readers go on with the slow file; for writers the object
-    /// becomes a new version, or the next write to a large file would go to the slow file in place.
+    /// the change is on the object, in the log or in neither. Readers go on with the slow file. For writers the object
+    /// becomes a new version, or the next write to a large file would go to the slow file in place; and so it does
+    /// where the slow tier does not answer, or no longer has the file: then nobody else has its bytes.
     fn forget_clean(&self, cx: &Cx, file: &Arc<FileState>) -> Result<()> {
         if self.shared(cx, file)?.clean().is_none() {
             return Ok(());
         }
-        if file.writers.load(Ordering::Acquire) > 0 {
+        if file.writers.load(Ordering::Acquire) > 0 || self.slow.is_down() || self.is_gone_from_slow(cx, file.ino)? {
             return self.make_writable(cx, file);
         }
         let is_open = file.opens.load(Ordering::Acquire) > 0;
@@ -655,6 +656,14 @@ impl Tiers {
         self.drop_clean(&mut st, file, &mut io);
         io.fd = fd;
         Ok(())
+    }
+
+    fn is_gone_from_slow(&self, cx: &Cx, ino: Ino) -> Result<bool> {
+        cx.slow()?;
+        match self.at_slow(ino, |path, id| self.slow.stat_of(path, id)) {
+            Err(e) if is_elsewhere(&e) => Ok(true),
+            found => found.at("stat on slow", self.label(ino)).map(|_| false),
+        }
     }
 
     fn log_xattr(
