@@ -2,12 +2,12 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use dlio_fs::error::{Errno, Error};
 use dlio_fs::stats::staging::{JobState, JobStatus};
-use dlio_fs::tiers::disk::{Access, MetadataOrder, NewAttr, RenameMode};
+use dlio_fs::tiers::disk::{Access, Kind, MetadataOrder, NewAttr, RenameMode};
 use dlio_fs::tiers::{self, Cx, Evicted, Ino, OpenMode, Progress, ROOT, SetAttr, SlowTree, Tiers};
 
 use crate::sim::{Lose, Op, SimClock, SimDisk};
@@ -802,6 +802,44 @@ fn what_is_given_another_name_meanwhile_is_not_changed() {
     };
     let calls = (0..).take_while(|at| exchanged_at(*at, change)).count();
     assert!(calls > 20, "{calls}");
+}
+
+/// Between the look at a name that was free and the rename to it, somebody else made a file there: it was replaced, and nobody was told.
+#[test]
+fn what_others_make_at_the_new_name_of_ours_is_kept() {
+    let made_at = |at: u64| {
+        let (machine, cx) = (machine(), Cx::internal());
+        let root = machine.slow.root();
+        root.create(b"old", 0o644).unwrap().write_at(b"ours", 0).unwrap();
+        machine.slow.settle();
+        let engine = machine.open("boot");
+        engine.lookup(&cx, ROOT, &name("old")).unwrap();
+        engine.rename(&cx, ROOT, &name("old"), ROOT, &name("new"), RenameMode::Replace).unwrap();
+        engine.sync_fast().unwrap();
+        let calls = Arc::new(AtomicU64::new(0));
+        let made = Arc::new(AtomicBool::new(false));
+        let (counting, making, is_made) = (Arc::clone(&calls), root.clone(), Arc::clone(&made));
+        machine.slow.before_calls(move || {
+            if counting.fetch_add(1, Ordering::Relaxed) == at {
+                // Behind the rename the name is taken.
+                let file = making.create(b"new", 0o644);
+                is_made.store(file.and_then(|file| file.write_at(b"theirs", 0)).is_ok(), Ordering::Relaxed);
+            }
+        });
+        for _ in 0..20 {
+            engine.publish_step().unwrap();
+        }
+        machine.slow.before_calls(|| {});
+        let files = root.list().unwrap().into_iter().filter(|entry| entry.kind == Kind::File);
+        let on_slow = |name: &[u8]| machine.on_slow(std::str::from_utf8(name).unwrap()).unwrap();
+        let found: Vec<Vec<u8>> = files.map(|entry| on_slow(&entry.name)).collect();
+        let made = made.load(Ordering::Relaxed);
+        let all_there = found.contains(&b"ours".to_vec()) && found.contains(&b"theirs".to_vec()) == made;
+        assert!(all_there, "made before call {at}: {made}, {found:?}");
+        (made, calls.load(Ordering::Relaxed) > at)
+    };
+    let all: Vec<(bool, bool)> = (0..).map(made_at).take_while(|(_, reached)| *reached).collect();
+    assert!(all.iter().filter(|(made, _)| *made).count() > 3, "{all:?}");
 }
 
 /// Who asks for an attribute gets hers or an error, and never what has her name by then.

@@ -350,8 +350,18 @@ impl OpenTree<'_> {
         if there == Some(ino) {
             return move_onto_itself(&*from, name, &*dir, to_name);
         }
+        let meet = || self.meet_other((&*from, name), (&*dir, to_name), to, false);
         if there != over && there.is_some() {
-            return self.meet_other((&*from, name), (&*dir, to_name), to, false);
+            return meet();
+        }
+        if there.is_none() {
+            match from.rename(name, &*dir, to_name, RenameMode::NoReplace) {
+                // Made since.
+                Err(e) if e.kind() == std::io::ErrorKind::AlreadyExists => return meet(),
+                // The tier has no such rename.
+                Err(e) if e.raw_os_error() == Some(Errno::EINVAL as i32) => {}
+                done => return done.map(|()| Met::Expected),
+            }
         }
         there.into_iter().for_each(|over| self.slow.note_removed(over));
         from.rename(name, &*dir, to_name, RenameMode::Replace).map(|()| Met::Expected)
