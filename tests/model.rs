@@ -64,6 +64,8 @@ mod same_names;
 mod slots;
 #[path = "model/sparse.rs"]
 mod sparse;
+#[path = "model/staged.rs"]
+mod staged;
 #[path = "model/steps.rs"]
 mod steps;
 #[path = "model/stories.rs"]

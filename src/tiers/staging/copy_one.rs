@@ -163,13 +163,20 @@ impl Tiers {
         }
         let Some(path) = self.path(ino) else { return Ok(StageOutcome::Changing) };
         let epoch = self.copies.label(copy, fingerprint, &path, self.uptime())?; // 4
-        let io = state.io.write();
+        let mut io = state.io.write();
         let writers = state.writers.load(Ordering::Acquire) > 0;
-        if io.place != Bytes::Slow || writers || self.copy_number(ino) != Some(fingerprint.ino) {
+        // A writer would take the new copy by the name, and the kernel goes on in the former one.
+        let is_kept = io.copy.is_some() && state.is_pinned();
+        if io.place != Bytes::Slow || writers || is_kept || self.copy_number(ino) != Some(fingerprint.ino) {
             return Ok(StageOutcome::Changing);
         }
         let finished = self.copies.finish(name, fingerprint, epoch, self.uptime()).at_fast("stage", self.label(ino))?; // 5
-        Ok(if finished { StageOutcome::Copied(fingerprint.size) } else { StageOutcome::Changing })
+        if !finished {
+            return Ok(StageOutcome::Changing);
+        }
+        // Whoever reads the former copy goes on in this one.
+        io.copy = None;
+        Ok(StageOutcome::Copied(fingerprint.size))
     }
 }
 

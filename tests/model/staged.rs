@@ -1,0 +1,99 @@
+//! Stories about fast copies: what holds while the kernel reads one by itself.
+
+use std::time::Duration;
+
+use dlio_fs::tiers::disk::NewAttr;
+use dlio_fs::tiers::{Cx, Evicted, Ino, OpenFile, OpenMode, Progress, ROOT, SetAttr, Tiers};
+
+use crate::stories::{Machine, WRITE, background, create, drain, name, read};
+
+const READ: OpenMode = OpenMode { read: true, write: false, truncate: false, append: false };
+const LEN: usize = 5000;
+
+/// Copies all slow files that have no copy yet, or one of a former version.
+fn stage(machine: &Machine, engine: &Tiers) {
+    // Later than a change that might go unnoticed.
+    machine.clock.advance(Duration::from_secs(10));
+    engine.stage("all", vec![Vec::new()]).unwrap();
+    while engine.stage_step().unwrap() == Progress::Did {}
+}
+
+/// An engine with a file that lies on the slow tier only, for long enough to be copied.
+fn on_slow(machine: &Machine) -> (Tiers, Ino) {
+    let (engine, cx) = (machine.open("boot"), Cx::internal());
+    engine.release(&cx, create(&engine, ROOT, "file", &[1; LEN]).1);
+    drain(&engine);
+    let ino = engine.lookup(&cx, ROOT, &name("file")).unwrap().ino;
+    assert!(matches!(engine.evict_now(&cx, ino).unwrap(), Evicted::Gone(_)));
+    machine.clock.advance(Duration::from_secs(10));
+    (engine, ino)
+}
+
+/// The same, with a copy.
+fn with_a_copy(machine: &Machine) -> (Tiers, Ino) {
+    let (engine, ino) = on_slow(machine);
+    stage(machine, &engine);
+    assert_eq!(engine.copies().len(), 1);
+    (engine, ino)
+}
+
+fn chmod(engine: &Tiers, ino: Ino, perm: u32) {
+    let attr = NewAttr { perm: Some(perm), ..NewAttr::default() };
+    engine.setattr(&Cx::internal(), ino, &SetAttr { attr, size: None }).unwrap();
+}
+
+/// All bytes, as whoever has it open reads them.
+fn bytes_of(engine: &Tiers, file: &OpenFile) -> Vec<u8> {
+    let mut bytes = vec![0; 2 * LEN];
+    let size = engine.read(&Cx::internal(), file, &mut bytes, 0).unwrap();
+    bytes.truncate(size);
+    bytes
+}
+
+fn written_at_100(what: &[u8]) -> Vec<u8> {
+    let mut bytes = vec![1; LEN];
+    bytes[100..100 + what.len()].copy_from_slice(what);
+    bytes
+}
+
+/// A file that the kernel read from its copy was staged anew, and the new copy got the name of the old one. The first write went to the old
+/// one, and the new one became the file's object: what was written and synced was lost.
+#[test]
+fn what_is_written_while_the_kernel_reads_a_former_copy_is_kept() {
+    let (machine, cx) = (Machine::new(), Cx::internal());
+    let (engine, ino) = with_a_copy(&machine);
+    let reader = engine.open(&cx, ino, READ).unwrap();
+    let pin = engine.pin(ino, true).unwrap();
+    let backing = engine.backing(&reader).unwrap();
+    chmod(&engine, ino, 0o600);
+    background(&engine, &machine.clock);
+    stage(&machine, &engine);
+    let writer = engine.open(&cx, ino, WRITE).unwrap();
+    engine.write(&cx, &writer, b"written", 100, false).unwrap();
+    engine.fsync(&cx, &writer).unwrap();
+    let mut got = [0; 7];
+    backing.read_at(&mut got, 100).unwrap();
+    assert_eq!(&got, b"written", "the kernel reads it");
+    engine.release(&cx, writer);
+    drop(pin);
+    engine.release(&cx, reader);
+    background(&engine, &machine.clock);
+    assert!(machine.on_slow("file").unwrap() == written_at_100(b"written"));
+}
+
+/// The next open of a file that was staged anew while it was open took the new copy for the former one, and dropped it.
+#[test]
+fn a_file_is_staged_anew_while_it_is_open() {
+    let (machine, cx) = (Machine::new(), Cx::internal());
+    let (engine, ino) = with_a_copy(&machine);
+    let reader = engine.open(&cx, ino, READ).unwrap();
+    chmod(&engine, ino, 0o600);
+    background(&engine, &machine.clock);
+    stage(&machine, &engine);
+    assert!(bytes_of(&engine, &reader) == [1; LEN]);
+    assert!(read(&engine, "file") == [1; LEN]);
+    assert_eq!(engine.copies().len(), 1, "the new one");
+    let state = engine.get_xattr(&cx, ino, b"user.dlio.state").unwrap();
+    assert_eq!(state.as_deref(), Some(&b"staged"[..]));
+    engine.release(&cx, reader);
+}
