@@ -8,6 +8,7 @@ use dlio_fs::tiers::{Cx, Evicted, Ino, OpenFile, OpenMode, Progress, ROOT, SetAt
 use crate::stories::{Machine, WRITE, background, create, drain, name, read};
 
 const READ: OpenMode = OpenMode { read: true, write: false, truncate: false, append: false };
+const REPLACE: OpenMode = OpenMode { read: true, write: true, truncate: true, append: false };
 const LEN: usize = 5000;
 
 /// Copies all slow files that have no copy yet, or one of a former version.
@@ -96,4 +97,44 @@ fn a_file_is_staged_anew_while_it_is_open() {
     let state = engine.get_xattr(&cx, ino, b"user.dlio.state").unwrap();
     assert_eq!(state.as_deref(), Some(&b"staged"[..]));
     engine.release(&cx, reader);
+}
+
+/// A staged file was truncated at its open while the kernel read its copy. It was written on the slow tier from then on, and everybody
+/// went on reading the copy, whoever wrote too.
+#[test]
+fn a_file_that_is_replaced_while_the_kernel_reads_its_copy_is_read_anew() {
+    let (machine, cx) = (Machine::new(), Cx::internal());
+    let (engine, ino) = with_a_copy(&machine);
+    let reader = engine.open(&cx, ino, READ).unwrap();
+    let pin = engine.pin(ino, true).unwrap();
+    let backing = engine.backing(&reader).unwrap();
+    let writer = engine.open(&cx, ino, REPLACE).unwrap();
+    engine.write(&cx, &writer, b"new", 0, false).unwrap();
+    assert!(bytes_of(&engine, &writer) == b"new");
+    let mut got = [0; LEN];
+    assert_eq!((backing.read_at(&mut got, 0).unwrap(), &got[..3]), (3, &b"new"[..]), "the kernel reads it");
+    engine.release(&cx, writer);
+    drop(pin);
+    engine.release(&cx, reader);
+    drain(&engine);
+    assert_eq!(machine.on_slow("file").unwrap(), b"new");
+}
+
+/// The same without the kernel, of a file that somebody has given a second name on the slow tier meanwhile.
+#[test]
+fn what_is_written_in_place_to_a_file_with_a_copy_is_read() {
+    let (mut machine, cx) = (Machine::new(), Cx::internal());
+    machine.options.attribute_lifetime_slow = Duration::from_secs(3600);
+    let (engine, ino) = with_a_copy(&machine);
+    let reader = engine.open(&cx, ino, READ).unwrap();
+    let root = machine.slow.root();
+    root.link(b"file", &*root, b"other").unwrap();
+    let writer = engine.open(&cx, ino, REPLACE).unwrap();
+    engine.write(&cx, &writer, b"new", 0, false).unwrap();
+    for file in [&writer, &reader] {
+        assert!(bytes_of(&engine, file) == b"new");
+    }
+    engine.release(&cx, writer);
+    engine.release(&cx, reader);
+    assert_eq!(machine.on_slow("other").unwrap(), b"new");
 }

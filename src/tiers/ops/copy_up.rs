@@ -45,7 +45,8 @@ impl Tiers {
 
     /// Gives a slow-only file an object with its first `keep` bytes, or has it written in place.
     pub(crate) fn copy_up(&self, cx: &Cx, state: &Arc<FileState>, keep: u64) -> Result<()> {
-        if keep > 0 && self.adopt_copy(cx, state)? {
+        // What the kernel reads is shortened where it is.
+        if (keep > 0 || state.is_pinned()) && self.adopt_copy(cx, state)? {
             return Ok(());
         }
         cx.slow()?;
@@ -66,6 +67,7 @@ impl Tiers {
                 self.forget_copy_durably(state.ino)?;
                 io.place = Bytes::InPlace;
                 io.fd = Some(fd);
+                io.copy = None;
             }
             return Ok(());
         }
