@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use dlio_fs::tiers::disk::NewAttr;
+use dlio_fs::error::Errno;
+use dlio_fs::tiers::disk::{Kind, NewAttr, RenameMode};
 use dlio_fs::tiers::{Cx, Evicted, Ino, OpenFile, OpenMode, Progress, ROOT, SetAttr, Tiers};
 
 use crate::stories::{Machine, WRITE, background, create, drain, name, read};
@@ -47,6 +48,14 @@ fn chmod(engine: &Tiers, ino: Ino, perm: u32) {
 fn bytes_of(engine: &Tiers, file: &OpenFile) -> Vec<u8> {
     let mut bytes = vec![0; 2 * LEN];
     let size = engine.read(&Cx::internal(), file, &mut bytes, 0).unwrap();
+    bytes.truncate(size);
+    bytes
+}
+
+/// All bytes, as the kernel reads them from the file below.
+fn by_the_kernel(engine: &Tiers, file: &OpenFile) -> Vec<u8> {
+    let mut bytes = vec![0; 2 * LEN];
+    let size = engine.backing(file).unwrap().read_at(&mut bytes, 0).unwrap();
     bytes.truncate(size);
     bytes
 }
@@ -97,6 +106,57 @@ fn a_file_is_staged_anew_while_it_is_open() {
     let state = engine.get_xattr(&cx, ino, b"user.dlio.state").unwrap();
     assert_eq!(state.as_deref(), Some(&b"staged"[..]));
     engine.release(&cx, reader);
+}
+
+/// The copy that the kernel read had lost its name, because it could not be made durable. A write went to the slow file, the kernel went on
+/// reading the copy, and what was stored through the writer's mapping of it was lost.
+#[test]
+fn nobody_writes_while_the_kernel_reads_a_copy_that_is_lost() {
+    let (machine, cx) = (Machine::new(), Cx::internal());
+    let (engine, ino) = on_slow(&machine);
+    engine.stage("all", vec![Vec::new()]).unwrap();
+    while engine.copies().is_empty() {
+        engine.stage_step().unwrap();
+    }
+    let reader = engine.open(&cx, ino, READ).unwrap();
+    let pin = engine.pin(ino, true).unwrap();
+    machine.fast.inject(|op| (op.call == "sync_all").then_some(Errno::EIO));
+    engine.sync_copies().unwrap_err();
+    machine.fast.inject(|_| None);
+    for mode in [WRITE, REPLACE] {
+        assert_eq!(engine.open(&cx, ino, mode).unwrap_err().errno(), Errno::EIO);
+    }
+    assert!(by_the_kernel(&engine, &reader) == [1; LEN]);
+    drop(pin);
+    engine.release(&cx, reader);
+    let writer = engine.open(&cx, ino, WRITE).unwrap();
+    engine.write(&cx, &writer, b"written", 100, false).unwrap();
+    engine.release(&cx, writer);
+    drain(&engine);
+    assert!(machine.on_slow("file").unwrap() == written_at_100(b"written"));
+}
+
+/// Another file had got the name of the copy that was read. The first write went to the copy, and the other file became the object.
+#[test]
+fn a_copy_whose_name_another_file_has_does_not_become_the_object() {
+    let (machine, cx) = (Machine::new(), Cx::internal());
+    let (engine, ino) = with_a_copy(&machine);
+    let reader = engine.open(&cx, ino, READ).unwrap();
+    let staged = machine.fast.root().dir(b".dlio-fs").unwrap().dir(b"staged").unwrap();
+    let copies = staged.list().unwrap().into_iter().filter(|entry| entry.kind == Kind::Dir && entry.name != b"new");
+    for shard in copies.map(|entry| staged.dir(&entry.name).unwrap()) {
+        for entry in shard.list().unwrap() {
+            shard.create(b"another", 0o600).unwrap().write_at(&[2; LEN], 0).unwrap();
+            shard.rename(b"another", &*shard, &entry.name, RenameMode::Replace).unwrap();
+        }
+    }
+    let writer = engine.open(&cx, ino, WRITE).unwrap();
+    engine.write(&cx, &writer, b"written", 100, false).unwrap();
+    assert!(bytes_of(&engine, &reader) == written_at_100(b"written"));
+    engine.release(&cx, writer);
+    engine.release(&cx, reader);
+    drain(&engine);
+    assert!(machine.on_slow("file").unwrap() == written_at_100(b"written"));
 }
 
 /// A staged file was truncated at its open while the kernel read its copy. It was written on the slow tier from then on, and everybody

@@ -15,7 +15,7 @@ use crate::tiers::disk::{Access, File, NewAttr};
 use crate::tiers::log::record::{Home, ObjectId};
 use crate::tiers::objects::attrs::{Birth, dress, own_xattrs, travels};
 use crate::tiers::objects::copy::{copy_bytes, copy_data};
-use crate::tiers::objects::file::{Bytes, FileState, Io};
+use crate::tiers::objects::file::{Bytes, Copy, FileState, Io};
 use crate::tiers::objects::pool::{Named, Pool, label, tmp_name};
 use crate::tiers::objects::split::Split;
 use crate::tiers::{Cx, Tiers};
@@ -308,7 +308,7 @@ impl Tiers {
     /// 3. give it the attributes that the view shows, and remove its fingerprint, durably (P6);
     /// 4. log `bind`: the file's bytes are in this object, ahead of its events.
     ///
-    /// Readers of the copy, including the kernel, continue in the same file. `false`: there is no copy.
+    /// Readers of the copy, including the kernel, continue in the same file. `false`: there is no copy to take.
     fn adopt_copy(&self, cx: &Cx, state: &Arc<FileState>) -> Result<bool> {
         if self.shared(cx, state)?.copy.is_none() {
             return Ok(false);
@@ -322,8 +322,8 @@ impl Tiers {
         let path = self.path(state.ino).map_or_else(|| path_then(&*copy.fd), |path| Ok(Some(path)));
         let path = path.at_fast("read the name of the staged copy of", label())?.ok_or(Errno::ESTALE)?;
         become_object(&copy, Named { lsn: 0, ino: state.ino, path }).at_fast("take the staged copy of", label())?; // 1
-        let taken = absent_is_none(self.copies.hand_over(copy.number, &self.pool, object.number)); // 2
-        if taken.at_fast("take the staged copy of", label())?.is_none() {
+        let taken = self.take_copy(state, &copy, object)?; // 2
+        if !taken {
             io.copy = None;
             return Ok(false);
         }
@@ -353,5 +353,23 @@ impl Tiers {
         drop(io);
         self.set_staged(state.ino, false);
         Ok(true)
+    }
+
+    /// Renames a copy into the pool. `false`: its name is gone, or another file had it.
+    fn take_copy(&self, state: &FileState, copy: &Copy, object: ObjectId) -> Result<bool> {
+        let renamed = absent_is_none(self.copies.hand_over(copy.number, &self.pool, object.number));
+        let is_it = renamed
+            .and_then(|renamed| Ok(renamed.is_some() && self.pool.stat(object.number)?.ino == copy.fd.stat()?.ino));
+        if is_it.at_fast("take the staged copy of", self.label(state.ino))? {
+            return Ok(true);
+        }
+        self.remove_object(object);
+        if state.is_pinned() {
+            // What is stored through the writer's mapping goes to the file that the kernel reads.
+            let path = self.label(state.ino);
+            tracing::warn!(%path, "programs read by passthrough a staged copy that is gone; until they close the file nobody can write to it");
+            return Err(Error::io_on_fast("write", path, Errno::EIO.into()));
+        }
+        Ok(false)
     }
 }
