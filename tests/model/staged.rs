@@ -159,6 +159,31 @@ fn a_copy_whose_name_another_file_has_does_not_become_the_object() {
     assert!(machine.on_slow("file").unwrap() == written_at_100(b"written"));
 }
 
+/// The attributes of a staged file did not fit on the fast tier. It was written on the slow tier from then on, and the kernel went on reading
+/// the copy.
+#[test]
+fn nobody_writes_what_the_kernel_reads_if_its_attributes_do_not_fit() {
+    let (machine, cx) = (Machine::new(), Cx::internal());
+    let (engine, ino) = with_a_copy(&machine);
+    engine.set_xattr(&cx, ino, b"user.tag", b"large", false, false).unwrap();
+    background(&engine, &machine.clock);
+    stage(&machine, &engine);
+    let reader = engine.open(&cx, ino, READ).unwrap();
+    let pin = engine.pin(ino, true).unwrap();
+    machine
+        .fast
+        .inject(|op| (op.call == "set_xattr" && op.path.starts_with(b".dlio-fs/pool/")).then_some(Errno::ENOSPC));
+    assert_eq!(engine.open(&cx, ino, WRITE).unwrap_err().errno(), Errno::ENOSPC);
+    assert!(by_the_kernel(&engine, &reader) == [1; LEN]);
+    drop(pin);
+    engine.release(&cx, reader);
+    let writer = engine.open(&cx, ino, WRITE).unwrap();
+    engine.write(&cx, &writer, b"written", 100, false).unwrap();
+    engine.release(&cx, writer);
+    drain(&engine);
+    assert!(machine.on_slow("file").unwrap() == written_at_100(b"written"));
+}
+
 /// A staged file was truncated at its open while the kernel read its copy. It was written on the slow tier from then on, and everybody
 /// went on reading the copy, whoever wrote too.
 #[test]

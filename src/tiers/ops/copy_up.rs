@@ -331,7 +331,7 @@ impl Tiers {
         let times =
             NewAttr { perm: Some(birth.perm), mtime: Some(attr.mtime), atime: Some(attr.atime), ..NewAttr::default() };
         let dressed = dress(&*fd, &birth); // 3
-        if dressed.as_ref().is_err_and(|e| is_full(e) || has_no_such_room(e)) {
+        if dressed.as_ref().is_err_and(|e| is_full(e) || has_no_such_room(e)) && !state.is_pinned() {
             // The attributes only fit on the slow tier, so their file goes there too. Readers of the copy go on.
             io.copy = None;
             drop(io);
