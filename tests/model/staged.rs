@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use dlio_fs::config::{Config, PathRule, Rules};
 use dlio_fs::error::Errno;
 use dlio_fs::tiers::disk::{Kind, NewAttr, RenameMode};
 use dlio_fs::tiers::{Cx, Evicted, Ino, OpenFile, OpenMode, Progress, ROOT, SetAttr, Tiers};
@@ -222,4 +223,39 @@ fn what_is_written_in_place_to_a_file_with_a_copy_is_read() {
     engine.release(&cx, writer);
     engine.release(&cx, reader);
     assert_eq!(machine.on_slow("other").unwrap(), b"new");
+}
+
+/// A version that lies on the slow tier and waits to be published is not changed: whoever writes next gets a new object. The kernel went on
+/// reading the former one, and so did all who opened the file then.
+#[test]
+fn the_kernel_does_not_read_what_waits_on_the_slow_tier_to_be_published() {
+    let (mut machine, cx) = (Machine::new(), Cx::internal());
+    let past = PathRule { path: "**".to_owned(), absorb: Some(false), ..PathRule::default() };
+    machine.options.rules = Rules::new(&Config { rules: vec![past], ..Config::default() }).unwrap();
+    let engine = machine.open("boot");
+    let (ino, file) = create(&engine, ROOT, "file", &[1; LEN]);
+    engine.fsync(&cx, &file).unwrap();
+    engine.release(&cx, file);
+    let read_beside = || {
+        let reader = engine.open(&cx, ino, READ).unwrap();
+        let pin = engine.pin(ino, true);
+        let backing = pin.as_ref().map(|_| engine.backing(&reader).unwrap());
+        let writer = engine.open(&cx, ino, WRITE).unwrap();
+        engine.write(&cx, &writer, b"written", 100, false).unwrap();
+        let by_kernel = backing.map(|backing| {
+            let mut got = [0; 7];
+            backing.read_at(&mut got, 100).unwrap();
+            got
+        });
+        engine.release(&cx, writer);
+        drop(pin);
+        engine.release(&cx, reader);
+        by_kernel
+    };
+    while engine.drain_step().unwrap() == Progress::Did {}
+    assert_eq!(read_beside(), None, "it is copied, and not published");
+    drain(&engine);
+    assert_eq!(read_beside().as_ref(), Some(b"written"), "it is published, and the kernel reads it");
+    drain(&engine);
+    assert!(machine.on_slow("file").unwrap() == written_at_100(b"written"));
 }

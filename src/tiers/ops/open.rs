@@ -145,9 +145,10 @@ impl Tiers {
             return state.is_pinned().then(|| state.pin());
         }
         let io = state.io.try_read()?;
-        // The kernel cannot read a file in two parts directly.
-        let whole = io.place != Bytes::InPlace && io.object().is_none_or(|object| object.head().is_none());
-        let settled = !io.dirty && whole && state.writers.load(Ordering::Acquire) == 0;
+        // The kernel cannot read a file in two parts directly, and a version that waits on the slow tier is left for a new
+        // object at the next write.
+        let stays = io.place != Bytes::InPlace && io.object().is_none_or(|object| !object.needs_slow());
+        let settled = !io.dirty && stays && state.writers.load(Ordering::Acquire) == 0;
         settled.then(|| state.pin())
     }
 
