@@ -1,12 +1,15 @@
-//! Stories about fast copies: what holds while the kernel reads one by itself.
+//! Stories about fast copies: what holds while the kernel reads one by itself, and when one cannot be read.
 
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use dlio_fs::config::{Config, PathRule, Rules};
 use dlio_fs::error::Errno;
-use dlio_fs::tiers::disk::{Kind, NewAttr, RenameMode};
+use dlio_fs::tiers::disk::{Access, Kind, NewAttr, RenameMode};
 use dlio_fs::tiers::{Cx, Evicted, Ino, OpenFile, OpenMode, Progress, ROOT, SetAttr, Tiers};
 
+use crate::sim::Lose;
 use crate::stories::{Machine, WRITE, background, create, drain, name, read};
 
 const READ: OpenMode = OpenMode { read: true, write: false, truncate: false, append: false };
@@ -258,4 +261,80 @@ fn the_kernel_does_not_read_what_waits_on_the_slow_tier_to_be_published() {
     assert_eq!(read_beside().as_ref(), Some(b"written"), "it is published, and the kernel reads it");
     drain(&engine);
     assert!(machine.on_slow("file").unwrap() == written_at_100(b"written"));
+}
+
+/// Reads of files below this directory of the fast tier fail, and another thread meets the same between a read's call and its error.
+fn two_reads_fail(machine: &Machine, engine: &Arc<Tiers>, file: OpenFile, dir: &'static [u8]) {
+    let (shared, reads) = (Arc::new(OnceLock::from(file)), Arc::new(AtomicUsize::new(0)));
+    let (other, mount, count) = (Arc::clone(&shared), Arc::downgrade(engine), Arc::clone(&reads));
+    machine.fast.fail_reads(move |path| {
+        if !path.starts_with(dir) {
+            return None;
+        }
+        if count.fetch_add(1, Ordering::Relaxed) == 0 {
+            let engine = mount.upgrade().unwrap();
+            assert!(bytes_of(&engine, other.get().unwrap()) == [1; LEN], "the other thread");
+        }
+        Some(Errno::EIO)
+    });
+    assert!(bytes_of(engine, shared.get().unwrap()) == [1; LEN], "this thread");
+    assert_eq!(reads.load(Ordering::Relaxed), 2);
+    machine.fast.fail_reads(|_| None);
+    let file = Arc::into_inner(shared).map_or_else(|| unreachable!("nobody else has it"), OnceLock::into_inner);
+    engine.release(&Cx::internal(), file.unwrap());
+}
+
+/// Two threads read a fast copy that cannot be read. One dropped it and went to the slow tier; the program of the other got EIO.
+#[test]
+fn of_two_reads_of_a_copy_that_cannot_be_read_both_go_to_the_slow_tier() {
+    let (machine, cx) = (Machine::new(), Cx::internal());
+    let (engine, ino) = with_a_copy(&machine);
+    let engine = Arc::new(engine);
+    let file = engine.open(&cx, ino, READ).unwrap();
+    two_reads_fail(&machine, &engine, file, b".dlio-fs/staged/");
+
+    let machine = Machine::new();
+    let engine = Arc::new(machine.open("boot"));
+    let (ino, file) = create(&engine, ROOT, "file", &[1; LEN]);
+    engine.release(&cx, file);
+    drain(&engine);
+    let file = engine.open(&cx, ino, READ).unwrap();
+    two_reads_fail(&machine, &engine, file, b".dlio-fs/pool/");
+}
+
+/// The disk had become read-only: a copy could be neither read nor removed. The read got the error of the removal, and so did an open after
+/// a change on the slow tier. While the copies of the mount before were still being looked for, the copy would be found again each time.
+#[test]
+fn a_copy_that_can_be_neither_read_nor_removed_is_done_without() {
+    for remount in [false, true] {
+        let (mut machine, cx) = (Machine::new(), Cx::internal());
+        let (mut engine, _) = with_a_copy(&machine);
+        if remount {
+            engine.sync_copies().unwrap();
+            machine.crash(engine, Lose::Nothing);
+            engine = machine.open("boot");
+        }
+        machine.fast.inject(|op| (op.call == "unlink").then_some(Errno::EROFS));
+        machine.fast.fail_reads(|path| path.starts_with(b".dlio-fs/staged/").then_some(Errno::EIO));
+        let ino = engine.lookup(&cx, ROOT, &name("file")).unwrap().ino;
+        let reader = engine.open(&cx, ino, READ).unwrap();
+        assert!(bytes_of(&engine, &reader) == [1; LEN], "{remount}");
+        engine.release(&cx, reader);
+        while engine.find_copies_step().unwrap() == Progress::Did {}
+        assert!(read(&engine, "file") == [1; LEN], "{remount}");
+        assert_eq!(engine.copies(), [0; 0], "{remount}");
+    }
+}
+
+/// As above, where the copy is given up because the slow file is another.
+#[test]
+fn a_copy_of_a_former_version_that_cannot_be_removed_is_done_without() {
+    let (machine, cx) = (Machine::new(), Cx::internal());
+    let (engine, ino) = with_a_copy(&machine);
+    machine.clock.advance(Duration::from_secs(600));
+    machine.slow.root().open(b"file", Access::ReadWrite).unwrap().write_at(b"written", 100).unwrap();
+    machine.fast.inject(|op| (op.call == "unlink").then_some(Errno::EROFS));
+    let reader = engine.open(&cx, ino, READ).unwrap();
+    assert!(bytes_of(&engine, &reader) == written_at_100(b"written"));
+    engine.release(&cx, reader);
 }

@@ -722,6 +722,13 @@ impl File for SimFile {
     }
 
     fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
+        let fail = self.handle.disk.reads.lock().clone();
+        if let Some(fail) = fail {
+            let path = self.handle.disk.state.lock().live.path(self.ino());
+            if let Some(errno) = fail(&path) {
+                return Err(errno.into());
+            }
+        }
         let got = self.handle.look(|s| Ok(s.inode(self.ino())?.bytes.read(buf, offset)))?;
         self.handle.disk.read.fetch_add(got as u64, Ordering::Relaxed);
         Ok(got)

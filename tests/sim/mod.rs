@@ -167,6 +167,7 @@ pub struct Op {
 }
 
 type Inject = Box<dyn Fn(&Op) -> Option<Errno> + Send + Sync>;
+type FailRead = dyn Fn(&[u8]) -> Option<Errno> + Send + Sync;
 
 /// Changes that reach the disk together.
 #[derive(Clone, Debug)]
@@ -224,6 +225,7 @@ struct Shared {
     inject: Mutex<Option<Inject>>,
     before: Mutex<Option<Arc<dyn Fn() + Send + Sync>>>,
     after: Mutex<Option<Arc<dyn Fn() + Send + Sync>>>,
+    reads: Mutex<Option<Arc<FailRead>>>,
     /// Bytes of files that were read, and calls that changed nothing.
     read: AtomicU64,
     looks: AtomicU64,
@@ -271,6 +273,7 @@ impl SimDisk {
             inject: Mutex::new(None),
             before: Mutex::new(None),
             after: Mutex::new(None),
+            reads: Mutex::new(None),
             read: AtomicU64::new(0),
             looks: AtomicU64::new(0),
         }))
@@ -311,6 +314,12 @@ impl SimDisk {
     /// Asks `inject` before every mutating call; the call fails with the errno it gives.
     pub fn inject(&self, inject: impl Fn(&Op) -> Option<Errno> + Send + Sync + 'static) {
         *self.0.inject.lock() = Some(Box::new(inject));
+    }
+
+    /// Asks `fail` before every read of a file's bytes, while nothing of the disk is locked; the read fails with the errno it
+    /// gives. It is told where the file is, from the disk's root.
+    pub fn fail_reads(&self, fail: impl Fn(&[u8]) -> Option<Errno> + Send + Sync + 'static) {
+        *self.0.reads.lock() = Some(Arc::new(fail));
     }
 
     /// Calls `before` before every call that is made from now on, while nothing of the disk is locked. A disk after a crash

@@ -249,8 +249,21 @@ impl Copies {
     /// Removes a condemned copy of `bytes` bytes, and returns that number.
     fn unlink(&self, number: u64, bytes: u64) -> io::Result<u64> {
         let gone = absent_is_none(self.shards.of(number).and_then(|shard| shard.unlink(&file_name(number))));
-        self.index.lock().going.remove(&number);
+        let mut index = self.index.lock();
+        // One that stays and is not listed would be found again until all directories were scanned. Its file gets no
+        // copy from this mount any more.
+        if gone.is_ok() || index.is_complete() {
+            index.going.remove(&number);
+        }
         gone.map(|_| bytes)
+    }
+
+    /// Removes a copy that nobody reads any more. One that the disk does not let go is treated as gone by this mount;
+    /// the next one compares it with its file again.
+    fn remove(&self, number: u64) {
+        if let Err(error) = self.unlink(number, self.condemn(number)) {
+            tracing::warn!(number, %error, "a staged copy could not be removed; it is not read any more");
+        }
     }
 
     /// Makes removals and finished copies durable. Does nothing where there never was a copy.
@@ -363,7 +376,7 @@ impl Copies {
                 continue;
             };
             let mut index = self.index.lock();
-            if !index.copies.contains_key(&number) {
+            if !index.copies.contains_key(&number) && !index.going.contains(&number) {
                 index.put(number, Entry { bytes: stat.size, used: ObservedAt::NEVER, epoch: label.epoch });
             }
         }
@@ -419,7 +432,8 @@ impl Tiers {
         let Some(copy) = found else { return Ok(()) };
         if !self.is_still_equal(cx, state.ino, &copy.fingerprint)? {
             tracing::info!(path = %self.label(state.ino), "the slow file has changed since it was copied; the staged copy is dropped");
-            return self.lose_copy(state, copy.number);
+            self.lose_copy(state, copy.number);
+            return Ok(());
         }
         let mut io = state.io.write();
         if io.place == Bytes::Slow && !state.is_pinned() && io.fd.is_none() {
@@ -440,12 +454,9 @@ impl Tiers {
                 let st = self.state.lock();
                 st.view.at_slow((st.view.root_dev(), number)).and_then(|ino| st.view.get(ino)?.file.clone())
             };
-            let gone = match file {
+            match file {
                 Some(file) => self.lose_copy(&file, number),
-                None => self.copies.unlink(number, self.copies.condemn(number)).at_fast("remove", "copy").map(drop),
-            };
-            if let Err(error) = gone {
-                tracing::warn!(number, %error, "a staged copy that is not durable could not be removed");
+                None => self.copies.remove(number),
             }
         }
         synced
@@ -486,26 +497,26 @@ impl Tiers {
         Ok(Fingerprint::of(&found) == *fingerprint)
     }
 
-    /// Removes the copy; the file is read from the slow tier from now on.
-    pub(crate) fn lose_copy(&self, state: &FileState, number: u64) -> Result<()> {
+    /// Removes the copy; the file is read from the slow tier from now on, even if the disk does not let the copy go.
+    pub(crate) fn lose_copy(&self, state: &FileState, number: u64) {
         let mut io = state.io.write();
         if !state.is_pinned() {
             io.copy = None;
         }
         drop(io);
         self.set_staged(state.ino, false);
-        let gone = self.copies.unlink(number, self.copies.condemn(number));
-        gone.at_fast("remove", "a staged copy").map(drop)
+        self.copies.remove(number);
     }
 
-    /// Called when a read of a file failed. If it read the copy, the copy is dropped and the file is read from the slow
+    /// Called when a read through `fd` failed. If that is the copy, it is dropped and the file is read from the slow
     /// tier from now on: `true`.
-    pub(crate) fn give_up_copy(&self, state: &FileState, error: &io::Error) -> Result<bool> {
-        let copy = state.io.read().copy.clone().filter(|_| !state.is_pinned());
-        let Some(copy) = copy else { return Ok(false) };
+    pub(crate) fn give_up_copy(&self, state: &FileState, fd: &Arc<dyn File>, error: &io::Error) -> bool {
+        let copy = state.io.read().copy.clone().filter(|copy| Arc::ptr_eq(&copy.fd, fd) && !state.is_pinned());
+        let Some(copy) = copy else { return false };
         let path = self.label(state.ino);
         tracing::warn!(%path, %error, "the staged copy cannot be read; it is dropped, and the file is read from the slow tier");
-        self.lose_copy(state, copy.number).map(|()| true)
+        self.lose_copy(state, copy.number);
+        true
     }
 
     /// The file now has other bytes, in an object: its copy is useless.

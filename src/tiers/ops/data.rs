@@ -50,8 +50,9 @@ impl Tiers {
             self.counters.read_from_slow(self.uptime());
         }
         match fd.read_at(buf, offset) {
-            Err(error) if self.give_up_copy(&file.state, &error)? => self.read(cx, file, buf, offset),
-            Err(error) if on_fast && self.give_up_object(cx, &file.state, &error)? => self.read(cx, file, buf, offset),
+            Err(error) if self.is_read_elsewhere(cx, &file.state, &fd, on_fast, &error)? => {
+                self.read(cx, file, buf, offset)
+            }
             read => {
                 let got = match on_fast {
                     true => read.at_fast("read", self.label(file.ino))?,
@@ -61,6 +62,24 @@ impl Tiers {
                 Ok(got)
             }
         }
+    }
+
+    /// Called when a read through `fd` failed: whether the file is read from another one from now on.
+    fn is_read_elsewhere(
+        &self,
+        cx: &Cx,
+        state: &FileState,
+        fd: &Arc<dyn File>,
+        on_fast: bool,
+        error: &std::io::Error,
+    ) -> Result<bool> {
+        if self.give_up_copy(state, fd, error) || (on_fast && self.give_up_object(cx, state, error)?) {
+            return Ok(true);
+        }
+        // Of two threads whose reads failed, one gives the file up, and the other comes here.
+        let io = state.io.read();
+        let present = io.copy.as_ref().map(|copy| &copy.fd).or(io.fd.as_ref());
+        Ok(present.is_none_or(|present| !Arc::ptr_eq(present, fd)))
     }
 
     /// Called when a read of a file on the fast tier failed. If the slow tier has the same version, the file is read
