@@ -11,7 +11,7 @@ use std::sync::atomic::Ordering;
 use crate::error::{Context, Errno, Error, Result};
 use crate::tiers::copies::index::{become_object, path_then};
 use crate::tiers::disk::errors::{absent_is_none, has_no_such_room, is_broken, is_full};
-use crate::tiers::disk::{Access, File, NewAttr};
+use crate::tiers::disk::{Access, File, NewAttr, Stat};
 use crate::tiers::log::record::{Home, ObjectId};
 use crate::tiers::objects::attrs::{Birth, dress, own_xattrs, travels};
 use crate::tiers::objects::copy::{copy_bytes, copy_data};
@@ -266,9 +266,12 @@ impl Tiers {
     /// 2. log a `bind` that names both parts;
     /// 3. let the file continue in both.
     fn split(&self, cx: &Cx, state: &FileState, object: ObjectId, at: u64, full: std::io::Error) -> Result<()> {
-        let attr = self.getattr(cx, state.ino)?;
         let mut io = state.io.write();
         let (Some(source), true) = (io.fd.clone(), io.object() == Some(object)) else { return Ok(()) };
+        if !io.dirty {
+            // Somebody has committed it meanwhile, so its attributes may be in the view alone.
+            return Ok(());
+        }
         let head = match object.home {
             Home::Split { head, .. } => head,
             _ => object.number,
@@ -276,7 +279,9 @@ impl Tiers {
         if state.is_pinned() {
             return Err(Error::io("write", self.label(state.ino), full));
         }
-        let birth = Birth { perm: attr.perm, uid: attr.uid, gid: attr.gid, xattrs: own_xattrs(&*source)? };
+        // Under the lock, which a change of attributes takes, too.
+        let Stat { perm, uid, gid, .. } = source.stat().at("stat", label(object))?;
+        let birth = Birth { perm, uid, gid, xattrs: own_xattrs(&*source)? };
         let (tail, fd) = self.spill_object(cx, &birth, self.pool.number())?; // 1
         let moved = source
             .stat()
