@@ -77,7 +77,7 @@ impl Tiers {
             return Ok(true);
         }
         // Of two threads whose reads failed, one gives the file up, and the other comes here.
-        let io = state.io.read();
+        let io = self.shared(cx, state)?;
         let present = io.copy.as_ref().map(|copy| &copy.fd).or(io.fd.as_ref());
         Ok(present.is_none_or(|present| !Arc::ptr_eq(present, fd)))
     }
