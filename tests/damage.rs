@@ -563,6 +563,49 @@ fn a_segment_that_is_back_although_all_in_it_is_applied_is_no_damage() {
     assert_eq!(engine.status().safety.files, 0);
 }
 
+/// A rotation that found no room leaves a segment without bytes, and the next start, short of room, goes on in the
+/// segment before it. The one after that took the empty one's number for the end of what that segment holds: it was
+/// removed with pending records in it, and nothing was copied down any more.
+#[test]
+fn an_empty_segment_ends_no_other() {
+    let mut scene = Scene::used();
+    let files: Vec<String> = (0..9).map(|i| format!("ckpt-{i}")).collect();
+    let shown_by = |engine: &Tiers| files.iter().map(|file| shown(engine, file)).collect::<Vec<_>>();
+    let last = scene.segments().pop().unwrap();
+    let first: u64 = last.strip_suffix(".log").unwrap().parse().unwrap();
+    // Its records are those of several files.
+    scene.private("log").create(format!("{:020}.log", first + 1).as_bytes(), 0o600).unwrap();
+    let expected = shown_by(&scene.open(BOOT).unwrap());
+    while {
+        let engine = scene.open(BOOT).unwrap();
+        assert_eq!((engine.status().safety.held, shown_by(&engine)), (None, expected.clone()));
+        engine.status().safety.files > 0
+    } {
+        scene = scene.run(BOOT, |engine| {
+            engine.seal_step().unwrap();
+            engine.drain_step().unwrap();
+            engine.publish_step().unwrap();
+        });
+    }
+    let run = scene.slow.root().dir(b"run").unwrap();
+    assert_eq!((read(&*run, b"ckpt-3"), read(&*run, b"ckpt-8")), (content(103), content(108)));
+    assert!(!scene.segments().contains(&last), "its records are all applied");
+}
+
+/// The line that a kill cut off was damage if an empty segment followed: only the end of the last one may be torn.
+#[test]
+fn a_torn_line_in_front_of_an_empty_segment_is_no_damage() {
+    let scene = Scene::used();
+    let (last, bytes) = scene.log().pop().unwrap();
+    let lines = bytes.iter().filter(|byte| **byte == b'\n').count() as u64;
+    let next = last.strip_suffix(".log").unwrap().parse::<u64>().unwrap() + lines;
+    let log = scene.private("log");
+    log.create(format!("{next:020}.log").as_bytes(), 0o600).unwrap();
+    write(&*log, last.as_bytes(), &[&bytes[..], &bytes[..20]].concat());
+    assert_eq!(scene.open(BOOT).unwrap().status().safety.held, None);
+    assert_eq!(read(&*log, last.as_bytes()), bytes);
+}
+
 /// Its records were skipped as if they had never been: nobody compared the numbers.
 #[test]
 fn a_missing_segment_is_damage() {

@@ -34,7 +34,7 @@ use crate::error::{Context, Errno, Error, Result};
 use crate::tiers::Lsn;
 use crate::tiers::disk::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::tiers::disk::sync::{Mutex, Rank};
-use crate::tiers::disk::{Access, Allocate, Dir, File};
+use crate::tiers::disk::{Access, Allocate, Dir, File, Kind};
 use crate::tiers::log::record::{Record, Stamps, counter};
 
 /// A segment is closed once it has this length, in bytes.
@@ -362,7 +362,8 @@ impl Log {
         }
         let (next, empty, closed) = (tail.next, tail.first, tail.closed.clone());
         *tail = reopen_last(&*self.dir, next, closed)?;
-        self.dir.unlink(&segment_name(empty)).at_fast("unlink", "empty log segment")?;
+        // Durably: an append that was cut back must not come up again behind the records that follow.
+        remove_empty(&*self.dir, &[empty])?;
         Ok(true)
     }
 
@@ -460,6 +461,14 @@ pub(crate) fn segment_name(first: Lsn) -> Vec<u8> {
     format!("{first:020}.log").into_bytes()
 }
 
+/// Removes segments without bytes, durably.
+fn remove_empty(dir: &dyn Dir, empty: &[Lsn]) -> Result<()> {
+    for first in empty {
+        dir.unlink(&segment_name(*first)).at_fast("unlink", "empty log segment")?;
+    }
+    if empty.is_empty() { Ok(()) } else { dir.sync().at_fast("fsync", "log") }
+}
+
 fn create_segment(dir: &dyn Dir, first: Lsn) -> Result<Arc<dyn File>> {
     let name = segment_name(first);
     // A segment with this name holds no record: the daemon that created it never appended to it.
@@ -499,7 +508,10 @@ pub(crate) fn cut_to(dir: &dyn Dir, segment: Lsn, len: u64) -> Result<()> {
 pub(crate) struct LogContents {
     pub(crate) records: Vec<(Lsn, Record)>,
     pub(crate) stamps: Vec<(Lsn, Stamps)>,
+    /// Those that have bytes.
     pub(crate) segments: Vec<Lsn>,
+    /// Those without: their daemon never appended to them, and perhaps went on in the segment before.
+    empty: Vec<Lsn>,
     /// Bytes of the torn tail, which are not part of the log.
     pub(crate) torn: u64,
     pub(crate) damage: Vec<String>,
@@ -515,9 +527,12 @@ pub(crate) fn read_only(dir: &dyn Dir, boot: &str) -> Result<LogContents> {
     scan(dir, boot)
 }
 
-/// Reads the log, cuts its torn tail, and makes the rest durable before anything is written behind it.
+/// Reads the log, cuts its torn tail, and makes the rest durable before anything is written behind it. Segments without
+/// bytes are removed: an empty one whose number the segment before it has passed would later bound what that segment
+/// holds, and it would be deleted with pending records.
 pub(crate) fn read_and_cut(dir: &dyn Dir, boot: &str) -> Result<LogContents> {
     let mut found = scan(dir, boot)?;
+    remove_empty(dir, &found.empty)?;
     if let Some((keep, len)) = found.cut {
         for first in found.segments.split_off(keep + 1) {
             dir.unlink(&segment_name(first)).at_fast("unlink", "log segment behind a torn tail")?;
@@ -548,10 +563,20 @@ struct Hole {
     may_be_torn: bool,
 }
 
-fn scan(dir: &dyn Dir, boot: &str) -> Result<LogContents> {
-    let listed = dir.list().at_fast("list", "log")?;
-    let mut segments: Vec<Lsn> = listed.iter().filter_map(|entry| segment_of(&entry.name)).collect();
+/// The segments that have bytes, oldest first, and those that have none.
+fn list_segments(dir: &dyn Dir) -> Result<(Vec<Lsn>, Vec<Lsn>)> {
+    let (mut segments, mut empty) = (Vec::new(), Vec::new());
+    for first in dir.list().at_fast("list", "log")?.iter().filter_map(|entry| segment_of(&entry.name)) {
+        let stat = dir.stat(&segment_name(first)).at_fast("stat", label(first))?;
+        let list = if stat.kind == Kind::File && stat.size == 0 { &mut empty } else { &mut segments };
+        list.push(first);
+    }
     segments.sort_unstable();
+    Ok((segments, empty))
+}
+
+fn scan(dir: &dyn Dir, boot: &str) -> Result<LogContents> {
+    let (segments, empty) = list_segments(dir)?;
     // Each with the LSN up to which it says the log was durable.
     let mut records: Vec<(Lsn, Lsn, Record)> = Vec::new();
     let mut holes: Vec<Hole> = Vec::new();
@@ -583,7 +608,7 @@ fn scan(dir: &dyn Dir, boot: &str) -> Result<LogContents> {
             run.may_be_torn = run.from == line && segment + 1 == segments.len();
         }
     }
-    let mut found = LogContents { segments, ..LogContents::default() };
+    let mut found = LogContents { segments, empty, ..LogContents::default() };
     let applied = Record::applied(records.iter().map(|(.., record)| record));
     found.damage.extend(missing_in_front(&records, applied));
     for hole in holes.into_iter().filter(|hole| !is_applied(hole, &records, applied)) {
