@@ -261,6 +261,11 @@ impl Log {
             (tail.segment.clone(), tail.next - 1)
         };
         self.sync_segment(&*segment)?;
+        // The kernel tells only one fsync of an open file of a failure. It may have been that of `rotate`, which holds
+        // `tail` from before it until `broken` is set.
+        if self.tail.lock().broken {
+            return Err(broken());
+        }
         self.durable.store(last, Ordering::Release);
         Ok(())
     }

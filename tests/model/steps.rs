@@ -244,6 +244,48 @@ pub fn a_segment_does_not_go_before_the_log_says_that_it_is_done_with() {
     }
 }
 
+/// An error of a device is told to one of those that sync a file, and the pages are dropped. A segment that was full was
+/// synced by who went on in the next one, beside somebody's fsync of the log: one of them was told of the error, and the
+/// other one's records counted as durable.
+#[test]
+fn a_sync_of_the_log_beside_one_that_fails_does_not_succeed() {
+    let cx = Cx::internal();
+    let machine = Machine::new();
+    let engine = Arc::new(machine.open("boot"));
+    let dir = engine.mkdir(&cx, ROOT, &name("dir"), 0o755, 0).unwrap().ino;
+    // A record of 180,000 bytes each: nearly a segment.
+    let set = move |engine: &Tiers, i| {
+        engine.set_xattr(&Cx::internal(), dir, format!("user.{i}").as_bytes(), &[0xFF; 60_000], false, false)
+    };
+    (0..85).for_each(|i| set(&engine, i).unwrap());
+    let log = machine.fast.root().dir(b".dlio-fs").unwrap().dir(b"log").unwrap();
+    let segments = log.list().unwrap().len();
+    let failed = Arc::new(AtomicU64::new(0));
+    machine.fast.inject({
+        let failed = failed.clone();
+        move |op| {
+            let is_first =
+                op.call == "sync" && op.path.ends_with(b".log") && failed.fetch_add(1, Ordering::Relaxed) == 0;
+            is_first.then_some(Errno::EIO)
+        }
+    });
+    machine.fast.before_calls({
+        let (engine, busy) = (Arc::downgrade(&engine), AtomicBool::new(false));
+        move || {
+            let Some(engine) = engine.upgrade().filter(|_| held().contains(&Rank::Syncing)) else { return };
+            if !busy.swap(true, Ordering::Relaxed) {
+                std::thread::scope(|scope| {
+                    let appends = scope.spawn(|| (85..100).find_map(|i| set(&engine, i).err()));
+                    assert_eq!(appends.join().unwrap().map(|error| error.errno()), Some(Errno::EIO));
+                });
+            }
+        }
+    });
+    assert!(engine.sync_fast().is_err(), "the pages that it waits for are lost");
+    machine.fast.before_calls(|| ());
+    assert_eq!((failed.load(Ordering::Relaxed), log.list().unwrap().len()), (2, segments));
+}
+
 /// The version before the one that is being sealed is there as long as that is not.
 #[test]
 pub fn a_power_cut_while_a_version_is_sealed_leaves_one_of_two() {
