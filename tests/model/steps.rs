@@ -683,6 +683,43 @@ fn what_somebody_takes_out_of_tmp_goes_again_while_the_daemon_runs() {
     }
 }
 
+/// The copies of all streams but the first lie in directories of their own. Where one copy of the first had gone, they
+/// counted as gone with it: all of them were copied a second time, under other names, and took twice the room.
+#[test]
+fn where_one_copy_is_taken_out_of_tmp_only_that_one_is_made_again() {
+    let mut machine = Machine::new();
+    machine.options.drain_streams = DrainStreams::Exactly(2);
+    let engine = machine.open("boot");
+    put(&engine, "first", &[1; 300]);
+    engine.sync_fast().unwrap();
+    engine.drain_stream_step(0).unwrap();
+    let files: Vec<String> = (0..8).map(|n| format!("f{n}")).collect();
+    files.iter().for_each(|file| put(&engine, file, &[2; 300]));
+    engine.sync_fast().unwrap();
+    while engine.drain_stream_step(1).unwrap() == Progress::Did {}
+    let tmp = tmp_of(&machine);
+    let copies = |dir: &dyn Dir| {
+        dir.list().unwrap().into_iter().map(|entry| entry.name).filter(|name| name[0] == b'c').collect::<Vec<_>>()
+    };
+    assert_eq!((copies(&*tmp).len(), copies(&*tmp.dir(b"1").unwrap()).len()), (1, files.len()));
+    tmp.unlink(&copies(&*tmp)[0]).unwrap();
+
+    let made = Arc::new(AtomicU64::new(0));
+    let count = made.clone();
+    machine.slow.inject(move |op| {
+        count.fetch_add(u64::from(op.call == "create"), Ordering::Relaxed);
+        None
+    });
+    for _ in 0..100 {
+        engine.drain_stream_step(0).unwrap();
+        engine.publish_step().unwrap();
+    }
+    assert_eq!(engine.status().safety.files, 0);
+    assert_eq!(made.load(Ordering::Relaxed), 1);
+    assert_eq!(copies(&*tmp.dir(b"1").unwrap()), [[0; 0]; 0], "no second copies are left");
+    files.iter().for_each(|file| assert_eq!(machine.on_slow(file), Some(vec![2; 300])));
+}
+
 /// It is told after some times, and copied again all the same.
 #[test]
 fn what_somebody_takes_out_of_tmp_again_and_again_arrives_once_that_ends() {

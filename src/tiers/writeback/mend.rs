@@ -9,7 +9,7 @@
 //! - An object in `tmp` itself was the only copy. Nothing is deleted; the order waits until the file is written again
 //!   or removed.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use crate::error::{Context, Errno, Error, Result};
@@ -20,7 +20,7 @@ use crate::tiers::disk::{Dir, Kind, RenameMode, acl};
 use crate::tiers::log::record::{Attrs, Path, Record, Spec, Step};
 use crate::tiers::model::event::Change;
 use crate::tiers::model::publish_plan::{Effect, Planned};
-use crate::tiers::objects::parts::{bare, copied_event, in_part};
+use crate::tiers::objects::parts::{bare, copied_event, in_part, lane_of};
 use crate::tiers::objects::slow_tier::SlowId;
 use crate::tiers::objects::version::{Content, Copied};
 use crate::tiers::writeback::group::Unfinished;
@@ -278,10 +278,15 @@ impl Tiers {
             contents.filter_map(|(_, content)| copy(content)).collect()
         };
         let mut kept: HashSet<Vec<u8>> = HashSet::new();
-        let parts: HashSet<&[u8]> = copies.iter().map(|(tmp, _)| split(tmp).0).collect();
-        for part in parts {
-            let listed = self.slow.tmp_at(part).and_then(|tmp| tmp.list()).at("list", "tmp on the slow tier")?;
-            kept.extend(listed.into_iter().map(|entry| in_part(part, &entry.name)));
+        let place = |tmp: &'_ [u8]| (split(tmp).0.to_vec(), lane_of(bare(tmp)).map(<[u8]>::to_vec));
+        let places: HashMap<_, &[u8]> = copies.iter().map(|(tmp, _)| (place(tmp), &tmp[..])).collect();
+        for ((part, lane), tmp) in places {
+            let listed = match self.slow.tmp_of(tmp).and_then(|(dir, _)| dir.list()) {
+                // The lane has gone with all its copies.
+                Err(e) if lane.is_some() && is_elsewhere(&e) => Vec::new(),
+                listed => listed.at("list", "tmp on the slow tier")?,
+            };
+            kept.extend(listed.into_iter().map(|entry| in_part(&part, &entry.name)));
         }
         kept.extend(done.iter().filter_map(|planned| match &planned.step {
             Step::Place { tmp, .. } => Some(base_of(tmp).to_vec()),
