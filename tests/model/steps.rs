@@ -885,6 +885,41 @@ fn a_copy_that_vanishes_again_before_its_further_link_is_made_arrives() {
     }
 }
 
+/// The copy of a file vanishes while its batch is half done, and is made again with another number. Of the intents that
+/// say so, which are longer than a page of the log, a power cut left the first ones: the file was placed, and its synced
+/// attributes were for a file that is not there.
+#[test]
+fn a_power_cut_while_a_copy_that_was_made_again_is_logged_takes_no_attributes() {
+    for (stop, seed) in (1..8).flat_map(|stop| (0..24).map(move |seed| (stop, seed))) {
+        let (mut machine, cx) = (Machine::new(), Cx::internal());
+        machine.rng = Xoshiro256PlusPlus::seed_from_u64(seed);
+        let engine = machine.open("before");
+        engine.mkdir(&cx, ROOT, &name("dir"), 0o755, 0).unwrap();
+        put(&engine, "model", &[1; 300]);
+        while [engine.seal_step(), engine.drain_step()].into_iter().any(|step| step.unwrap() == Progress::Did) {}
+        let ino = engine.lookup(&cx, ROOT, &name("model")).unwrap().ino;
+        for i in 0..4 {
+            engine.set_xattr(&cx, ino, format!("user.{i}").as_bytes(), &[0xFF; 1000], false, false).unwrap();
+        }
+        let attr = NewAttr { perm: Some(0o600), ..NewAttr::default() };
+        engine.setattr(&cx, ino, &SetAttr { attr, size: None }).unwrap();
+        engine.sync_fast().unwrap();
+        press(&engine);
+        let expected = walk::view(&engine, &mut Vec::new()).unwrap();
+        refuse(&machine.slow, "rename", Errno::EIO, 1);
+        engine.publish_step().unwrap_err();
+        machine.slow.inject(|_| None);
+        clean_up(&machine, false);
+        engine.publish_step().unwrap();
+        engine.drain_step().unwrap();
+        machine.power.fail_after(stop, &mut machine.rng);
+        publish(&engine);
+        machine.power.restore();
+        machine.crash(engine, Lose::Unsynced);
+        is_as_before(Lose::Unsynced, &mut machine, &expected);
+    }
+}
+
 /// Two names of a file get its new version one after the other. In between the second link of that has gone from `tmp`: it is a link of
 /// what is in its place already.
 #[test]

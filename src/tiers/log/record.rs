@@ -15,8 +15,6 @@
 //! daemon writes (a path that leaves the tier, a directory moved into itself, numbers that no counter reaches) is not a
 //! record, so users of a record need not check it again.
 
-use std::collections::BTreeMap;
-
 use crate::path::{Name, escape, unescape};
 use crate::tiers::disk::fingerprint::Fingerprint;
 use crate::tiers::disk::layout::{OURS, PRIVATE};
@@ -388,20 +386,25 @@ impl Record {
     }
 
     /// The steps of the group that was begun behind the last `applied`, each with the LSN that is applied once the
-    /// steps of its batch are done. They were made durable together before the first was done: if one is missing, none
-    /// was done.
+    /// steps of its batch are done. Whenever intents are logged, those of the whole group are, and they are made
+    /// durable together before the next step is done: if one is missing, those that were logged before them count.
     pub(crate) fn unfinished(records: &[(Lsn, Record)]) -> Vec<(Lsn, &Step)> {
         let last = records.iter().rposition(|(_, record)| matches!(record, Record::Applied { .. }));
-        let mut steps: BTreeMap<u64, (Lsn, &Step)> = BTreeMap::new();
-        let mut wanted = 0;
+        let (mut whole, mut steps) = (Vec::new(), Vec::new());
         for (_, record) in &records[last.map_or(0, |at| at + 1)..] {
-            if let Record::Intent { upto, index, count, step } = record {
-                steps.insert(*index, (*upto, step));
-                wanted = *count;
+            let Record::Intent { upto, index, count, step } = record else { continue };
+            if *index == 0 {
+                steps.clear();
+            }
+            match *index == steps.len() as u64 {
+                true => steps.push((*upto, step)),
+                false => steps.clear(),
+            }
+            if steps.len() as u64 == *count || left_out!(AllIntents) {
+                whole.clone_from(&steps);
             }
         }
-        let whole = steps.len() as u64 == wanted && steps.keys().zip(0..).all(|(index, at)| *index == at);
-        if whole || left_out!(AllIntents) { steps.into_values().collect() } else { Vec::new() }
+        whole
     }
 
     /// Whether these records say that version `of` of the object, `size` bytes long, was overwritten or cut.

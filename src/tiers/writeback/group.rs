@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use crate::tiers::disk::{Dir, Stat};
-use crate::tiers::log::record::{Path, Step};
+use crate::tiers::log::record::{Path, Record, Step};
 use crate::tiers::model::publish_plan::{Batch, Effect, Planned};
 use crate::tiers::objects::version::Content;
 use crate::tiers::writeback::step::Met;
@@ -64,6 +64,18 @@ impl Unfinished {
 
     pub(super) fn steps(&self) -> impl Iterator<Item = &Step> {
         self.planned.iter().map(|planned| &planned.step)
+    }
+
+    /// The intents of all steps, also of those that are done: a start takes all of them or none.
+    pub(super) fn intents(&self) -> Vec<Record> {
+        let count = self.planned.len() as u64;
+        let intent = |(index, Planned { step, upto, .. }): (u64, &Planned)| Record::Intent {
+            upto: *upto,
+            index,
+            count,
+            step: step.clone(),
+        };
+        (0..).zip(&self.planned).map(intent).collect()
     }
 
     /// Whether part of the next step's batch is done. With a filled directory all of it is on the slow tree.

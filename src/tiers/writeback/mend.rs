@@ -17,7 +17,7 @@ use crate::path::escape;
 use crate::tiers::disk::errors::is_elsewhere;
 use crate::tiers::disk::layout::{remove_leftover, split};
 use crate::tiers::disk::{Dir, Kind, RenameMode, acl};
-use crate::tiers::log::record::{Attrs, Path, Record, Spec, Step};
+use crate::tiers::log::record::{Attrs, Path, Spec, Step};
 use crate::tiers::model::event::Change;
 use crate::tiers::model::publish_plan::{Effect, Planned};
 use crate::tiers::objects::parts::{bare, copied_event, in_part, lane_of};
@@ -185,11 +185,11 @@ impl Tiers {
     }
 
     /// Puts a newly made node in place of the one that the next step was to place, in that step and all steps after it,
-    /// and logs their intents again. The node is known by its name in `tmp`, and steps that change it by the names it
-    /// gets: if a copy has vanished, its inode number may have been given to another node of the group. `false`: the
-    /// new node has vanished, too, and nothing has changed.
+    /// and logs the intents of the group again. The node is known by its name in `tmp`, and steps that change it by the
+    /// names it gets: if a copy has vanished, its inode number may have been given to another node of the group.
+    /// `false`: the new node has vanished, too, and nothing has changed.
     pub(crate) fn renew(&self, group: &mut Unfinished, new: &Copied) -> Result<bool> {
-        let (done, count) = (group.met.len(), group.planned.len() as u64);
+        let done = group.met.len();
         let Step::Place { tmp, ino: old, .. } = group.planned[done].step.clone() else { return Ok(false) };
         let was = base_of(&tmp);
         let mut paths: HashSet<Path> = HashSet::new();
@@ -204,8 +204,7 @@ impl Tiers {
                 return Ok(false);
             }
         }
-        let mut intents = Vec::new();
-        for (index, Planned { step, effects, upto }) in (0..).zip(&mut group.planned).skip(done) {
+        for Planned { step, effects, .. } in group.planned.iter_mut().skip(done) {
             let ino = match step {
                 Step::Place { tmp, ino, known, .. } if base_of(tmp) == was => {
                     *known = new.known;
@@ -223,10 +222,9 @@ impl Tiers {
                     *id = new.id;
                 }
             }
-            intents.push(Record::Intent { upto: *upto, index, count, step: step.clone() });
         }
         self.slow.sync_tmps([&new.tmp[..]].into_iter())?;
-        let last = self.log.append(&intents)?;
+        let last = self.log.append(&group.intents())?;
         self.note_intents(last);
         self.log.sync(last)?;
         self.tell_group(group);

@@ -198,15 +198,7 @@ impl Tiers {
 
     /// Step 3, then the rest.
     pub(crate) fn publish_planned(&self, group: Unfinished, unfinished: &mut Option<Unfinished>) -> Result<()> {
-        let planned = &group.planned;
-        let count = planned.len() as u64;
-        let intent = |(index, planned): (u64, &Planned)| Record::Intent {
-            upto: planned.upto,
-            index,
-            count,
-            step: planned.step.clone(),
-        };
-        let intents: Vec<_> = (0..).zip(planned).map(intent).collect();
+        let intents = group.intents();
         if !intents.is_empty() && !left_out!(Intents) {
             let last = self.log.append(&intents)?;
             self.note_intents(last);
