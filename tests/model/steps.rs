@@ -973,6 +973,80 @@ fn changes(engine: &Tiers) {
     while engine.drain_step().unwrap() == Progress::Did {}
 }
 
+/// A group of which all is done, but for `applied`; then somebody removes its first file, or an early look at it fails.
+/// The rest counted as not begun, and was done once more to what it had led to: an exchange was taken back, on both
+/// tiers, and a file that had got another name was lost to the next one of its old name.
+#[test]
+fn what_is_done_behind_a_step_that_cannot_be_found_done_is_not_done_again() {
+    type Changes = fn(&Tiers);
+    let exchanged: Changes = |engine| {
+        let (cx, mode) = (Cx::internal(), RenameMode::Exchange);
+        engine.rename(&cx, ROOT, &name("a"), ROOT, &name("b"), mode).unwrap();
+    };
+    let twice: Changes = |engine| {
+        let (cx, mode) = (Cx::internal(), RenameMode::Exchange);
+        engine.rename(&cx, ROOT, &name("a"), ROOT, &name("b"), mode).unwrap();
+        engine.rename(&cx, ROOT, &name("b"), ROOT, &name("c"), mode).unwrap();
+    };
+    let moved_on: Changes = |engine| {
+        let (cx, mode) = (Cx::internal(), RenameMode::Replace);
+        engine.rename(&cx, ROOT, &name("a"), ROOT, &name("b"), mode).unwrap();
+        put(engine, "a", &[4; 500]);
+    };
+    let written_and_exchanged: Changes = |engine| {
+        let (cx, mode) = (Cx::internal(), RenameMode::Exchange);
+        overwrite(engine, "a", &[5; 600]);
+        engine.rename(&cx, ROOT, &name("a"), ROOT, &name("b"), mode).unwrap();
+    };
+    let all = [("exchanged", exchanged), ("twice", twice), ("moved", moved_on), ("written", written_and_exchanged)];
+    for pressed in [false, true] {
+        for (case, changes) in all {
+            done_but_for_the_first_step(case, changes, pressed, None);
+        }
+        // The first look at what the group has done is about the thirtieth of a start.
+        for ((case, changes), nth) in [all[0], all[2]].into_iter().flat_map(|case| (25..40).map(move |nth| (case, nth)))
+        {
+            done_but_for_the_first_step(case, changes, pressed, Some(nth));
+        }
+    }
+}
+
+/// `failing`: the look of the start that fails; `None`: the first file is removed.
+fn done_but_for_the_first_step(case: &str, changes: impl Fn(&Tiers), pressed: bool, failing: Option<u64>) {
+    const FILES: [&str; 3] = ["a", "b", "c"];
+    let scene = |engine: &Tiers| {
+        FILES.iter().zip(1..).for_each(|(file, byte)| put(engine, file, &[byte; 300]));
+        all_down(engine);
+        put(engine, "first", &[9; 50]);
+        changes(engine);
+        engine.sync_fast().unwrap();
+        while engine.drain_step().unwrap() == Progress::Did {}
+        if pressed {
+            press(engine);
+        }
+    };
+    // Each file has only one byte in it, many times.
+    let of = |image: &Image| FILES.map(|file| image.get(file.as_bytes()).map(|entry| entry.shown.body().bytes[0]));
+    let case = format!("{case}, pressed: {pressed}, look {failing:?}");
+    at_any_stop((Lose::Nothing, KNOWN), scene, publish, |machine, expected, _| {
+        match failing {
+            Some(nth) => machine.slow.fail_look(nth),
+            // It may not be there yet.
+            None => drop(machine.slow.root().unlink(b"first")),
+        }
+        let (fast, slow) = (machine.fast.root(), machine.slow.root());
+        let opened =
+            tiers::open(fast, slow, SlowTree::Writable, machine.options.clone(), machine.clock.clone(), "before");
+        machine.slow.fail_look(0);
+        let engine = opened.unwrap_or_else(|_| machine.open("before"));
+        assert_eq!(of(&walk::view(&engine, &mut Vec::new()).unwrap()), of(expected), "{case}");
+        all_down(&engine);
+        assert_eq!(of(&machine.slow.image()), of(expected), "{case}");
+        let beside = machine.slow.image().paths().any(|path| path.windows(8).any(|part| part == b"conflict"));
+        assert!(!beside, "{case}");
+    });
+}
+
 /// P15. A step that the slow tier refused kept the next mount from starting. Whatever it says to which of them, while the daemon runs and
 /// when the next one starts: that is served and shows everything, says what holds it, and goes on by itself.
 #[test]

@@ -46,9 +46,9 @@ impl Handle {
     /// A call that changes nothing.
     fn look<T>(&self, call: impl FnOnce(&State) -> io::Result<T>) -> io::Result<T> {
         self.announce();
-        self.disk.looks.fetch_add(1, Ordering::Relaxed);
+        let look = self.disk.looks.fetch_add(1, Ordering::Relaxed) + 1;
         let state = self.disk.state.lock();
-        if state.dead || self.disk.power.is_gone() {
+        if state.dead || self.disk.power.is_gone() || look == self.disk.failing_look.load(Ordering::Relaxed) {
             return Err(Errno::EIO.into());
         }
         let found = call(&state);

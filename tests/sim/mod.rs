@@ -229,6 +229,8 @@ struct Shared {
     /// Bytes of files that were read, and calls that changed nothing.
     read: AtomicU64,
     looks: AtomicU64,
+    /// The number of the call that changes nothing and fails.
+    failing_look: AtomicU64,
 }
 
 impl fmt::Debug for Shared {
@@ -276,6 +278,7 @@ impl SimDisk {
             reads: Mutex::new(None),
             read: AtomicU64::new(0),
             looks: AtomicU64::new(0),
+            failing_look: AtomicU64::new(0),
         }))
     }
 
@@ -320,6 +323,12 @@ impl SimDisk {
     /// gives. It is told where the file is, from the disk's root.
     pub fn fail_reads(&self, fail: impl Fn(&[u8]) -> Option<Errno> + Send + Sync + 'static) {
         *self.0.reads.lock() = Some(Arc::new(fail));
+    }
+
+    /// The `n`th call from now that changes nothing is EIO (1: the next one); 0: none.
+    pub fn fail_look(&self, n: u64) {
+        let at = if n == 0 { 0 } else { self.0.looks.load(Ordering::Relaxed) + n };
+        self.0.failing_look.store(at, Ordering::Relaxed);
     }
 
     /// Calls `before` before every call that is made from now on, while nothing of the disk is locked. A disk after a crash

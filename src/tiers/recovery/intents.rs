@@ -29,8 +29,8 @@ fn written_in_place(records: &[(Lsn, Record)], applied: Lsn) -> HashMap<u64, Tim
 
 impl Recovery<'_> {
     /// Step 3. Applies every step, or finds it applied, by the inode numbers it names, up to one that is refused or has
-    /// nothing to place. If that batch is partly done, or not durable, the daemon takes it over; batches that have not
-    /// begun are replayed as other events. Returns the steps that are done for good.
+    /// nothing to place. If that batch is partly done, or not durable, or something behind it is done, the daemon takes
+    /// it over; batches that have not begun are replayed as other events. Returns the steps that are done for good.
     pub(super) fn finish_intents(&mut self) -> Vec<Step> {
         self.applied = Record::applied(self.records.iter().map(|(_, record)| record));
         let written = written_in_place(&self.records, self.applied);
@@ -44,18 +44,20 @@ impl Recovery<'_> {
         let unfinished = Record::unfinished(&self.records).into_iter();
         let group: Vec<(Lsn, Step)> = unfinished.map(|(upto, step)| (upto, as_written(step))).collect();
         let (met, durable) = self.apply_group(&group);
-        let (done, of_batch) = (met.len(), |one: usize, other: usize| group[one].0 == group[other].0);
-        let (mut finished, mut end) = (if durable { done } else { 0 }, done);
-        while durable && finished > 0 && done < group.len() && of_batch(finished - 1, done) {
+        let of_batch = |one: usize, other: usize| group[one].0 == group[other].0;
+        let mut finished = if durable { met.len() } else { 0 };
+        while durable && finished > 0 && met.len() < group.len() && of_batch(finished - 1, met.len()) {
             finished -= 1;
         }
+        let done = met.len() + self.seen_done(&group[met.len()..]);
+        let mut end = done;
         while done > 0 && end < group.len() && of_batch(end, done - 1) {
             end += 1;
         }
         if done > finished {
             let steps = group[finished..end].iter().map(|(_, step)| step.clone()).collect();
             let met = met.into_iter().skip(finished).collect();
-            self.half = Some(Half { upto: group[end - 1].0, steps, met });
+            self.half = Some(Half { upto: group[end - 1].0, steps, met, done: done - finished });
         }
         let applied = group[..finished].last().map_or(0, |(upto, _)| *upto);
         self.applied = self.applied.max(applied);
@@ -113,6 +115,15 @@ impl Recovery<'_> {
             }
         }
         done
+    }
+
+    /// How many of these steps the previous daemon has done, although the first one is not found done: what it has
+    /// placed may be gone again, or the slow tier may not have answered. A replay would do them once more, to what they
+    /// have led to.
+    fn seen_done(&self, steps: &[(Lsn, Step)]) -> usize {
+        let tree = OpenTree::new(&self.tiers.slow);
+        let last = steps.iter().rposition(|(_, step)| tree.is_seen_done(step).unwrap_or(false));
+        last.map_or(0, |at| at + 1)
     }
 
     fn is_synced(&mut self, tree: &OpenTree<'_>, touched: &mut SyncSet) -> bool {

@@ -3,8 +3,9 @@
 //! 1. Make or check the fast tier's layout, and identify the slow tier (P7).
 //! 2. Read the log and cut a torn tail. Another thread lists the objects meanwhile. Then look at each.
 //! 3. Finish the intents behind the last `applied` on the slow tier: their group was under way. If a step is refused,
-//!    or has nothing to place any more, the events from its batch on stay pending. If that batch is half done, the
-//!    daemon takes it over (`recovery/takeover.rs`): no refused step keeps a mount from starting (P15).
+//!    or has nothing to place any more, the events from its batch on stay pending. If that batch is half done, or
+//!    something behind it is done, the daemon takes it over (`recovery/takeover.rs`): no refused step keeps a mount
+//!    from starting (P15).
 //! 4. Delete copies in `tmp` that nobody will publish.
 //! 5. Replay the records behind `applied` into the view. After another boot, content that was not sealed is discarded,
 //!    and the version before it is shown.

@@ -94,9 +94,16 @@ pub(crate) struct Half {
     pub(crate) upto: Lsn,
     pub(crate) steps: Vec<Step>,
     pub(crate) met: Vec<Met>,
+    /// So many steps are done. Those behind `met` were seen to be, although one in front of them gave no result.
+    pub(crate) done: usize,
 }
 
 impl Half {
+    /// Whether the step has changed the slow tree as it was to.
+    pub(super) fn has_changed(&self, at: usize) -> bool {
+        self.met.get(at).map_or(at < self.done, |met| *met == Met::Expected)
+    }
+
     /// The names in `tmp` that the group needs.
     pub(crate) fn in_tmp(&self) -> impl Iterator<Item = &[u8]> {
         let places = self.steps.iter().filter_map(|step| match step {

@@ -31,8 +31,8 @@ impl Recovery<'_> {
         let Some(half) = self.half.take() else { return Ok(()) };
         // For lookups below a directory that the group has moved.
         self.tiers.slow.set_moving(self.tiers.moves(half.steps.iter()));
-        for (at, (step, met)) in half.steps.iter().zip(&half.met).enumerate() {
-            if matches!(met, Met::Expected | Met::Merged(_)) {
+        for (at, step) in half.steps.iter().enumerate() {
+            if half.has_changed(at) || matches!(half.met.get(at), Some(Met::Merged(_))) {
                 self.take_back_one(&half, at as u64, step)?;
             }
         }
@@ -45,8 +45,11 @@ impl Recovery<'_> {
         let slow = &tiers.slow;
         let stat = |path: &[u8]| slow.stat(path).at("stat on slow", String::from_utf8_lossy(path));
         match step {
-            Step::Place { tmp, path, over, object, .. } => {
-                if let Some(object) = object.filter(|object| object.needs_slow()) {
+            Step::Place { tmp, ino, path, over, object, .. } => {
+                let object = object.filter(|object| object.needs_slow());
+                if let Some(object) = object
+                    && stat(path)?.is_some_and(|there| there.ino == *ino)
+                {
                     slow.place_at(object.tail(), path).at("open on slow", String::from_utf8_lossy(path))?;
                 }
                 let left = absent_is_none(slow.tmp_of(tmp).and_then(|(dir, name)| dir.stat(name)));
@@ -95,7 +98,9 @@ impl Recovery<'_> {
     }
 
     pub(crate) fn take_over(&mut self) {
-        let Some(Half { upto, steps, met }) = self.half.take() else { return };
+        let Some(half) = self.half.take() else { return };
+        let changed: Vec<bool> = (0..half.steps.len()).map(|at| half.has_changed(at)).collect();
+        let Half { upto, steps, met, done } = half;
         let tiers = self.tiers;
         let group = {
             let mut st = tiers.state.lock();
@@ -108,12 +113,12 @@ impl Recovery<'_> {
                     Planned { step, effects, upto }
                 })
                 .collect();
-            parts.hide_links(&mut st, &planned, &met);
+            parts.hide_links(&mut st, &planned, &changed);
             let events = 0..st.queue.index_behind(upto);
             let ahead = parts.contents.iter().filter(|(_, (lsn, _))| *lsn > upto).map(|(ino, (lsn, _))| (*ino, *lsn));
             let (ahead, contents) = (ahead.collect(), parts.contents);
             let batch = Batch { events, upto, ahead, contents, skipped: (0, 0) };
-            Unfinished::taken_over(batch, planned, met)
+            Unfinished::taken_over(batch, planned, (met, done))
         };
         tracing::warn!(upto, "a group of changes was under way and is not finished; the mount continues it");
         tiers.take_over(group);
@@ -216,12 +221,12 @@ impl GroupParts {
 
     /// Nodes that the group moves have links in `tmp`, and have already lost or got names: the replay counts these once
     /// more.
-    fn hide_links(&self, st: &mut EngineState, planned: &[Planned], met: &[Met]) {
-        for (at, Planned { step, .. }) in planned.iter().enumerate() {
+    fn hide_links(&self, st: &mut EngineState, planned: &[Planned], changed: &[bool]) {
+        for (Planned { step, .. }, changed) in planned.iter().zip(changed) {
             let (ino, by) = match step {
                 Step::Place { tmp, ino, .. } if bare(tmp).starts_with(b"l") => (*ino, -1),
-                Step::Remove { ino, dir: false, .. } if met.get(at) == Some(&Met::Expected) => (*ino, 1),
-                Step::Link { ino, .. } if met.get(at) == Some(&Met::Expected) => (*ino, -1),
+                Step::Remove { ino, dir: false, .. } if *changed => (*ino, 1),
+                Step::Link { ino, .. } if *changed => (*ino, -1),
                 _ => continue,
             };
             let Some(node) = st.view.at_slow((self.dev(st, step_path(step)), ino)) else { continue };

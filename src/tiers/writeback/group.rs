@@ -18,6 +18,8 @@ pub(crate) struct Unfinished {
     pub(crate) upto: Lsn,
     pub(crate) planned: Vec<Planned>,
     pub(crate) met: Vec<Met>,
+    /// So many steps were seen to be done when a start found the group, also those behind `met`.
+    done: usize,
     /// The view has followed; an error came after that.
     pub(crate) followed: bool,
     /// Links in `tmp` for steps that were taken out of the group.
@@ -38,7 +40,8 @@ pub(crate) struct FilledDir {
 impl Unfinished {
     pub(super) fn new(batches: Vec<Batch>, planned: Vec<Planned>) -> Self {
         let upto = batches.last().map_or(0, |batch| batch.upto);
-        Unfinished { batches, upto, planned, met: Vec::new(), followed: false, left: Vec::new(), filled: None }
+        let (met, left) = (Vec::new(), Vec::new());
+        Unfinished { batches, upto, planned, met, done: 0, followed: false, left, filled: None }
     }
 
     /// The first step places a directory that has all others in it.
@@ -57,9 +60,9 @@ impl Unfinished {
         self.steps().take(count)
     }
 
-    /// A group found at a start, with the steps that are already done.
-    pub(crate) fn taken_over(batch: Batch, planned: Vec<Planned>, met: Vec<Met>) -> Self {
-        Unfinished { met, ..Unfinished::new(vec![batch], planned) }
+    /// A group found at a start, with what its first steps met, and how many are already done.
+    pub(crate) fn taken_over(batch: Batch, planned: Vec<Planned>, (met, done): (Vec<Met>, usize)) -> Self {
+        Unfinished { met, done, ..Unfinished::new(vec![batch], planned) }
     }
 
     pub(super) fn steps(&self) -> impl Iterator<Item = &Step> {
@@ -78,13 +81,14 @@ impl Unfinished {
         (0..).zip(&self.planned).map(intent).collect()
     }
 
-    /// Whether part of the next step's batch is done. With a filled directory all of it is on the slow tree.
+    /// Whether part of the next step's batch, or something behind it, is done. With a filled directory all of it is on
+    /// the slow tree.
     pub(crate) fn is_inside_batch(&self) -> bool {
         let at = self.met.len();
         if at > 0 && self.filled.is_some() {
             return at < self.planned.len();
         }
-        at > 0 && self.planned.get(at).is_some_and(|next| next.upto == self.planned[at - 1].upto)
+        at < self.done || at > 0 && self.planned.get(at).is_some_and(|next| next.upto == self.planned[at - 1].upto)
     }
 
     /// The path where a step that is done has placed this node.

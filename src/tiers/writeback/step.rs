@@ -64,15 +64,9 @@ impl Placing<'_> {
         stat.ino == self.ino && self.known.is_none_or(|known| known.fits(stat))
     }
 
-    /// Whether this file, found in its place, is ours. Its times may have been changed since, by a later step of the
-    /// batch. If the previous version has its inode number, the number was reused: ours had gone from `tmp` before that
-    /// version was made.
+    /// Whether this file, found in its place, is ours.
     fn is_placed(&self, stat: &Stat) -> bool {
-        if self.over == Some(self.ino) {
-            return false;
-        }
-        let same_size = self.known.is_none_or(|known| stat.kind != Kind::File || known.size == stat.size);
-        stat.ino == self.ino && same_size
+        is_placed(stat, self.ino, self.over, self.known)
     }
 
     /// Whether this is the previous version, as it was known.
@@ -80,6 +74,14 @@ impl Placing<'_> {
         Some(stat.ino) == self.over
             && self.known_version.is_none_or(|known_version| known_version.is_same_version(stat))
     }
+}
+
+/// Whether this file, found where node `ino` was to be placed, is that. Its times may have been changed since, by a
+/// later step of the batch. If the previous version has its inode number, the number was reused: ours had gone from
+/// `tmp` before that version was made.
+fn is_placed(stat: &Stat, ino: u64, over: Option<u64>, known: Option<TmpStat>) -> bool {
+    let same_size = known.is_none_or(|known| stat.kind != Kind::File || known.size == stat.size);
+    over != Some(ino) && stat.ino == ino && same_size
 }
 
 /// The paths that steps changed on the slow tier, each once: directories for their entries, nodes for their attributes.
@@ -223,6 +225,20 @@ impl OpenTree<'_> {
             Step::Link { ino, to, .. } => at(to)? == Some(*ino),
             Step::Attr { .. } | Step::Xattr { .. } => return Ok(None),
         }))
+    }
+
+    /// Whether what the step moves is seen where it was to go. `false`: perhaps done all the same, as a removal.
+    pub(crate) fn is_seen_done(&self, step: &Step) -> std::io::Result<bool> {
+        let at = |path: &[u8]| self.stat(path).map(|stat| stat.map(|stat| stat.ino));
+        Ok(match step {
+            Step::Place { ino, path, over, known, .. } => {
+                self.stat(path)?.is_some_and(|stat| is_placed(&stat, *ino, *over, *known))
+            }
+            Step::Move { path, ino, to, .. } => at(to)? == Some(*ino) && at(path)? != Some(*ino),
+            Step::Swap { a, a_ino, b, b_ino } => (at(a)?, at(b)?) == (Some(*b_ino), Some(*a_ino)),
+            Step::Link { ino, to, .. } => at(to)? == Some(*ino),
+            Step::Remove { .. } | Step::Attr { .. } | Step::Xattr { .. } => false,
+        })
     }
 
     /// A node still in `tmp` has not been placed; one under its name has been. A node in neither place is made again
