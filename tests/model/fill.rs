@@ -12,6 +12,7 @@ use dlio_fs::tiers::{Cx, Evicted, Options, Progress, ROOT, Saving, Tiers};
 use rand::SeedableRng;
 use rand::rngs::Xoshiro256PlusPlus;
 
+use crate::sim::image::Image;
 use crate::sim::{Lose, SimDisk};
 use crate::stories::{Machine, create, name};
 use crate::walk;
@@ -277,5 +278,54 @@ fn a_file_of_a_directory_that_is_being_filled_can_be_set_aside() {
         let slow = machine.slow.image();
         assert!(slow.get(b"step-100/shards/shard-2").is_none() && slow.get(b"step-100/shards/shard-4").is_some());
         assert!(slow.get(b"latest").is_some(), "round {rounds}");
+    }
+}
+
+/// Somebody makes a file where a new directory is to go: it goes beside that, and what is in it follows. To a start the
+/// paths in the log lead to that file: synced files had no place any more, and were put aside.
+#[test]
+fn what_follows_into_a_directory_beside_somebody_elses_file_arrives_after_a_kill() {
+    const SHARDS: u8 = 4;
+    let cx = Cx::internal();
+    for order in [MetadataOrder::Unknown, MetadataOrder::Journaled] {
+        for stop in 1.. {
+            let mut machine = Machine::with(order);
+            let engine = machine.open("boot");
+            let dir = engine.mkdir(&cx, ROOT, &name("ckpt"), 0o755, 0).unwrap().ino;
+            let inner = engine.mkdir(&cx, dir, &name("inner"), 0o755, 0).unwrap().ino;
+            for n in 0..SHARDS {
+                engine.release(&cx, create(&engine, inner, "part", &[n + 1; 300]).1);
+                engine
+                    .rename(&cx, inner, &name("part"), inner, &name(&format!("shard-{n}")), RenameMode::Replace)
+                    .unwrap();
+            }
+            engine.sync_fast().unwrap();
+            machine.slow.root().create(b"ckpt", 0o644).unwrap().write_at(&[9; 9], 0).unwrap();
+            machine.power.fail_after(stop, &mut machine.rng);
+            for _ in 0..40 {
+                drop((engine.drain_step(), engine.publish_step()));
+            }
+            let stopped = machine.power.is_gone();
+            machine.power.restore();
+            machine.crash(engine, Lose::Nothing);
+            let engine = machine.open("boot");
+            let is_whole = |image: &Image| {
+                let shard = |n: u8| {
+                    let end = format!("/inner/shard-{n}").into_bytes();
+                    let at: Vec<_> = image.paths().filter(|path| path.ends_with(&end)).collect();
+                    at.len() == 1 && *image.get(at[0]).unwrap().shown.body().bytes == [n + 1; 300]
+                };
+                (0..SHARDS).all(shard)
+            };
+            let shown = walk::view(&engine, &mut Vec::new()).unwrap();
+            assert!(is_whole(&shown), "{order:?}, call {stop}: shown {shown:?}");
+            all_down(&engine);
+            let slow = machine.slow.image();
+            assert!(is_whole(&slow), "{order:?}, call {stop}: {slow:?}");
+            assert_eq!(machine.on_slow("ckpt"), Some(vec![9; 9]), "{order:?}, call {stop}");
+            if !stopped {
+                break;
+            }
+        }
     }
 }

@@ -10,10 +10,10 @@ use foldhash::{HashMap, HashMapExt, HashSet, HashSetExt};
 
 use crate::error::{Context, Errno, Error, Result};
 use crate::path::{Name, escape};
-use crate::tiers::disk::Kind;
 use crate::tiers::disk::errors::absent_is_none;
 use crate::tiers::disk::fingerprint::Fingerprint;
 use crate::tiers::disk::layout::split;
+use crate::tiers::disk::{Kind, Stat};
 use crate::tiers::log::record::{Attrs, Home, ObjectId, Record, Spec, Step};
 use crate::tiers::model::event::Change;
 use crate::tiers::model::node::{DirEntryKey, Node, NodeAttrs};
@@ -26,12 +26,13 @@ use crate::tiers::ops::attrs;
 use crate::tiers::ops::names::{add_made, add_subdir, apply_rename};
 use crate::tiers::recovery::aside::{AsideEntry, left_out};
 use crate::tiers::recovery::state::{Looked, Recovery};
+use crate::tiers::writeback::step::find_beside;
 use crate::tiers::{Cx, Ino, Lsn, ROOT, Tiers};
 
 impl<'a> Recovery<'a> {
     pub(crate) fn new(tiers: &'a Tiers, records: Vec<(Lsn, Record)>, boot: &'a str) -> Self {
         let (mut sealed, mut explained) = (Vec::new(), Vec::new());
-        let (mut never, mut placed) = (HashSet::new(), HashMap::new());
+        let (mut never, mut placed, mut placed_at) = (HashSet::new(), HashMap::new(), HashMap::new());
         let mut last = None;
         for (lsn, record) in &records {
             match record {
@@ -41,12 +42,18 @@ impl<'a> Recovery<'a> {
                 Record::Start { boot: started } => last = Some(started),
                 _ => {}
             }
+            if let Record::Intent { step, .. } = record
+                && let Step::Place { path: to, ino, object: None, .. } | Step::Move { to, ino, .. } = step
+            {
+                placed_at.insert(to.clone(), *ino);
+            }
             explained.extend(object_of(record));
         }
         Recovery {
             rebooted: last.is_some_and(|last: &String| last != boot),
             sealed: sealed.into_iter().collect(),
             placed,
+            placed_at,
             explained: each_of(explained).collect(),
             uptime: tiers.uptime(),
             last_dir: None,
@@ -180,10 +187,10 @@ impl<'a> Recovery<'a> {
         }
         let mut dir = ROOT;
         for part in dirs.split(|b| *b == b'/').filter(|part| !part.is_empty()) {
-            match self.find(&(dir, name_of(part)?), None)? {
-                Some(ino) => dir = ino,
-                None => return Ok(None),
-            }
+            let place = (dir, name_of(part)?);
+            let Some(found) = self.find(&place, None)? else { return Ok(None) };
+            let Some(ino) = self.dir_at(&place, found)? else { return Ok(None) };
+            dir = ino;
         }
         if self.tiers.state.lock().view.live_dir(dir).is_none() {
             return Ok(None);
@@ -213,13 +220,31 @@ impl<'a> Recovery<'a> {
         for part in dirs.split(|b| *b == b'/').filter(|part| !part.is_empty()) {
             let place = (dir, name_of(part)?);
             dir = match self.find(&place, None)? {
-                Some(ino) if self.tiers.state.lock().view.live_dir(ino).is_some() => ino,
-                // Something else has its name.
-                Some(_) => return Ok(None),
+                Some(found) => match self.dir_at(&place, found)? {
+                    Some(ino) => ino,
+                    // Something else has its name.
+                    None => return Ok(None),
+                },
                 None => self.made_anew(place, owner, path),
             };
         }
         Ok(Some((dir, name_of(name)?)))
+    }
+
+    /// The directory of ours to which this name leads by the log; `found` has the name now. If that is no directory,
+    /// somebody else had made it before ours was published: ours is beside it, which the log does not say.
+    fn dir_at(&self, place: &DirEntryKey, found: Ino) -> Result<Option<Ino>> {
+        let is_dir = |ino: &Ino| self.tiers.state.lock().view.live_dir(*ino).is_some();
+        if is_dir(&found) {
+            return Ok(Some(found));
+        }
+        let path = self.tiers.state.lock().view.slow_path_at(place);
+        let Some((path, ours)) = path.and_then(|path| self.placed_at.get_key_value(&path)) else { return Ok(None) };
+        let is_ours = |stat: &Stat| stat.kind == Kind::Dir && stat.ino == *ours;
+        let beside = self.tiers.slow.parent(path).and_then(|(above, name)| find_beside(&*above, name, is_ours));
+        let beside = beside.at("look on slow beside", String::from_utf8_lossy(path))?;
+        let Some(beside) = beside else { return Ok(None) };
+        Ok(self.find(&(place.0, name_of(&beside)?), None)?.filter(is_dir))
     }
 
     fn made_anew(&self, (dir, name): DirEntryKey, (uid, gid): (u32, u32), path: &[u8]) -> Ino {

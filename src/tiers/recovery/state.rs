@@ -36,6 +36,8 @@ pub(crate) struct Recovery<'a> {
     pub(crate) sealed_as: HashMap<ObjectId, (u64, Attrs)>,
     /// The slow inode numbers that we have placed, and the intent that says so.
     pub(crate) placed: HashMap<u64, Lsn>,
+    /// The slow inode numbers of nodes that are no versions of files, by the paths where the log says that they go.
+    pub(super) placed_at: HashMap<Path, u64>,
     /// The part of the group in progress that is done, if the group could not be finished. `refused`: the reason.
     pub(crate) half: Option<Half>,
     pub(crate) refused: Option<Error>,

@@ -484,7 +484,11 @@ fn place_beside(from: &dyn Dir, ours: &[u8], dir: &dyn Dir, name: &[u8]) -> std:
 }
 
 /// The name under which [`place_beside`] has put ours.
-fn find_beside(dir: &dyn Dir, name: &[u8], is_ours: impl Fn(&Stat) -> bool) -> std::io::Result<Option<Vec<u8>>> {
+pub(crate) fn find_beside(
+    dir: &dyn Dir,
+    name: &[u8],
+    is_ours: impl Fn(&Stat) -> bool,
+) -> std::io::Result<Option<Vec<u8>>> {
     const MARK: &[u8] = b".dlio-conflict-";
     let is_beside = |other: &[u8]| {
         let mark = other.windows(MARK.len()).rposition(|part| part == MARK);
