@@ -166,7 +166,7 @@ impl Tiers {
             let (any, moved) = self.let_first_go(wanted)?;
             rounds = rounds.saturating_sub(1);
             // Objects that wait since the start go after all other clean ones: they are looked up only now.
-            if any || (!(moved && rounds > 0) && !more()?) {
+            if any || !((moved && rounds > 0) || more()?) {
                 return Ok(any);
             }
         }
