@@ -506,7 +506,7 @@ struct Connections(tempfile::TempDir);
 impl Connections {
     fn new() -> Self {
         let dir = tempfile::tempdir().unwrap();
-        let mut command = std::process::Command::new("mount");
+        let mut command = Command::new("mount");
         succeeded(command.args(["-t", "fusectl", "none"]).arg(dir.path()).output().unwrap());
         Connections(dir)
     }
