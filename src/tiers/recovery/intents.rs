@@ -3,7 +3,8 @@
 
 use foldhash::{HashMap, HashMapExt};
 
-use crate::error::{Errno, Error};
+use crate::error::{Errno, Error, Result};
+use crate::tiers::disk::errors::is_elsewhere;
 use crate::tiers::disk::{MetadataOrder, NewAttr, Time};
 use crate::tiers::log::record::{Record, Step};
 use crate::tiers::recovery::state::{Half, Recovery};
@@ -31,7 +32,7 @@ impl Recovery<'_> {
     /// Step 3. Applies every step, or finds it applied, by the inode numbers it names, up to one that is refused or has
     /// nothing to place. If that batch is partly done, or not durable, or something behind it is done, the daemon takes
     /// it over; batches that have not begun are replayed as other events. Returns the steps that are done for good.
-    pub(super) fn finish_intents(&mut self) -> Vec<Step> {
+    pub(super) fn finish_intents(&mut self) -> Result<Vec<Step>> {
         self.applied = Record::applied(self.records.iter().map(|(_, record)| record));
         let written = written_in_place(&self.records, self.applied);
         let as_written = |step: &Step| match step {
@@ -49,7 +50,7 @@ impl Recovery<'_> {
         while durable && finished > 0 && met.len() < group.len() && of_batch(finished - 1, met.len()) {
             finished -= 1;
         }
-        let done = met.len() + self.seen_done(&group[met.len()..]);
+        let done = met.len() + self.seen_done(&group[met.len()..])?;
         let mut end = done;
         while done > 0 && end < group.len() && of_batch(end, done - 1) {
             end += 1;
@@ -62,7 +63,7 @@ impl Recovery<'_> {
         let applied = group[..finished].last().map_or(0, |(upto, _)| *upto);
         self.applied = self.applied.max(applied);
         self.tiers.state.lock().queue.start_behind(self.applied);
-        group.into_iter().take(finished).map(|(_, step)| step).collect()
+        Ok(group.into_iter().take(finished).map(|(_, step)| step).collect())
     }
 
     /// What each step met, and whether all of them are durable.
@@ -119,11 +120,18 @@ impl Recovery<'_> {
 
     /// How many of these steps the previous daemon has done, although the first one is not found done: what it has
     /// placed may be gone again, or the slow tier may not have answered. A replay would do them once more, to what they
-    /// have led to.
-    fn seen_done(&self, steps: &[(Lsn, Step)]) -> usize {
+    /// have led to. Where a look fails nobody knows: then the start fails, as it does where the replay cannot look.
+    fn seen_done(&self, steps: &[(Lsn, Step)]) -> Result<usize> {
         let tree = OpenTree::new(&self.tiers.slow);
-        let last = steps.iter().rposition(|(_, step)| tree.is_seen_done(step).unwrap_or(false));
-        last.map_or(0, |at| at + 1)
+        for (at, (_, step)) in steps.iter().enumerate().rev() {
+            match tree.is_seen_done(step) {
+                Ok(true) => return Ok(at + 1),
+                Ok(false) => {}
+                Err(e) if is_elsewhere(&e) => {}
+                Err(e) => return Err(Error::io("look on slow", "what a change that was under way has led to", e)),
+            }
+        }
+        Ok(0)
     }
 
     fn is_synced(&mut self, tree: &OpenTree<'_>, touched: &mut SyncSet) -> bool {

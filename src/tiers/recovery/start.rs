@@ -228,7 +228,7 @@ impl Recovery<'_> {
         self.tiers.restore_streams();
         // After a change of boot there is nothing left to sync.
         self.tiers.state.lock().in_place.set_unknown_left(!self.rebooted && !self.records.is_empty());
-        let placed = self.finish_intents(); // 3
+        let placed = self.finish_intents()?; // 3
         self.tiers.restore_parts();
         let binds = self.binds_passed();
         if slow_is_writable {
