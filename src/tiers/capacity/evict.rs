@@ -161,24 +161,24 @@ impl Tiers {
     /// since the start, whose objects can go then; it returns `false` when there are none left.
     pub(crate) fn let_some_go(&self, wanted: FreeTarget, more: &dyn Fn() -> Result<bool>) -> Result<bool> {
         // Once around, where files cannot go and are last in line then.
-        let mut rounds = self.state.lock().clean.len() / AT_ONCE + 1;
+        let mut left = self.state.lock().clean.len();
         loop {
             let (any, moved) = self.let_first_go(wanted)?;
-            rounds = rounds.saturating_sub(1);
+            left = left.saturating_sub(moved);
             // Objects that wait since the start go after all other clean ones: they are looked up only now.
-            if any || !((moved && rounds > 0) || more()?) {
+            if any || !((moved > 0 && left > 0) || more()?) {
                 return Ok(any);
             }
         }
     }
 
-    /// Evicts those that go first. Returns whether any went, and whether any is last in line now instead. Fails if nothing
+    /// Evicts those that go first. Returns whether any went, and how many are last in line now instead. Fails if nothing
     /// went because of an error.
-    fn let_first_go(&self, wanted: FreeTarget) -> Result<(bool, bool)> {
+    fn let_first_go(&self, wanted: FreeTarget) -> Result<(bool, usize)> {
         let order = Order::new(&self.limits(), self.checkpoints_here());
         let candidates = self.candidates(&order);
         let described: Vec<Candidate> = candidates.iter().map(|(_, candidate)| *candidate).collect();
-        let (mut any, mut moved, mut failed) = (false, false, None);
+        let (mut any, mut moved, mut failed) = (false, 0, None);
         for at in order.pick(&described, wanted) {
             let evicted = match candidates[at].0 {
                 Victim::Object(ino) => self.evict_object(ino),
@@ -186,14 +186,26 @@ impl Tiers {
             };
             match evicted {
                 Ok(Went::Gone) => any = true,
-                Ok(Went::Last) => moved = true,
+                Ok(Went::Last) => moved += 1,
                 Ok(Went::Stays) => {}
-                Err(e) => failed = failed.or(Some(e)),
+                Err(e) => {
+                    // Others are asked first the next time: it may be this one's path only.
+                    self.put_last(&candidates[at]);
+                    failed = failed.or(Some(e));
+                }
             }
         }
         match failed {
             Some(e) if !any => Err(e),
             _ => Ok((any, moved)),
+        }
+    }
+
+    fn put_last(&self, (victim, candidate): &(Victim, Candidate)) {
+        let Victim::Object(ino) = *victim else { return };
+        let mut st = self.state.lock();
+        if st.clean.has(ino) {
+            st.clean.add(Clean { ino, bytes: candidate.bytes, burst: candidate.group.unwrap_or(0) });
         }
     }
 
