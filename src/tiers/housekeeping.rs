@@ -11,18 +11,23 @@ use crate::tiers::model::view::Ages;
 use crate::tiers::{Cx, Ino, Progress, Tiers};
 
 impl Tiers {
-    /// Commits files that are held open for longer than `live_after`, deletes what is no longer needed, and lets cached
+    /// Commits files that are held open for longer than `live_after` and those that are closed, deletes what is no longer needed, and lets cached
     /// answers age.
     pub fn tick(&self) -> Result<Progress> {
         let (now, cx) = (self.uptime(), Cx::internal());
         let due = |st: &EngineState, ino: Ino| {
-            st.uncommitted.since(ino).is_some_and(|since| now.saturating_sub(since) >= self.options().live_after)
+            let is_live = |since: Duration| now.saturating_sub(since) < self.options().live_after;
+            let file = st.view.get(ino).and_then(|node| node.file.as_ref());
+            // One that nobody writes could not be committed when it was closed.
+            let is_closed = file.is_some_and(|file| file.writers.load(Ordering::Acquire) == 0);
+            st.uncommitted.since(ino).is_some_and(|since| is_closed || !is_live(since))
         };
         for state in self.uncommitted_files(due) {
             if state.io.read().interrupted {
                 continue;
             }
-            if self.commit(&cx, &state)?.is_some() {
+            let is_live = state.writers.load(Ordering::Acquire) > 0;
+            if self.commit(&cx, &state)?.is_some() && is_live {
                 self.counters.late_snapshots.fetch_add(1, Ordering::Relaxed);
             }
         }

@@ -65,7 +65,9 @@ impl Tiers {
         let read = self.note_reading(&file);
         let state = &file.state;
         if file.mode.write {
-            let unseen = if state.is_pinned() { self.changed_unseen(cx, state) } else { Ok(()) };
+            // There is no second try, and without this nobody knows of the stores. Nobody waits for the slow tier with the lock
+            // of a pinned file.
+            let unseen = if state.is_pinned() { self.changed_unseen(&Cx::internal(), state) } else { Ok(()) };
             state.writers.fetch_sub(1, Ordering::AcqRel);
             let alone = || state.writers.load(Ordering::Acquire) == 0;
             match unseen.and_then(|()| self.commit_if(cx, state, alone)) {
