@@ -435,7 +435,7 @@ impl Tiers {
             self.lose_copy(state, copy.number);
             return Ok(());
         }
-        let mut io = state.io.write();
+        let mut io = self.exclusive(cx, state)?;
         if io.place == Bytes::Slow && !state.is_pinned() && io.fd.is_none() {
             io.copy = Some(copy);
             drop(io);

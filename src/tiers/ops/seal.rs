@@ -94,10 +94,13 @@ impl Tiers {
         if object.needs_slow() {
             cx.slow()?;
         }
-        let open = state.as_ref().and_then(|state| {
-            let io = state.io.read();
-            io.fd.clone().filter(|_| io.object() == Some(object))
-        });
+        let open = match &state {
+            Some(state) => {
+                let io = self.shared(cx, state)?;
+                io.fd.clone().filter(|_| io.object() == Some(object))
+            }
+            None => None,
+        };
         let fd = match open {
             Some(fd) => fd,
             None => match self.open_object(cx, object) {
