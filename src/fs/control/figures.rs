@@ -76,7 +76,7 @@ impl Control {
 
     /// A directory of theirs may contain files of others, which they must not learn about.
     pub(super) fn staging_of(&self, mut theirs: Staging, uid: u32) -> Result<Staging> {
-        self.on_slow(move |tiers, cx| {
+        self.file_on_slow(move |tiers, cx| {
             for job in &mut theirs.jobs {
                 job.failures.retain(|failure| is_at(tiers, cx, &failure.path, uid));
             }
@@ -98,7 +98,7 @@ impl Control {
     }
 
     pub(super) fn theirs(&self, all: Vec<checkpoints::Checkpoint>, uid: u32) -> Result<Vec<checkpoints::Checkpoint>> {
-        self.on_slow(move |tiers, cx| Ok(all.into_iter().filter(|one| is_at(tiers, cx, &one.path, uid)).collect()))
+        self.file_on_slow(move |tiers, cx| Ok(all.into_iter().filter(|one| is_at(tiers, cx, &one.path, uid)).collect()))
     }
 
     /// The text of `metrics` without anything private.

@@ -18,7 +18,7 @@ impl Control {
         let path = self.tiers.latest_safe().ok_or(Errno::ENOENT)?;
         let names: Vec<Name> = path.split(|byte| *byte == b'/').map(Name::new).collect::<Result<_, _>>()?;
         let asker = asker.clone();
-        self.on_slow(move |tiers, cx| walk(tiers, cx, &names, |dir| asker.may(dir, 1)).map(drop))?;
+        self.file_on_slow(move |tiers, cx| walk(tiers, cx, &names, |dir| asker.may(dir, 1)).map(drop))?;
         Ok([&b"../"[..], &path].concat())
     }
 }

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{self, SyncSender};
 use std::time::{Duration, Instant, SystemTime};
 
-use parking_lot::Mutex;
+use parking_lot::{Condvar, Mutex};
 
 use crate::error::{Error, Result};
 use crate::fs::convert;
@@ -24,6 +24,9 @@ use crate::tiers::{Cx, Tiers};
 
 /// How long a command waits for the slow tier at most: there are few threads for all of `.dlio`.
 const COMMAND_WAIT: Duration = Duration::from_secs(60);
+/// How many of these threads may wait for it with the content of a file, and how long others wait for their turn.
+const FILES_AT_ONCE: usize = 2;
+const TURN_WAIT: Duration = Duration::from_secs(1);
 
 /// The directory, and what its files report on.
 #[derive(Debug)]
@@ -45,6 +48,36 @@ pub(in crate::fs) struct Control {
     pub(super) checkpoints: Mutex<CheckpointCache>,
     /// Look-ups of the link so far.
     pub(super) looks: AtomicU64,
+    /// Files whose content waits for the slow tier.
+    pub(super) turns: SlowTurns,
+}
+
+/// How many wait for the slow tier in threads that all of `.dlio` shares.
+#[derive(Debug, Default)]
+pub(super) struct SlowTurns {
+    waiting: Mutex<usize>,
+    one_less: Condvar,
+}
+
+impl SlowTurns {
+    fn take(&self) -> Result<SlowTurn<'_>> {
+        let mut waiting = self.waiting.lock();
+        let late = self.one_less.wait_while_for(&mut waiting, |waiting| *waiting >= FILES_AT_ONCE, TURN_WAIT);
+        if late.timed_out() {
+            return Err(Error::SlowTimeout);
+        }
+        *waiting += 1;
+        Ok(SlowTurn(self))
+    }
+}
+
+struct SlowTurn<'a>(&'a SlowTurns);
+
+impl Drop for SlowTurn<'_> {
+    fn drop(&mut self) {
+        *self.0.waiting.lock() -= 1;
+        self.0.one_less.notify_one();
+    }
 }
 
 /// The table of open files, as far as the statistics report it.
@@ -92,6 +125,7 @@ impl Control {
             texts,
             checkpoints,
             looks,
+            turns: SlowTurns::default(),
         }
     }
 
@@ -101,6 +135,16 @@ impl Control {
 
     pub(in crate::fs) fn observer(&self) -> &Observer {
         &self.observer
+    }
+
+    /// As [`Control::on_slow`], for the content of a file that anybody may read: while that tier hangs, such readers do not
+    /// take all threads.
+    pub(super) fn file_on_slow<T: Send + 'static>(
+        &self,
+        run: impl FnOnce(&Tiers, &Cx) -> Result<T> + Send + 'static,
+    ) -> Result<T> {
+        let _turn = self.turns.take()?;
+        self.on_slow(run)
     }
 
     /// Runs what may need the slow tier with a bounded wait: with that tier down, `.dlio/stats` must keep answering.
@@ -128,5 +172,21 @@ impl Control {
             left.store(true, Ordering::Relaxed);
             Err(Error::SlowTimeout)
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn of_many_files_that_wait_for_the_slow_tier_two_have_their_turn() {
+        let turns = SlowTurns::default();
+        let (one, two) = (turns.take().expect("a turn"), turns.take().expect("a turn"));
+        assert!(matches!(turns.take(), Err(Error::SlowTimeout)));
+        drop(one);
+        let three = turns.take().expect("a turn");
+        drop((two, three));
+        assert_eq!(*turns.waiting.lock(), 0);
     }
 }
