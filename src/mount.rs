@@ -411,7 +411,8 @@ fn renew_on_hangup(
 ) -> Result<()> {
     let _inside = runtime.enter();
     let mut arrivals = signal(SignalKind::hangup()).at("catch", "SIGHUP")?;
-    let on_terminal = io::stdin().is_terminal() || io::stderr().is_terminal();
+    // A daemon in the background has no terminal that could hang up, but has its starter's for errors until it stands.
+    let on_terminal = !in_background && (io::stdin().is_terminal() || io::stderr().is_terminal());
     let (ended, live) = (ended.clone(), Arc::clone(live));
     runtime.spawn(async move {
         while arrivals.recv().await.is_some() {

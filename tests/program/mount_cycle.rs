@@ -574,6 +574,27 @@ fn a_hangup_without_a_configuration_file_is_for_the_log_alone() {
     assert!(!log().contains("WARN"), "{}", log());
 }
 
+/// logrotate sent SIGHUP to a daemon that somebody had mounted from a terminal, and the mount went away.
+#[test]
+fn a_hangup_opens_the_log_of_a_mount_that_was_made_from_a_terminal_anew() {
+    needs!(MOUNTS);
+    let rig = Rig::new();
+    let script = "import pty, subprocess, sys\nmaster, slave = pty.openpty()\n\
+                  sys.exit(subprocess.run(sys.argv[1:], stderr=slave).returncode)";
+    let mount = rig.mount_command();
+    succeeds(Command::new("python3").args(["-c", script]).arg(mount.get_program()).args(mount.get_args()));
+    let daemon = rig.daemon();
+    fs::rename(rig.path("log"), rig.path("log.1")).unwrap();
+    kill(daemon, Signal::SIGHUP).unwrap();
+    until("a new file is begun", || {
+        let left = fs::read_to_string(rig.path("log.1")).unwrap().contains("SIGHUP");
+        assert!(!left && kill(daemon, None).is_ok(), "the daemon leaves");
+        fs::read_to_string(rig.path("log")).unwrap_or_default().contains("log file reopened")
+    });
+    assert!(rig.mnt(".dlio/stats").exists(), "the mount is gone");
+    rig.umount_safely();
+}
+
 #[test]
 fn the_demo_verifies_and_leaves_nothing_behind() {
     needs!(MOUNTS);
