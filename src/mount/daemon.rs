@@ -1,7 +1,8 @@
 //! The process that serves a mount, as others see it: how to find it by the lock it holds open, and why it does not
 //! answer.
 //!
-//! Everything is read from `/proc`, so a daemon that hangs need not cooperate. Other users' daemons cannot be seen.
+//! Everything is read from `/proc`, so a daemon that hangs need not cooperate. Other users' daemons cannot be seen, and
+//! nobody can pose as the daemon of another user's mount: root looks at the files of all.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -9,11 +10,12 @@ use std::time::Duration;
 
 use nix::errno::Errno;
 use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
+use nix::unistd::{Pid, geteuid};
 
 use super::answer::{ask, within};
-use super::lock::{LOCK_FILE, Owner};
-use super::process::{open_files, processes, standstill};
+use super::lock::{LOCK_FILE, Owner, owner_named_in};
+use super::process::{is_of, open_files, processes, standstill};
+use super::table::{mounted_at, mounts};
 use crate::error::Error;
 
 /// A daemon that answers nothing for this long is stuck: these requests need no tier.
@@ -32,10 +34,10 @@ impl Daemon {
     /// The daemon of the mount at this path; `None` if there is none, or it is another user's.
     pub fn of(mountpoint: &Path) -> Option<Daemon> {
         let here = crate::path::escape(mountpoint.as_os_str().as_encoded_bytes());
-        processes().find_map(|pid| {
-            let lock = lock_held_by(pid)?;
-            let owner = Owner::parse(std::fs::read_to_string(&lock).ok()?.lines().next()?)?;
-            let fast = lock.parent()?.parent()?.to_path_buf();
+        let users = trusted_users(mountpoint);
+        processes().filter(|pid| is_of(*pid, &users)).find_map(|pid| {
+            let fast = lock_held_by(pid)?.parent()?.parent()?.to_path_buf();
+            let owner = owner_named_in(&fast, &users)?;
             (owner.pid == pid && owner.mountpoint == here).then_some(Daemon { pid, fast, owner })
         })
     }
@@ -60,6 +62,13 @@ impl Daemon {
     pub fn slow_is_writable(&self) -> bool {
         self.owner.slow_is_writable
     }
+}
+
+/// Whose process may serve a mount: root's, our own, and that of the user who mounted it.
+fn trusted_users(mountpoint: &Path) -> Vec<u32> {
+    let mounts = mounts().unwrap_or_default();
+    let mounted_by = mounted_at(&mounts, mountpoint).filter(|mount| mount.is_ours()).and_then(|mount| mount.user);
+    [0, geteuid().as_raw()].into_iter().chain(mounted_by).collect()
 }
 
 fn lock_held_by(pid: u32) -> Option<PathBuf> {

@@ -31,6 +31,9 @@ pub(super) const LOCK_FILE: &str = ".dlio-fs/lock";
 /// Longer text in the lock is not ours.
 const TEXT_MAX: u64 = 16 << 20;
 
+/// A holder's line is no longer: a host name and two paths, of which each byte may be escaped.
+const LINE_MAX: u64 = 32 << 10;
+
 /// How long a daemon may take to release its lock once it was killed, or lost its mount.
 const ENDING: Duration = Duration::from_secs(10);
 const POLL: Duration = Duration::from_millis(5);
@@ -263,6 +266,18 @@ pub fn mountpoint_of(fast: &Path) -> Option<PathBuf> {
     // A holder without a slow tier only inspects the fast one, as fsck does.
     let owner = Owner::parse(text.lines().next()?).filter(|owner| !owner.slow.is_empty())?;
     Some(PathBuf::from(OsString::from_vec(unescape(&owner.mountpoint)?)))
+}
+
+/// Who holds the lock of a fast tier, as its text says; `None` unless the file belongs to one of these users.
+pub(super) fn owner_named_in(fast: &Path, users: &[u32]) -> Option<Owner> {
+    let file = open_lock(fast, false).ok()?;
+    let stat = file.metadata().ok()?;
+    if !stat.is_file() || !users.contains(&stat.uid()) {
+        return None;
+    }
+    let mut line = Vec::new();
+    file.take(LINE_MAX).read_to_end(&mut line).ok()?;
+    Owner::parse(String::from_utf8_lossy(&line).lines().next()?)
 }
 
 /// What the last daemon of a fast tier left behind. `None` while it is locked, or if no daemon ever left cleanly.

@@ -23,6 +23,8 @@ pub struct MountEntry {
     pub fs_type: String,
     /// What was mounted: a device, a server's export, or any word.
     pub source: PathBuf,
+    /// The user who mounted it, where the kernel says: for FUSE it does.
+    pub user: Option<u32>,
 }
 
 impl MountEntry {
@@ -102,7 +104,9 @@ fn parse_line(line: &[u8]) -> Option<MountEntry> {
     let mut kind = fields.skip_while(|field| *field != b"-").skip(1);
     let fs_type = String::from_utf8_lossy(kind.next()?).into_owned();
     let source = kind.next().map(unescape).unwrap_or_default();
-    Some(MountEntry { device, root, at, fs_type, source })
+    let mut options = kind.next().unwrap_or_default().split(|b| *b == b',');
+    let user = options.find_map(|option| str::from_utf8(option.strip_prefix(b"user_id=")?).ok()?.parse().ok());
+    Some(MountEntry { device, root, at, fs_type, source, user })
 }
 
 /// The kernel writes blank, tab, newline and backslash as `\ooo`.
@@ -133,7 +137,7 @@ mod tests {
     const TABLE: &[u8] = b"1 0 8:1 / / rw - ext4 /dev/sda1 rw\n\
         2 1 8:2 / /hdd rw,noatime shared:1 master:2 - xfs /dev/sdb rw\n\
         3 1 8:2 /data/a /bind\\040it rw - xfs /dev/sdb rw\n\
-        4 1 0:50 / /mnt/train rw - fuse.dlio dlio-fs rw\n\
+        4 1 0:50 / /mnt/train rw - fuse.dlio dlio-fs rw,user_id=1000,group_id=7\n\
         5 1 0:51 / /mnt/train rw - tmpfs none rw\n\
         not a mount line\n\
         6 1 0:52 / /odd\\134\xff rw - tmpfs none rw\n";
@@ -151,6 +155,7 @@ mod tests {
             (mounts[2].at.as_path(), mounts[2].source.as_path()),
             (Path::new("/bind it"), Path::new("/dev/sdb"))
         );
+        assert_eq!((mounts[3].user, mounts[4].user), (Some(1000), None));
         assert_eq!(mounts[5].at.as_os_str().as_encoded_bytes(), b"/odd\\\xff");
     }
 

@@ -5,9 +5,9 @@ use std::fs;
 use std::io::{BufRead, BufReader};
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
 use std::os::unix::process::CommandExt;
-use std::process::{Command, Output, Stdio};
+use std::process::{Child, Command, Output, Stdio};
 
-use crate::common::{Mount, mode, until};
+use crate::common::{Elsewhere, Mount, mode, until};
 use crate::needs::{MOUNTS, needs};
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_dlio-fs");
@@ -273,4 +273,56 @@ fn a_mount_that_is_handed_to_a_user_is_theirs() {
     assert!(files(ALICE).contains("/bob/bob-file") && !files(BOB).contains("/alice/alice-file"));
     // What is in others' files stays theirs.
     assert!(!mount.as_user(ALICE, "cat bob/bob-file").status.success());
+}
+
+/// A process of Bob's with an open file that looks like the lock of another mount's daemon.
+struct Impostor {
+    process: Child,
+    _place: tempfile::TempDir,
+}
+
+impl Impostor {
+    const SCRIPT: &str = "import os, sys\nplace, mountpoint, kind = sys.argv[1:]\nos.mkdir(place + '/.dlio-fs')\n\
+        lock = place + '/.dlio-fs/lock'\nif kind == 'fifo': os.mkfifo(lock)\nfd = os.open(lock, os.O_RDWR | os.O_CREAT, 0o600)\n\
+        line = f'host=x pid={os.getpid()} mountpoint={mountpoint} slow-read-only=/x since=2026-01-01T00:00:00Z\\n'\n\
+        if kind == 'file': os.write(fd, line.encode())\nprint('holds it', flush=True)\nsys.stdin.read()";
+
+    fn of(mount: &Mount, kind: &str) -> Self {
+        let place = tempfile::tempdir().unwrap();
+        chown(place.path(), Some(BOB), Some(BOB)).unwrap();
+        let mut command = Command::new("python3");
+        command.args(["-c", Self::SCRIPT]).arg(place.path()).arg(mount.root()).arg(kind).uid(BOB).gid(BOB);
+        let mut process = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        let mut line = String::new();
+        BufReader::new(process.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        assert_eq!(line, "holds it\n");
+        Impostor { process, _place: place }
+    }
+}
+
+impl Drop for Impostor {
+    fn drop(&mut self) {
+        self.process.kill().ok();
+        self.process.wait().ok();
+    }
+}
+
+/// Any user could pose as the daemon of root's mount: `umount` drained nothing and waited for the wrong process, and a fifo hung it.
+#[test]
+fn nobody_poses_as_the_daemon_of_a_mount_of_root() {
+    needs!(MOUNTS);
+    for kind in ["file", "fifo"] {
+        let mut mount = Mount::idle(Elsewhere::default(), &["settle=1h", "live_after=2h"]);
+        // Before the mount: processes are tried in the order of their numbers.
+        let impostor = Impostor::of(&mount, kind);
+        mount.start();
+        mount.put("ckpt", "of root");
+        let umount = Command::new(PROGRAM).arg("umount").arg(mount.root()).stderr(Stdio::piped()).spawn();
+        let mut umount = umount.unwrap();
+        until("umount returns", || umount.try_wait().unwrap().is_some());
+        let (code, text) = said(&umount.wait_with_output().unwrap());
+        assert_eq!(code, 0, "{kind}: {text}");
+        assert_eq!(fs::read_to_string(mount.slow().join("ckpt")).unwrap(), "of root", "{kind}: {text}");
+        drop(impostor);
+    }
 }
