@@ -1,11 +1,12 @@
 //! Who uses a mount: processes with files open below it, working in it, or mapping from it.
 //!
 //! Comparing paths is not enough: a shell's working directory may be the directory that the mount hides. So the file
-//! system is compared too, which asks the daemon; call this for a live mount only.
+//! system is compared too, without asking its daemon, which may need a slow tier that does not answer.
 
 use std::fmt;
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+
+use rustix::fs::{AtFlags, CWD, StatxFlags, statx};
 
 use crate::mount::{self, processes};
 
@@ -26,14 +27,20 @@ impl fmt::Display for Holder {
 
 /// The processes that this user may see; for root, all in this mount namespace.
 pub(super) fn of(mountpoint: &Path) -> Vec<Holder> {
-    let Ok(device) = mountpoint.metadata().map(|m| m.dev()) else { return Vec::new() };
+    let Some(device) = device_of(mountpoint) else { return Vec::new() };
     let inside = |link: &PathBuf| {
         let path = std::fs::read_link(link).ok().filter(|path| path.starts_with(mountpoint))?;
-        (link.metadata().ok()?.dev() == device).then_some(path)
+        (device_of(link)? == device).then_some(path)
     };
     processes()
         .filter_map(|pid| Some(Holder { pid, path: links(pid).iter().find_map(inside)?, name: name(pid) }))
         .collect()
+}
+
+/// The device of the file system of a file, which the kernel knows by itself: no attributes are asked for.
+fn device_of(path: &Path) -> Option<(u32, u32)> {
+    let stat = statx(CWD, path, AtFlags::STATX_DONT_SYNC, StatxFlags::empty()).ok()?;
+    Some((stat.stx_dev_major, stat.stx_dev_minor))
 }
 
 /// Processes that still see the file system `device` after it was unmounted here. A container or service that was

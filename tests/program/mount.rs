@@ -1147,6 +1147,26 @@ fn who_waits_for_a_hanging_slow_tier_is_named_and_can_be_killed() {
     assert_eq!(waits.wait_with_output().unwrap().stdout, b"from the slow tier", "no error, however long it took");
 }
 
+/// To see who uses the mount, `umount --now` asked for the attributes of each open file, and waited for the file server that was away.
+#[test]
+fn who_holds_a_file_of_the_slow_tier_is_named_while_it_hangs() {
+    needs!(MOUNTS, "bindfs");
+    // Without attributes that the kernel keeps for a while.
+    let cold = |slow: &std::path::Path| fs::write(slow.join("cold"), "from the slow tier").unwrap();
+    let below = Relay::showing(&["-o", "attr_timeout=0"], cold);
+    let mount = Mount::over(below.shown(), &["attribute_lifetime_slow=0s"]);
+    let mut held = File::open(mount.at("cold")).unwrap();
+    held.read_to_string(&mut String::new()).unwrap();
+    let frozen = below.freeze();
+    let mut umount = Command::new(env!("CARGO_BIN_EXE_dlio-fs"));
+    let output = umount.args(["umount", "--now"]).arg(mount.root()).output().unwrap();
+    drop(frozen);
+    let said = String::from_utf8_lossy(&output.stderr);
+    let holder = format!("(pid {}): {}", std::process::id(), mount.at("cold").display());
+    assert!(!output.status.success() && said.contains(&holder), "{said}");
+    drop(held);
+}
+
 #[test]
 fn a_sync_waits_in_steps_while_the_slow_tier_hangs() {
     needs!(MOUNTS, "bindfs");
