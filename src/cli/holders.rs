@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{AtFlags, CWD, StatxFlags, statx};
 
 use crate::mount::{self, processes};
+use crate::path::escape;
 
 /// A process that keeps a mount busy.
 #[derive(Debug, PartialEq, Eq)]
@@ -19,9 +20,12 @@ pub(super) struct Holder {
     path: PathBuf,
 }
 
+/// Both names may be any user's choice, and root's terminal would follow what is in them.
 impl fmt::Display for Holder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} (pid {}): {}", self.name, self.pid, self.path.display())
+        let shown = |c: char| if c.is_control() { c.escape_default().to_string() } else { c.to_string() };
+        let name: String = self.name.chars().map(shown).collect();
+        write!(f, "{name} (pid {}): {}", self.pid, escape(self.path.as_os_str().as_encoded_bytes()))
     }
 }
 
@@ -85,5 +89,14 @@ mod tests {
         assert_eq!((holders[0].pid, holders[0].path.clone()), (std::process::id(), path.join("held")));
         drop(file);
         assert_eq!(of(&path), []);
+    }
+
+    /// A file or process with an escape sequence or a newline in its name wrote lines of its own on root's terminal.
+    #[test]
+    fn names_are_shown_without_what_a_terminal_follows() {
+        let holder = Holder { pid: 7, name: "a\u{1b}[2J b".into(), path: "/mnt/x\nSAFE: \u{1b}]0;y".into() };
+        let text = holder.to_string();
+        assert!(!text.chars().any(char::is_control), "{text:?}");
+        assert_eq!(text, "a\\u{1b}[2J b (pid 7): /mnt/x%0ASAFE:%20%1B%5D0%3By");
     }
 }
