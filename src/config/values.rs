@@ -161,6 +161,9 @@ config! {
     partner_dir: Option<PathBuf> = None, Remount;
 }
 
+/// The keys whose values are names, which may look like numbers.
+const WORDS: [&str; 3] = ["owner", "job", "fleet"];
+
 /// The most mounts in a fleet: what it costs was counted up to there (`tiers/fleet/periods.rs`).
 pub(crate) const FLEET_MAX: u32 = 4096;
 
@@ -208,13 +211,15 @@ impl Config {
             return Err(Error::refused(what, "write -o key=value"));
         };
         let value = match value.parse::<toml::Value>() {
+            Ok(toml::Value::String(text)) => toml::Value::String(text),
+            // As a number the name of an array job and its task, 12_34, would be 1234.
+            Ok(_) if WORDS.contains(&key) => toml::Value::String(value.to_owned()),
             Ok(
                 value @ (toml::Value::Integer(_)
                 | toml::Value::Float(_)
                 | toml::Value::Boolean(_)
                 | toml::Value::Array(_)),
             ) => value,
-            Ok(toml::Value::String(text)) => toml::Value::String(text),
             _ => toml::Value::String(value.to_owned()),
         };
         self.set(key, value, "option -o")?;
@@ -668,6 +673,16 @@ mod tests {
         config.apply_option("high=90%").expect("a share");
         config.apply_option("job=4711").expect("a name that is a number");
         assert_eq!(config.job.as_deref(), Some("4711"));
+        // Two tasks of array jobs became the same number, and one fleet.
+        for word in ["4711_3", "0x10", "+7", "1e3", "true", "[1]"] {
+            for key in ["owner", "job", "fleet"] {
+                config.apply_option(&format!("{key}={word}")).expect(word);
+            }
+            let words = [&config.owner, &config.job, &config.fleet];
+            assert!(words.iter().all(|told| told.as_deref() == Some(word)), "{word}: {words:?}");
+        }
+        config.apply_option("job=\"4711_3\"").expect("quoted");
+        assert_eq!(config.job.as_deref(), Some("4711_3"));
         assert_eq!((config.settle, config.max_pending, config.high), (Duration::from_secs(2), 5000, 0.9));
         assert_eq!(config.fast, Some("/a b".into()));
         for (option, address) in [("9464", "127.0.0.1:9464"), ("[::1]:80", "[::1]:80"), ("a.b:80", "a.b:80")] {
