@@ -1,7 +1,7 @@
 //! Finds mounts and talks to their daemons through `.dlio/stats.json` and `.dlio/control` of the mount.
 
 use std::fs::{File, OpenOptions};
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{self, BufRead, BufReader, Read, Write};
 use std::path::{Path, PathBuf};
 
 use nix::errno::Errno;
@@ -118,12 +118,15 @@ pub(super) fn is_dead(mountpoint: &Path) -> Result<bool, Error> {
 /// Reads a file of `.dlio`. If the mount is dead, the error names the remedy.
 pub(super) fn read(mountpoint: &Path, name: &str) -> Result<String, Error> {
     let path = mountpoint.join(".dlio").join(name);
-    std::fs::read_to_string(&path).map_err(|e| match e.raw_os_error() {
-        Some(errno) if [Errno::ENOTCONN, Errno::ECONNABORTED].map(|gone| gone as i32).contains(&errno) => {
-            dead(mountpoint)
-        }
-        _ => Error::io("read", path.display().to_string(), e),
-    })
+    std::fs::read_to_string(&path).map_err(|e| failed(mountpoint, "read", path.display().to_string(), e))
+}
+
+/// A call that failed. If it failed because the mount is dead, the error names the remedy.
+fn failed(mountpoint: &Path, call: &'static str, path: String, error: io::Error) -> Error {
+    match error.raw_os_error().map(Errno::from_raw) {
+        Some(Errno::ENOTCONN | Errno::ECONNABORTED) => dead(mountpoint),
+        _ => Error::io(call, path, error),
+    }
 }
 
 pub(super) fn dead(mountpoint: &Path) -> Error {
@@ -180,6 +183,7 @@ fn read_only(mountpoint: &Path, command: &str) -> Error {
 #[derive(Debug)]
 pub(super) struct ControlCall {
     file: BufReader<File>,
+    mountpoint: PathBuf,
     path: String,
 }
 
@@ -218,30 +222,34 @@ impl ControlCall {
         let told = path.display().to_string();
         let opened = OpenOptions::new().read(true).write(true).open(&path);
         let mut file = opened.map_err(|e| match e.raw_os_error().map(Errno::from_raw) {
-            Some(Errno::ENOTCONN | Errno::ECONNABORTED) => dead(mountpoint),
             Some(Errno::EROFS) => read_only(mountpoint, command),
-            _ => Error::io("open", told.clone(), e),
+            _ => failed(mountpoint, "open", told.clone(), e),
         })?;
         // The daemon takes a command as one write.
         match file.write_all(format!("{command}\n").as_bytes()) {
             // The daemon refused it; the reply says why.
             Err(e) if matches!(e.raw_os_error().map(Errno::from_raw), Some(Errno::EINVAL | Errno::EPERM)) => {}
-            written => written.at("write to", &told)?,
+            written => written.map_err(|e| failed(mountpoint, "write to", told.clone(), e))?,
         }
-        Ok(ControlCall { file: BufReader::new(file), path: told })
+        Ok(ControlCall { file: BufReader::new(file), mountpoint: mountpoint.to_path_buf(), path: told })
     }
 
     /// A whole reply that does not consist of lines.
     pub(super) fn bytes(mut self) -> Result<Vec<u8>, Error> {
         let mut bytes = Vec::new();
-        self.file.read_to_end(&mut bytes).at("read from", &self.path)?;
+        self.file.read_to_end(&mut bytes).map_err(|e| self.unread(e))?;
         Ok(bytes)
+    }
+
+    /// The daemon may die while it is waited for.
+    fn unread(&self, error: io::Error) -> Error {
+        failed(&self.mountpoint, "read from", self.path.clone(), error)
     }
 
     /// The next line. After `Done` or `Error` there is none.
     pub(super) fn listen(&mut self) -> Result<Said, Error> {
         let mut line = String::new();
-        self.file.read_line(&mut line).at("read from", &self.path)?;
+        self.file.read_line(&mut line).map_err(|e| self.unread(e))?;
         let line = line.trim_end();
         Ok(match line.split_once(": ") {
             Some(("ok", text)) => Said::Done(text.to_owned()),

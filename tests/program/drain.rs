@@ -1,8 +1,12 @@
 //! What the drain tells of itself: how long it will take, beside how long it takes, and what it costs.
 
 use std::fs;
+use std::process::Stdio;
 use std::time::{Duration, Instant};
 
+use nix::sys::signal::Signal;
+
+use crate::common::rig::{program, wait};
 use crate::common::{Mount, Relay, pattern, until};
 use crate::needs::{MOUNTS, needs};
 
@@ -70,4 +74,23 @@ fn what_draining_costs_is_told_once_something_was_drained() {
     assert!(line.trim_start().starts_with(&format!("{cost:.2} ")), "{cost}: {line}");
     let metric = metric.expect("a sample");
     assert_eq!(metric.split(' ').next_back().unwrap().parse::<f64>().unwrap(), cost, "{metric}");
+}
+
+/// It said only that a read had failed with "os error 103".
+#[test]
+fn whoever_waits_for_a_daemon_that_dies_learns_the_remedy() {
+    needs!(MOUNTS);
+    let mut mount = Mount::with(&["settle=30min,live_after=1h"], |_| ());
+    mount.put("ckpt", "weights");
+    mount.control("pause");
+    let sync = program().arg("sync").arg(mount.root()).stderr(Stdio::piped()).spawn().unwrap();
+    let files = format!("/proc/{}/fd", sync.id());
+    until("it has opened the control file", || {
+        let open = fs::read_dir(&files).unwrap().filter_map(|file| fs::read_link(file.unwrap().path()).ok());
+        open.into_iter().any(|file| file == mount.at(".dlio/control"))
+    });
+    mount.signal(Signal::SIGKILL);
+    let (code, said) = wait(sync);
+    assert!(code == Some(1) && said.contains("is gone; mount it again with the same tiers"), "{code:?} {said}");
+    mount.kill();
 }
