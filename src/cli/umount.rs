@@ -18,6 +18,7 @@ use crate::error::{Context, Error};
 use crate::json;
 use crate::mount::{self, Daemon, Detach, Left};
 use crate::stats::render::count;
+use crate::stats::status::Safety;
 
 /// How long the daemon may take to exit once its mount is gone: it makes everything durable on the fast tier.
 const END_WAIT: Duration = Duration::from_secs(60);
@@ -62,8 +63,10 @@ pub(super) struct UmountArgs {
 
 /// How a mount was left.
 enum End {
-    /// Everything is on the slow tier, or the same mount continues elsewhere.
+    /// Everything is on the slow tier.
     Whole,
+    /// The same mount continues elsewhere, and was so safe.
+    Elsewhere(Safety),
     Left(Left),
     /// So many files and changes are only on the fast tier; another user's daemon does not say which.
     Counted(u64, u64),
@@ -100,6 +103,7 @@ fn as_json(named: &Path, how: How) -> Outcome {
     let end = end_mount(&mountpoint, how)?;
     let (safe, files, changes, paths) = match &end {
         End::Whole => (Some(true), Some(0), Some(0), Vec::new()),
+        End::Elsewhere(Safety { safe, files, events, .. }) => (Some(*safe), Some(*files), Some(*events), Vec::new()),
         End::Left(left) => (Some(left.is_nothing()), Some(left.files), Some(left.events), left.paths.clone()),
         End::Counted(files, changes) => (Some(false), Some(*files), Some(*changes), Vec::new()),
         End::TakenAway => (None, None, None, Vec::new()),
@@ -116,9 +120,9 @@ fn as_json(named: &Path, how: How) -> Outcome {
 impl End {
     fn exit(&self) -> Exit {
         match self {
-            End::Whole => Exit::Done,
+            End::Whole | End::Elsewhere(Safety { safe: true, .. }) => Exit::Done,
             End::Left(left) if left.is_nothing() => Exit::Done,
-            End::Left(_) | End::Counted(..) | End::TakenAway => Exit::Undrained,
+            End::Left(_) | End::Elsewhere(_) | End::Counted(..) | End::TakenAway => Exit::Undrained,
         }
     }
 }
@@ -188,12 +192,14 @@ fn drain(mountpoint: &Path, limit: Option<Duration>, watch: fn(&Path) -> Progres
     Ok(())
 }
 
-/// The daemon continues for the other mount points, so nothing need be drained.
+/// The daemon continues for the other mount points, so nothing need be drained. What is pending is told nevertheless:
+/// a script may go on only with what is on the slow tier.
 fn leave_one_of_several(mountpoint: &Path, others: &[PathBuf]) -> Result<End, Failure> {
+    let safety = client::status(mountpoint)?.safety;
     unmount(mountpoint)?;
     let others: Vec<_> = others.iter().map(|path| path.display().to_string()).collect();
     complain(format_args!("{} is unmounted; the same mount continues at {}", mountpoint.display(), others.join(", ")));
-    Ok(End::Whole)
+    Ok(End::Elsewhere(safety))
 }
 
 /// Removes the mount without asking its daemon, and without waiting for it.
@@ -324,7 +330,11 @@ fn copy(holder: &Holder) -> String {
 /// Prints the files that stay to standard output, the rest to standard error.
 fn report(mountpoint: &Path, end: End) -> Outcome {
     match &end {
-        End::Whole | End::TakenAway => {}
+        End::Whole | End::TakenAway | End::Elsewhere(Safety { safe: true, .. }) => {}
+        End::Elsewhere(Safety { files, events, .. }) => {
+            let (files, changes) = (count(*files, "file"), count(*events, "change"));
+            complain(format_args!("{files} and {changes} are only on the fast tier, and are drained there"));
+        }
         End::Counted(files, changes) => {
             let (files, changes) = (count(*files, "file"), count(*changes, "change"));
             say(format_args!("{files} and {changes} are only on the fast tier"))?;

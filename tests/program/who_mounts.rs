@@ -267,6 +267,23 @@ fn relative_paths_and_bind_mounts_are_the_same_mount() {
     until("the daemon has ended", || fs::read_to_string(rig.path("fast/.dlio-fs/lock")).unwrap().starts_with("left "));
 }
 
+/// It was said to be safe, although nobody had looked.
+#[test]
+fn a_mount_that_continues_elsewhere_says_what_is_pending() {
+    needs!(MOUNTS);
+    let rig = Rig::new();
+    rig.mount(&NEVER_SETTLES);
+    fs::write(rig.mnt("ckpt"), "weights").unwrap();
+    let bound = Also::bind(&rig.point(), &rig.path("bound"));
+    let left = rig.umount(&["--json"]);
+    let told: serde_json::Value = serde_json::from_slice(&left.stdout).unwrap();
+    assert_eq!((&told["safe"], &told["files"]), (&false.into(), &1.into()), "{left:?}");
+    assert!(told["changes"].as_u64() > Some(0), "{left:?}");
+    assert_eq!(left.status.code(), Some(3), "{left:?}");
+    succeeds(program().arg("umount").arg(&bound.0));
+    assert_eq!(rig.slow_has("ckpt").as_deref(), Some("weights"));
+}
+
 /// A rig that belongs to nobody, with the program where that user can run it.
 fn rig_of_nobody(rig: Rig) -> Rig {
     for name in ["", "mnt", "fast", "slow"] {
