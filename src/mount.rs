@@ -511,12 +511,15 @@ fn wait_for_the_end(
 /// ended meanwhile.
 fn drained(end: &Receiver<ServingEnd>, tiers: &Tiers) -> Result<bool> {
     tiers.count_waiter(true);
-    let (upto, mut applied) = (tiers.last_lsn(), 0);
+    // Bytes, too: one large file takes long to become one event that is applied.
+    let progress = || (tiers.applied_lsn(), tiers.copied_bytes());
+    let (upto, mut before) = (tiers.last_lsn(), (0, 0));
     while tiers.applied_lsn() < upto {
         let left = upto.saturating_sub(tiers.applied_lsn());
         // Ask the service manager for more time only while there is progress: a held drain must not delay the machine's
         // shutdown.
-        if std::mem::replace(&mut applied, tiers.applied_lsn()) < tiers.applied_lsn() {
+        let now = progress();
+        if std::mem::replace(&mut before, now) != now {
             still_leaving(&format!("draining: {left} changes to go"));
         }
         match end.recv_timeout(Duration::from_secs(1)) {

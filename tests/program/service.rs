@@ -122,6 +122,30 @@ fn a_service_manager_is_told_when_a_signal_ends_the_mount() {
     assert_eq!(wait(daemon).0, Some(3), "the unit counts this as success");
 }
 
+/// The manager heard nothing more while one large file was copied, and killed the daemon.
+#[test]
+fn a_service_manager_hears_of_the_drain_of_one_large_file() {
+    needs!(MOUNTS);
+    let rig = Rig::new();
+    let manager = Manager::new(&rig);
+    let mut command = program();
+    command.args(["mount", "--foreground", "--config"]).arg(configuration(&rig)).stderr(Stdio::piped());
+    command.args(["-o", "on_term=drain,drain_bandwidth=1MiB", "-o", "copy_up_max=1GiB"]);
+    let daemon = command.args(NEVER_SETTLES).env("NOTIFY_SOCKET", rig.path("notify")).spawn().unwrap();
+    manager.hears("READY=1");
+    // More than is copied before the end of the test.
+    fs::write(rig.mnt("ckpt"), vec![7; 256 << 20]).unwrap();
+    let ask = || kill(Pid::from_raw(daemon.id().cast_signed()), Signal::SIGTERM).unwrap();
+    ask();
+    manager.hears("STOPPING=1");
+    for _ in 0..6 {
+        let lines = manager.hears("STATUS=draining: ");
+        assert!(lines.iter().any(|line| line.starts_with("EXTEND_TIMEOUT_USEC=")), "{lines:?}");
+    }
+    ask();
+    assert_eq!(wait(daemon).0, Some(3));
+}
+
 /// A mount in the background made by some service is not that service.
 #[test]
 fn a_daemon_in_the_background_tells_nobody() {
