@@ -163,6 +163,17 @@ pub(super) fn is_read_only(mountpoint: &Path) -> bool {
     statvfs(mountpoint).is_ok_and(|stat| stat.flags().contains(FsFlags::ST_RDONLY))
 }
 
+const MAKE_WRITABLE: &str = "make the slow tier writable, or make room on a full fast tier, unmount, and mount again";
+
+/// The error for a wait for a mount that writes nothing to its slow tier.
+pub(super) fn cannot_drain(mountpoint: &Path) -> Error {
+    let what = format!(
+        "what is only on the fast tier of {} cannot come to the slow tier: the mount is read-only",
+        mountpoint.display()
+    );
+    Error::refused(what, MAKE_WRITABLE)
+}
+
 /// The error for a command on a read-only mount: the kernel does not open `control` for writing.
 fn read_only(mountpoint: &Path, command: &str) -> Error {
     let word = command.split(' ').next().unwrap_or_default();
@@ -171,9 +182,7 @@ fn read_only(mountpoint: &Path, command: &str) -> Error {
     let daemon = mount::Daemon::of(mountpoint);
     let remedy = match (word, &daemon) {
         ("reload", Some(daemon)) => format!("send its daemon SIGHUP instead: kill -HUP {}", daemon.pid),
-        (_, Some(daemon)) if !daemon.slow_is_writable() => {
-            "make the slow tier writable, or make room on a full fast tier, unmount, and mount again".to_owned()
-        }
+        (_, Some(daemon)) if !daemon.slow_is_writable() => MAKE_WRITABLE.to_owned(),
         _ => format!("remount it for that: mount -o remount,rw {}", mountpoint.display()),
     };
     Error::refused(what, remedy)

@@ -10,6 +10,7 @@ use super::client::{self, ControlCall, Said};
 use super::fleet::{self, FleetArgs, FleetQuestion, FleetSource};
 use super::outcome::{Exit, Failure, Outcome, complain, say, say_json};
 use super::progress::{News, ProgressDisplay};
+use crate::mount::Daemon;
 
 /// Wait until everything, or everything at PATH, is on the slow tier, showing progress
 ///
@@ -183,10 +184,15 @@ pub(super) enum Waited {
 /// How often a read-only mount is polled.
 const LOOK: Duration = Duration::from_millis(100);
 
-/// Waits without a command: a read-only mount drains by itself, and nothing new can come.
+/// Waits without a command: nothing new can come, and a read-only mount drains by itself. Only one that cannot write
+/// its slow tier does not; waiting for it would have no end.
 fn watch(mountpoint: &Path, limit: Option<Duration>, mut tell: impl FnMut(&str)) -> Result<Waited, Failure> {
     let begun = Instant::now();
+    let drains = Daemon::of(mountpoint).is_none_or(|daemon| daemon.slow_is_writable());
     while !client::status(mountpoint)?.safety.safe {
+        if !drains {
+            return Err(client::cannot_drain(mountpoint).into());
+        }
         if limit.is_some_and(|limit| begun.elapsed() >= limit) {
             return Ok(Waited::TimedOut);
         }

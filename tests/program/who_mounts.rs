@@ -14,7 +14,7 @@ use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use nix::sys::signal::{Signal, kill};
 use nix::sys::statvfs::statvfs;
 
-use crate::common::rig::{NEVER_SETTLES, Rig, copy_program, program, succeeds, text};
+use crate::common::rig::{NEVER_SETTLES, PROGRAM, Rig, copy_program, program, succeeds, text};
 use crate::common::{Volume, errno, until};
 use crate::needs::{MOUNTS, needs};
 
@@ -237,6 +237,12 @@ fn what_is_owed_to_a_tree_that_became_read_only_waits() {
     refused(&mut rig.mount_command(), 2, &["is mounted read-only", "or mount it with -o ro"]);
     rig.mount(&["-o", "ro"]);
     assert_eq!(fs::read_to_string(rig.mnt("ckpt")).unwrap(), "weights");
+    for words in [&["sync"][..], &["drain", "--wait"]] {
+        // It waited for ever.
+        let (code, _, said) = ran(Command::new("timeout").arg("60").arg(PROGRAM).args(words).arg(rig.point()));
+        assert_eq!(code, Some(1), "{words:?}: {said}");
+        assert!(said.contains("cannot come") && said.contains("make the slow tier writable"), "{words:?}: {said}");
+    }
     let left = rig.umount(&[]);
     assert_eq!(left.status.code(), Some(3), "it does not wait for what cannot come: {left:?}");
     assert!(text(&left.stdout).contains("ckpt"), "{left:?}");
