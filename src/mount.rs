@@ -48,6 +48,7 @@ use std::io::{self, IsTerminal};
 use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, SyncSender};
 use std::time::Duration;
 
@@ -93,6 +94,8 @@ use crate::tiers::{self, Ino, Tiers};
 const FUSE_THREADS: usize = 16;
 /// How long open files may keep a mount alive after it was told to leave.
 const LEAVE_WAIT: Duration = Duration::from_secs(5);
+/// How long a member may take to tell its fleet that it leaves.
+const FLEET_WAIT: Duration = Duration::from_secs(10);
 /// How long a job's report may take.
 const REPORT_WAIT: Duration = Duration::from_secs(30);
 /// How long background steps may take to finish; any of them may be cut off.
@@ -549,7 +552,7 @@ fn sync_changes(tiers: &Tiers) -> Result<()> {
 
 fn leave(
     runtime: Runtime,
-    tiers: &Tiers,
+    tiers: &Arc<Tiers>,
     lock: FastLock,
     recorder: Option<Recorder>,
     reports: Option<(JobReports, Observer)>,
@@ -558,9 +561,7 @@ fn leave(
     // process.
     runtime.shutdown_timeout(STOP_WAIT);
     sync_changes(tiers)?;
-    if let Err(error) = tiers.leave_fleet() {
-        warn!(%error, "the other members of the fleet wait for this one until it is mounted again");
-    }
+    leave_fleet(tiers);
     if let Err(error) = tiers.sync_copies() {
         warn!(%error, "the last staged copies are not durable and will be made again");
     }
@@ -584,6 +585,21 @@ fn leave(
         ),
     }
     Ok(left)
+}
+
+/// The lease is on the slow tier, which may hang. Once the lock of the fast tier is released, the next mount may write
+/// the same lease, so what was given up begins no write any more.
+fn leave_fleet(tiers: &Arc<Tiers>) {
+    let given_up = Arc::new(AtomicBool::new(false));
+    let (leaving, is_late) = (Arc::clone(tiers), Arc::clone(&given_up));
+    let left = within(FLEET_WAIT, move || leaving.leave_fleet(|| is_late.load(Ordering::Acquire)));
+    let left = left.unwrap_or_else(|| {
+        given_up.store(true, Ordering::Release);
+        Err(Error::refused(format!("the slow tier has not answered for {FLEET_WAIT:?}"), "see why it hangs"))
+    });
+    if let Err(error) = left {
+        warn!(%error, "the other members of the fleet wait for this one until it is mounted again");
+    }
 }
 
 /// Before the lock is released: a process that waits for the lock must find the report. The report's directory may be

@@ -256,7 +256,7 @@ impl Fleet {
         self.finish_version(at);
         let member = &mut self.members[at];
         let engine = member.engine.take().unwrap();
-        engine.leave_fleet().unwrap();
+        engine.leave_fleet(|| false).unwrap();
         member.gave_up = engine.status().safety.events == 0;
         member.away = Some(self.clock.uptime() + Duration::from_millis(self.dice.random_range(0..200)));
     }

@@ -52,11 +52,11 @@ fn a_member_that_has_left_makes_room_for_another_or_for_itself() {
     let [first, second, third] = [(); 3].map(|()| machines.disk());
     let (one, two) = (machines.mount(&first).unwrap(), machines.mount(&second).unwrap());
     assert!(why(machines.mount(&third)).contains("all 2 places of fleet job are taken"));
-    one.leave_fleet().unwrap();
+    one.leave_fleet(|| false).unwrap();
     drop(one);
-    machines.mount(&first).unwrap().leave_fleet().unwrap();
+    machines.mount(&first).unwrap().leave_fleet(|| false).unwrap();
     let new = machines.mount(&third).unwrap();
-    two.leave_fleet().unwrap();
+    two.leave_fleet(|| false).unwrap();
     drop(two);
     drop((machines.mount(&first).unwrap(), new));
     assert!(why(machines.mount(&second)).contains("all 2 places of fleet job are taken"));
@@ -70,7 +70,7 @@ fn the_lease_of_a_slot_never_goes_back() {
     let [first, second, third] = [(); 3].map(|()| machines.disk());
     let (one, two) = (machines.mount(&first).unwrap(), machines.mount(&second).unwrap());
     machines.clock.advance(Duration::from_secs(1));
-    one.leave_fleet().unwrap();
+    one.leave_fleet(|| false).unwrap();
     drop((one, two));
     let before = least(&machines);
     machines.clock.set_back(Duration::from_millis(2));
@@ -96,7 +96,7 @@ fn a_forgotten_member_makes_room_for_another_and_not_for_itself() {
     one.fleet_step().unwrap();
     let held = one.status().safety.held.unwrap_or_default();
     assert!(held.contains("its slot belongs to another mount"), "{held}");
-    two.leave_fleet().unwrap();
+    two.leave_fleet(|| false).unwrap();
     assert!(why(machines.mount(&first)).contains("was forgotten by fleet job"), "whatever slot is free");
     let again = Watched::begin(&*machines.slow.root(), "job", 0).unwrap();
     assert!(again.is_silent().unwrap(), "what the forgotten one writes goes nowhere");
@@ -110,7 +110,7 @@ fn of_two_that_want_the_same_slot_one_gets_it() {
             let machines = Machines::new();
             let [first, second, third, fourth] = [(); 4].map(|()| machines.disk());
             let _one = machines.mount(&first).unwrap();
-            machines.mount(&second).unwrap().leave_fleet().unwrap();
+            machines.mount(&second).unwrap().leave_fleet(|| false).unwrap();
             let mut both = [&fourth, if comes_back { &second } else { &third }];
             if at % 2 == 1 {
                 both.reverse();

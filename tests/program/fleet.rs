@@ -14,9 +14,10 @@ use std::time::{Duration, Instant};
 use dlio_fs::tiers::Watched;
 use dlio_fs::tiers::disk::Dir;
 use dlio_fs::tiers::disk::os::OsDir;
+use nix::sys::signal::Signal;
 
 use crate::common::gluster::Gluster;
-use crate::common::{Elsewhere, Mount, until};
+use crate::common::{Elsewhere, Mount, Relay, until};
 use crate::needs::{MOUNTS, needs};
 
 /// One clock, so it is never off.
@@ -642,6 +643,28 @@ fn mounts_that_keep_no_order_name_each_other() {
     run(&["umount", "--now"]);
     let told = String::from_utf8(made.stderr).unwrap();
     assert!(told.contains(&format!("--slow {slow} is mounted by ")) && told.matches(":/").count() >= 4, "{told}");
+}
+
+/// It waited for its lease, which is on the slow tier, for as long as that hung.
+#[test]
+fn a_member_with_nothing_pending_leaves_while_the_slow_tier_hangs() {
+    needs!(MOUNTS, "bindfs");
+    let below = Relay::new(|_| ());
+    let mut alone = member(&below.shown(), &["fleet_size=1"]);
+    alone.start();
+    alone.put("ckpt", "weights");
+    alone.sync();
+    let frozen = below.freeze();
+    alone.signal(Signal::SIGTERM);
+    // A call that the relay has begun keeps the process in the kernel; letting go of the lock is its last act.
+    until("it has left", || fs::read_to_string(alone.fast().join(".dlio-fs/lock")).unwrap().starts_with("left "));
+    assert!(alone.log().contains("wait for this one until it is mounted again"), "{}", alone.log());
+    drop(frozen);
+    alone.ended();
+    alone.start();
+    alone.put("more", "weights");
+    alone.sync();
+    assert!(below.tree().join("more").exists());
 }
 
 /// `DLIO_FIRST_MOUNTS` says how many times.

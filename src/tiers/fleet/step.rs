@@ -66,8 +66,8 @@ impl Tiers {
     }
 
     /// At the end of a mount with nothing pending: the others need not wait for this member. Nothing is logged
-    /// afterwards.
-    pub fn leave_fleet(&self) -> Result<()> {
+    /// afterwards. `given_up`: the caller, who may not wait for a slow tier that hangs, has gone on.
+    pub fn leave_fleet(&self, given_up: impl Fn() -> bool) -> Result<()> {
         let Some(fleet) = &self.fleet else { return Ok(()) };
         {
             let st = self.state.lock();
@@ -78,8 +78,11 @@ impl Tiers {
             self.log.make_read_only();
         }
         let is_off = fleet.state.lock().off;
-        if !is_off && self.damaged.is_none() && self.log.usable().is_ok() && fleet.is_ourselves()? {
+        if !is_off && self.damaged.is_none() && self.log.usable().is_ok() && fleet.is_ourselves()? && !given_up() {
             fleet.tell_names();
+            if given_up() {
+                return Ok(());
+            }
             fleet.write(fleet.stamp(self.now()), Standing::Left)?;
             fleet.stop_collecting()?;
         }

@@ -143,7 +143,7 @@ pub fn open(
     Recovery::new(&tiers, opened.records, boot).run(looked, writable)?;
     match &tiers.fleet {
         // Nothing will be logged, and no background renews the lease.
-        Some(_) if tiers.lacks().is_some() => tiers.leave_fleet()?,
+        Some(_) if tiers.lacks().is_some() => tiers.leave_fleet(|| false)?,
         // From here on the others know of what this mount may log.
         Some(fleet) => tiers.renew_lease(fleet)?,
         None => {}
