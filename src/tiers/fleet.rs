@@ -198,7 +198,7 @@ impl Fleet {
             // Before anything is logged; the replay comes first. It also finishes what was under way: whoever watches this
             // member must not do so at the same time. A copy of the fast tier may not know of that: until it is made anew,
             // there is none.
-            fleet.write(lease.least, Standing::Here)?;
+            fleet.write_as_found(lease.least, Standing::Here)?;
         }
         Ok(fleet)
     }

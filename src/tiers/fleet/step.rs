@@ -211,13 +211,22 @@ impl Fleet {
     }
 
     /// Step 5.
-    pub(super) fn write(&self, least: u64, standing: Standing) -> Result<()> {
-        let (beat, names, lost_before) = {
+    fn write(&self, least: u64, standing: Standing) -> Result<()> {
+        {
             let mut state = self.state.lock();
             if state.lost_before == u64::MAX && least > 0 {
                 // Our first one: what begins from now on is ours.
                 state.lost_before = least.max(self.floor.load(Ordering::Acquire));
             }
+        }
+        self.write_as_found(least, standing)
+    }
+
+    /// The same of a member that has only just found its slot and knows neither its log nor the time: from when on
+    /// everything is there stays as it is.
+    pub(super) fn write_as_found(&self, least: u64, standing: Standing) -> Result<()> {
+        let (beat, names, lost_before) = {
+            let state = self.state.lock();
             (state.beat + 1, state.names.end, state.lost_before)
         };
         let (member, host, turn) = (self.id, self.host.clone(), self.turn);

@@ -580,6 +580,53 @@ fn lost_with_a_copy() -> (Fleet, SimDisk) {
     (fleet, disk)
 }
 
+/// A node was lost with its part of a checkpoint, which its copy did not have. While the copy was mounted its lease said that what was
+/// logged before the last lease may be missing, not what was logged before the mount: `latest-safe` of another member named the
+/// checkpoint.
+#[test]
+fn a_checkpoint_with_a_part_that_the_copy_lacks_is_never_safe() {
+    let mut fleet = Fleet::with_partners((0..3).find(|seed| !Fleet::new(*seed).is_small).unwrap());
+    let looks = |fleet: &Fleet| {
+        for _ in 0..60 {
+            (0..2).for_each(|at| fleet.publish(at));
+            fleet.partner_steps();
+            fleet.fleet_steps();
+            for at in 0..2 {
+                fleet.engine(at).tick().unwrap();
+                fleet.engine(at).look_at_parts().unwrap();
+            }
+            fleet.clock.advance(Duration::from_millis(100));
+        }
+        assert_eq!([0, 1].map(|at| fleet.engine(at).status().safety.events), [0, 0]);
+        fleet.engine(1).latest_safe().map(|path| String::from_utf8(path).unwrap())
+    };
+    let put = |fleet: &Fleet, at: usize, dir: Ino, file: &str, size: usize| {
+        fleet.clock.advance(3 * ERROR);
+        fleet.put(at, dir, file, size);
+    };
+    let [dir, _] = ["step-1", "step-2"].map(|dir| fleet.mkdir(0, ROOT, dir));
+    fleet.with_copies();
+    fleet.read(1);
+    let [theirs, their_next] = ["step-1", "step-2"].map(|dir| fleet.find(1, ROOT, dir).unwrap().ino);
+    put(&fleet, 0, dir, "rank-0", 1 << 20);
+    put(&fleet, 1, theirs, "rank-1", 1 << 20);
+    put(&fleet, 1, theirs, ".metadata", 3);
+    let lost_at = nanos(&fleet.clock);
+    fleet.hand_over(0).unwrap();
+    let [dir, next] = ["step-1", "step-2"].map(|dir| fleet.find(0, ROOT, dir).unwrap().ino);
+    assert!(fleet.find(0, dir, "rank-0").is_none(), "its copy lacks it");
+    assert_eq!(looks(&fleet), None);
+    assert!(fleet.engine(1).checkpoints(Duration::ZERO)[0].safe, "its own part is there");
+    let told = fleet.engine(1).fleet_status().unwrap().members[0].lost_before.unwrap();
+    assert!((Duration::from_nanos(lost_at)..Duration::from_nanos(nanos(&fleet.clock))).contains(&told), "{told:?}");
+    // What comes later is theirs.
+    fleet.clock.advance(Duration::from_secs(4));
+    put(&fleet, 0, next, "rank-0", 1 << 20);
+    put(&fleet, 1, their_next, "rank-1", 1 << 20);
+    put(&fleet, 1, their_next, ".metadata", 3);
+    assert_eq!(looks(&fleet).as_deref(), Some("step-2"));
+}
+
 /// The command, or its machine, is stopped at each of its calls to either tree. Before the slot has changed the member itself
 /// can come back; from then on the copy has the place once the command was run again, and not before.
 #[test]
