@@ -51,6 +51,12 @@ const PATIENCE: Duration = Duration::from_secs(600);
 /// After a marker, and this long without another file, a checkpoint is complete before its burst is over.
 const QUIET: Duration = Duration::from_secs(1);
 
+/// What a saved index says beyond these was not saved by a mount: the file is damaged. Sums of what is below fit, and so
+/// do the digits of a year.
+const NUMBER_MAX: u64 = 1 << 62;
+const BYTES_MAX: u64 = 1 << 55;
+const MOMENT_MAX: Duration = Duration::from_secs(1 << 37);
+
 /// The checkpoints of a mount.
 #[derive(Debug, Default)]
 pub(crate) struct CheckpointIndex {
@@ -358,11 +364,11 @@ impl CheckpointIndex {
         SavedIndex(saved.into_values().collect())
     }
 
-    /// Restores into an empty index. `only_durable`: ignores bursts that were not durable when they were saved. Returns
-    /// the number, the start and the bytes of each, the oldest first.
+    /// Restores into an empty index. `only_durable`: ignores bursts that were not durable when they were saved. Ignores
+    /// what no mount can have saved, too. Returns the number, the start and the bytes of each, the oldest first.
     pub(crate) fn restore(&mut self, saved: SavedIndex, only_durable: bool) -> Vec<(u64, Duration, u64)> {
         for SavedBurst { number, mut burst, files } in saved.0 {
-            if only_durable && burst.durable.is_none() {
+            if number > NUMBER_MAX || !burst.is_possible() || (only_durable && burst.durable.is_none()) {
                 continue;
             }
             burst.left = 0;
@@ -408,6 +414,13 @@ impl CheckpointIndex {
     /// This many of them have been looked up.
     pub(crate) fn checked(&mut self, many: usize) {
         self.unchecked.truncate(self.unchecked.len().saturating_sub(many));
+    }
+
+    /// The next one of them could not be looked up: it comes last.
+    pub(crate) fn put_off(&mut self) {
+        if !self.unchecked.is_empty() {
+            self.unchecked.rotate_right(1);
+        }
     }
 
     /// The number of the checkpoint whose file with this size is at this path.
@@ -653,6 +666,13 @@ impl BurstFiles {
         }
     }
 
+    /// Whether a mount can have saved this.
+    fn is_possible(&self) -> bool {
+        let later = [self.durable, self.published, self.parts.elsewhere];
+        let mut moments = [self.began, self.last].into_iter().chain(later.into_iter().flatten());
+        moments.all(|moment| moment <= MOMENT_MAX) && self.bytes <= BYTES_MAX && self.files <= NUMBER_MAX
+    }
+
     fn seal(&mut self, now: Duration, durable: impl Fn(Lsn) -> bool) {
         self.unsealed.retain(|lsn| !durable(*lsn));
         if self.unsealed.is_empty() && self.durable.is_none() {
@@ -665,7 +685,7 @@ impl BurstFiles {
         let before = || self.place.as_ref().and_then(|(path, step)| Some((unescape(path)?, *step)));
         let (path, step) = before().unwrap_or_else(|| place(&named));
         let over = moment.going_on != Some(number);
-        let said_so = self.marked && moment.now >= self.last + QUIET && !moment.writing;
+        let said_so = self.marked && moment.now >= self.last.saturating_add(QUIET) && !moment.writing;
         let written_over = files.iter().any(|(path, _)| moment.uncommitted.contains(*path));
         CheckpointStatus {
             number,
@@ -1106,6 +1126,42 @@ mod tests {
         assert_eq!(all[&b"run/ckpt-29"[..]], Some(2 * MIB));
         next.checked(1_000);
         assert!(next.unchecked(9).is_empty());
+    }
+
+    /// The daemon aborted at each mount, in a sum that does not fit.
+    #[test]
+    fn a_damaged_index_is_restored_without_what_cannot_be() {
+        let mut index = CheckpointIndex::default();
+        write(&mut index, 1, "run/ckpt-1", 10, 2 * MIB, 5);
+        write(&mut index, 1, "run/latest", 11, 9, 5);
+        write(&mut index, 2, "run/ckpt-2", 20, 2 * MIB, 10);
+        index.published(90, S * 11);
+        let saved = index.saved(&at(60, 90, None));
+        let most = Duration::new(u64::MAX, 999_999_999);
+        let damages: [fn(&mut SavedBurst, Duration); 8] = [
+            |saved, most| saved.burst.last = most,
+            |saved, most| saved.burst.began = most,
+            |saved, most| saved.burst.durable = Some(most),
+            |saved, most| saved.burst.published = Some(most),
+            |saved, most| saved.burst.parts.elsewhere = Some(most),
+            |saved, _| saved.number = u64::MAX,
+            |saved, _| saved.burst.bytes = u64::MAX,
+            |saved, _| saved.burst.files = u64::MAX,
+        ];
+        for (which, damage) in damages.iter().enumerate() {
+            let mut damaged = saved.clone();
+            damage(&mut damaged.0[0], most);
+            let mut next = CheckpointIndex::default();
+            let mut bursts = crate::tiers::checkpoints::bursts::Bursts::default();
+            for (number, _, bytes) in next.restore(damaged, false) {
+                bursts.resume(number, bytes);
+            }
+            let (number, _) = bursts.add(S * 60, S * 60, 2 * MIB);
+            write(&mut next, number, "run/ckpt-3", 100, 2 * MIB, 61);
+            let numbers: Vec<u64> = next.statuses(&at(70, 100, None)).iter().map(|one| one.number).collect();
+            assert_eq!(numbers, [2, 3], "damage {which}");
+            assert!(next.unchecked(9).iter().all(|(path, _)| path == b"run/ckpt-2"), "damage {which}");
+        }
     }
 
     #[test]
