@@ -11,8 +11,8 @@ use crate::tiers::model::view::Ages;
 use crate::tiers::{Cx, Ino, Progress, Tiers};
 
 impl Tiers {
-    /// Commits files that are held open for longer than `live_after` and those that are closed, deletes what is no longer needed, and lets cached
-    /// answers age.
+    /// Commits files that are held open for longer than `live_after` and those that are closed, deletes what is no longer
+    /// needed, and lets cached answers age. An error holds up none of it; the first one is returned.
     pub fn tick(&self) -> Result<Progress> {
         let (now, cx) = (self.uptime(), Cx::internal());
         let due = |st: &EngineState, ino: Ino| {
@@ -22,16 +22,19 @@ impl Tiers {
             let is_closed = file.is_some_and(|file| file.writers.load(Ordering::Acquire) == 0);
             st.uncommitted.since(ino).is_some_and(|since| is_closed || !is_live(since))
         };
+        let mut done = Ok(());
         for state in self.uncommitted_files(due) {
             if state.io.read().interrupted {
                 continue;
             }
             let is_live = state.writers.load(Ordering::Acquire) > 0;
-            if self.commit(&cx, &state)?.is_some() && is_live {
-                self.counters.late_snapshots.fetch_add(1, Ordering::Relaxed);
-            }
+            let committed = self.commit(&cx, &state).map(|committed| {
+                let is_late = is_live && committed.is_some();
+                self.counters.late_snapshots.fetch_add(u64::from(is_late), Ordering::Relaxed);
+            });
+            done = done.and(committed);
         }
-        self.delete_unreferenced(&cx)?;
+        done = done.and(self.delete_unreferenced(&cx).map(drop));
         self.look_at_checkpoints(now);
         self.save_streams();
         let ages = self.ages();
@@ -47,7 +50,7 @@ impl Tiers {
         if let Err(error) = self.log.check() {
             tracing::error!(%error, "the fast tier fails; changes are refused until it is repaired and mounted again");
         }
-        Ok(Progress::Idle)
+        done.map(|()| Progress::Idle)
     }
 
     /// Ages all names, or a part of them if there are many, in pieces between which others get the lock.
@@ -70,7 +73,7 @@ impl Tiers {
     /// without room for a checkpoint that is due.
     pub fn evict_step(&self) -> Result<Progress> {
         self.counters.set_slow_space(self.slow.root.space().at("statfs", "slow tier")?);
-        if let Progress::Did = self.check_remembered()? {
+        if let Progress::Did = self.check_remembered() {
             return Ok(Progress::Did);
         }
         let ahead = {

@@ -516,6 +516,42 @@ fn what_others_have_taken_away_on_the_slow_tier_keeps_nothing_else_on_the_fast_o
     }
 }
 
+/// A file of a checkpoint of an earlier mount was on a bad sector of the slow tier. The look at it was an error, the same file was looked at
+/// again and again, and nothing was evicted any more.
+#[test]
+fn a_remembered_file_that_cannot_be_looked_at_keeps_nothing_on_the_fast_tier() {
+    let (mut machine, cx) = (Machine::new(), Cx::internal());
+    (machine.options.high, machine.options.low) = (0.0, 0.0);
+    let engine = machine.open("boot");
+    for file in ["ckpt-1", "ckpt-2"] {
+        engine.release(&cx, create(&engine, ROOT, file, &vec![1; 2 << 20]).1);
+    }
+    drain(&engine);
+    while engine.evict_step().unwrap() == Progress::Did {}
+    engine.end_checkpoints();
+    drop(engine);
+
+    let engine = machine.open("boot");
+    assert_eq!((engine.status().cache.objects, engine.checkpoints(Duration::ZERO).len()), (0, 1));
+    for file in ["a", "b"] {
+        engine.release(&cx, create(&engine, ROOT, file, &[2; 5000]).1);
+        drain(&engine);
+    }
+    for _ in 0..10 {
+        // The first one asks for the space.
+        machine.slow.fail_look(2);
+        engine.evict_step().unwrap();
+    }
+    machine.slow.fail_look(0);
+    assert_eq!(engine.status().cache.objects, 0);
+    // It is looked up once it can be.
+    machine.slow.root().unlink(b"ckpt-1").unwrap();
+    engine.release(&cx, create(&engine, ROOT, "c", &[2; 5000]).1);
+    drain(&engine);
+    while engine.evict_step().unwrap() == Progress::Did {}
+    assert!(!engine.checkpoints(Duration::ZERO)[0].whole);
+}
+
 /// P6: an attribute that was set on a clean file dropped its object without a look at the slow tier. Somebody had removed the file there.
 #[test]
 fn a_clean_file_that_is_gone_from_the_slow_tier_keeps_its_bytes_when_it_gets_an_attribute() {

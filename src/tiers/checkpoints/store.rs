@@ -8,7 +8,7 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
-use crate::error::{Context, Error, Result};
+use crate::error::{Context, Error};
 use crate::path::escape;
 use crate::stats::checkpoints::Checkpoint;
 use crate::tiers::checkpoints::index::{CheckpointStatus, Moment, SavedIndex};
@@ -166,23 +166,30 @@ impl Tiers {
     }
 
     /// Looks up some of the files that the previous mount knew as a checkpoint's. A file that has changed is lost to
-    /// its checkpoint.
-    pub(crate) fn check_remembered(&self) -> Result<Progress> {
+    /// its checkpoint; one that cannot be looked up now is tried again behind all others, and holds up nothing else.
+    pub(crate) fn check_remembered(&self) -> Progress {
         let some = self.state.lock().checkpoints.unchecked(AT_ONCE);
-        if some.is_empty() {
-            return Ok(Progress::Idle);
-        }
-        for (path, bytes) in some {
-            let Some(bytes) = bytes else { continue };
-            let size = self.at_path(&Cx::internal(), &path, |ino| Ok(self.getattr(&Cx::internal(), ino)?.size));
-            match size {
-                Ok(size) if size == bytes => {}
-                Ok(_) | Err(Error::Posix(_)) => self.state.lock().checkpoints.removed(&path),
-                Err(error) => return Err(error),
+        let mut looked_up = 0;
+        for (path, bytes) in &some {
+            let size = || self.at_path(&Cx::internal(), path, |ino| Ok(self.getattr(&Cx::internal(), ino)?.size));
+            match bytes.map(|bytes| (bytes, size())) {
+                None => {}
+                Some((bytes, Ok(size))) if size == bytes => {}
+                Some((_, Ok(_) | Err(Error::Posix(_)))) => self.state.lock().checkpoints.removed(path),
+                Some((_, Err(error))) => {
+                    tracing::debug!(%error, path = escape(path), "a checkpoint's file cannot be looked up now");
+                    // The next one may take as long to fail.
+                    break;
+                }
             }
+            looked_up += 1;
         }
-        self.state.lock().checkpoints.checked(AT_ONCE);
-        Ok(Progress::Did)
+        let mut st = self.state.lock();
+        st.checkpoints.checked(looked_up);
+        if looked_up < some.len() {
+            st.checkpoints.put_off();
+        }
+        if looked_up > 0 { Progress::Did } else { Progress::Idle }
     }
 
     fn save_checkpoints(&self, saved: &SavedIndex) {
