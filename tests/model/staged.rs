@@ -70,6 +70,16 @@ fn written_at_100(what: &[u8]) -> Vec<u8> {
     bytes
 }
 
+/// Whoever writes to the file now has it on the slow tier.
+fn write_arrives(machine: &Machine, engine: &Tiers, ino: Ino) {
+    let cx = Cx::internal();
+    let writer = engine.open(&cx, ino, WRITE).unwrap();
+    engine.write(&cx, &writer, b"written", 100, false).unwrap();
+    engine.release(&cx, writer);
+    drain(engine);
+    assert!(machine.on_slow("file").unwrap() == written_at_100(b"written"));
+}
+
 /// A file that the kernel read from its copy was staged anew, and the new copy got the name of the old one. The first write went to the old
 /// one, and the new one became the file's object: what was written and synced was lost.
 #[test]
@@ -133,11 +143,7 @@ fn nobody_writes_while_the_kernel_reads_a_copy_that_is_lost() {
     assert!(by_the_kernel(&engine, &reader) == [1; LEN]);
     drop(pin);
     engine.release(&cx, reader);
-    let writer = engine.open(&cx, ino, WRITE).unwrap();
-    engine.write(&cx, &writer, b"written", 100, false).unwrap();
-    engine.release(&cx, writer);
-    drain(&engine);
-    assert!(machine.on_slow("file").unwrap() == written_at_100(b"written"));
+    write_arrives(&machine, &engine, ino);
 }
 
 /// Another file had got the name of the copy that was read. The first write went to the copy, and the other file became the object.
@@ -181,11 +187,7 @@ fn nobody_writes_what_the_kernel_reads_if_its_attributes_do_not_fit() {
     assert!(by_the_kernel(&engine, &reader) == [1; LEN]);
     drop(pin);
     engine.release(&cx, reader);
-    let writer = engine.open(&cx, ino, WRITE).unwrap();
-    engine.write(&cx, &writer, b"written", 100, false).unwrap();
-    engine.release(&cx, writer);
-    drain(&engine);
-    assert!(machine.on_slow("file").unwrap() == written_at_100(b"written"));
+    write_arrives(&machine, &engine, ino);
 }
 
 /// A staged file was truncated at its open while the kernel read its copy. It was written on the slow tier from then on, and everybody
