@@ -164,7 +164,10 @@ fn until_safe(
     session.watch_until_safe(mount)?;
     let all = begun.elapsed().as_secs_f64();
     session.add(&place.name, "until all is on the slow tier", Unit::Seconds, all);
-    session.add(&place.name, "interval that the slow tier sustains", Unit::Seconds, all / load.count as f64);
+    // With training in between the time is not the slow tier's alone.
+    if load.interval.is_zero() {
+        session.add(&place.name, "interval that the slow tier sustains", Unit::Seconds, all / load.count as f64);
+    }
     if let Some(told) = pace.shortest_interval {
         session.add(&place.name, "that interval as the mount told it", Unit::Seconds, told.as_secs_f64());
     }
