@@ -45,7 +45,7 @@ use crate::error::{Context, Errno, Error, Result};
 use crate::path::Name;
 use crate::stats::counters::{Call, Op, Tier};
 use crate::stats::{By, Stats};
-use crate::tiers::{Cx, Tiers};
+use crate::tiers::{Cx, MAPPING, Tiers};
 #[doc(hidden)] // For what feeds it any bytes: `tests/fuzz_corpus.rs`, `fuzz/`.
 pub use control::command::parse_command;
 use control::node;
@@ -439,7 +439,11 @@ impl Filesystem for DlioFs {
         reply: ReplyAttr,
     ) {
         let changes = Changes { mode, uid, gid, size, atime, mtime };
-        let run = move |core: &Core, cx: &Cx, (): &()| core.setattr(cx, ino.0, &changes);
+        let by = req.pid();
+        let run = move |core: &Core, cx: &Cx, (): &()| match changes.size {
+            Some(_) => core.setattr(&core.by(cx, by), ino.0, &changes),
+            None => core.setattr(cx, ino.0, &changes),
+        };
         self.observe(req, Op::Setattr, ino.into(), &(), reply, run);
     }
 
@@ -540,18 +544,22 @@ impl Filesystem for DlioFs {
         data: &[u8],
         write_flags: WriteFlags,
         _flags: OpenFlags,
-        lock_owner: Option<LockOwner>,
+        _lock_owner: Option<LockOwner>,
         reply: ReplyWrite,
     ) {
         let kill = write_flags.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID);
-        let table = lock_owner.map(|owner| owner.0);
-        let run =
-            move |core: &Core, cx: &Cx, open: &Open, data: &[u8]| core.write(&cx.by(table), open, data, offset, kill);
+        // Flagged: the kernel writes back what a process has stored through a mapping, whichever that was.
+        let by = (!write_flags.contains(WriteFlags::FUSE_WRITE_CACHE)).then(|| req.pid());
+        let run = move |core: &Core, cx: &Cx, open: &Open, data: &[u8]| {
+            let cx = by.map_or_else(|| cx.by(MAPPING), |by| core.by(cx, by));
+            core.write(&cx, open, data, offset, kill)
+        };
         self.observe_open(req, OpAt { op: Op::Write, offset }, fh, data, reply, run);
     }
 
-    fn flush(&self, req: &Request, _ino: INodeNo, fh: FileHandle, lock_owner: LockOwner, reply: ReplyEmpty) {
-        let run = move |core: &Core, cx: &Cx, open: &Open, (): &()| core.flush(&cx.by(Some(lock_owner.0)), open);
+    fn flush(&self, req: &Request, _ino: INodeNo, fh: FileHandle, _lock_owner: LockOwner, reply: ReplyEmpty) {
+        let by = req.pid();
+        let run = move |core: &Core, cx: &Cx, open: &Open, (): &()| core.flush(cx, by, open);
         self.observe_open(req, Op::Flush, fh, &(), reply, run);
     }
 
@@ -573,8 +581,9 @@ impl Filesystem for DlioFs {
     }
 
     fn fsync(&self, req: &Request, _ino: INodeNo, fh: FileHandle, datasync: bool, reply: ReplyEmpty) {
-        let op = if datasync { Op::Fdatasync } else { Op::Fsync };
-        self.observe_open(req, op, fh, &(), Synced(reply), |core, cx, open, ()| core.fsync(cx, open));
+        let (op, by) = (if datasync { Op::Fdatasync } else { Op::Fsync }, req.pid());
+        let run = move |core: &Core, cx: &Cx, open: &Open, (): &()| core.fsync(&core.by(cx, by), open);
+        self.observe_open(req, op, fh, &(), Synced(reply), run);
     }
 
     fn opendir(&self, req: &Request, ino: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
@@ -648,7 +657,9 @@ impl Filesystem for DlioFs {
         mode: i32,
         reply: ReplyEmpty,
     ) {
-        let run = move |core: &Core, cx: &Cx, open: &Open, (): &()| core.fallocate(cx, open, offset, len, mode);
+        let by = req.pid();
+        let run =
+            move |core: &Core, cx: &Cx, open: &Open, (): &()| core.fallocate(&core.by(cx, by), open, offset, len, mode);
         self.observe_open(req, Op::Fallocate, fh, &(), reply, run);
     }
 
@@ -670,8 +681,9 @@ impl Filesystem for DlioFs {
         _flags: CopyFileRangeFlags,
         reply: ReplyWrite,
     ) {
+        let by = req.pid();
         let run = move |core: &Core, cx: &Cx, from: &Open, (): &()| {
-            core.copy_range(cx, (from, offset_in), (fh_out.0, offset_out), len)
+            core.copy_range(&core.by(cx, by), (from, offset_in), (fh_out.0, offset_out), len)
         };
         self.observe_open(req, Op::CopyFileRange, fh_in, &(), reply, run);
     }

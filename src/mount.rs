@@ -547,7 +547,7 @@ fn wait_for_session(end: &Receiver<ServingEnd>) -> bool {
 
 /// A mount that started without room has taken no changes.
 fn sync_changes(tiers: &Tiers) -> Result<()> {
-    if tiers.lacks().is_some() { Ok(()) } else { tiers.sync_fast() }
+    if tiers.lacks().is_some() { Ok(()) } else { tiers.sync_to_leave() }
 }
 
 fn leave(

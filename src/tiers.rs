@@ -95,6 +95,12 @@ pub const ROOT: Ino = 1;
 /// A log sequence number.
 pub type Lsn = u64;
 
+/// In place of a process: the kernel cannot name it here. All such processes count as one.
+pub const UNNAMED: u32 = 0;
+/// In place of a process: the kernel itself, which writes back what was stored through a mapping. Nobody can tell when the
+/// last store was made, so only the release of the last writer's handle ends it.
+pub const MAPPING: u32 = u32::MAX;
+
 /// Attributes as the view shows them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Attr {
@@ -122,8 +128,8 @@ pub struct Cx {
     pub uid: u32,
     pub gid: u32,
     slow: SlowAccess,
-    /// The descriptor table that the call's descriptor belongs to: one number per process. Most calls do not know it.
-    table: Option<u64>,
+    /// Who opens, writes or closes: see [`Cx::by`].
+    process: u32,
     /// The call has opened or read a slow file.
     used_slow: AtomicBool,
 }
@@ -138,18 +144,19 @@ impl Cx {
     /// For a thread that must not wait: a call that needs the slow tier answers [`Error::NeedSlow`] and changes
     /// nothing.
     pub fn fast_only(uid: u32, gid: u32) -> Self {
-        Cx { uid, gid, slow: SlowAccess::Forbidden, table: None, used_slow: AtomicBool::default() }
+        Cx { uid, gid, slow: SlowAccess::Forbidden, process: UNNAMED, used_slow: AtomicBool::default() }
     }
 
     /// For a thread that may wait for the slow tier. Once `gave_up` is set, the call changes nothing more and answers
     /// [`Error::SlowTimeout`].
     pub fn may_wait(uid: u32, gid: u32, gave_up: Arc<AtomicBool>) -> Self {
-        Cx { uid, gid, slow: SlowAccess::Allowed(gave_up), table: None, used_slow: AtomicBool::default() }
+        Cx { uid, gid, slow: SlowAccess::Allowed(gave_up), process: UNNAMED, used_slow: AtomicBool::default() }
     }
 
-    /// The same context, for a call through a descriptor of this table.
-    pub fn by(&self, table: Option<u64>) -> Self {
-        Cx { uid: self.uid, gid: self.gid, slow: self.slow.clone(), table, used_slow: AtomicBool::default() }
+    /// The same context, for a call of this process: its number as the kernel has it (the thread group), [`MAPPING`], or
+    /// [`UNNAMED`]. It tells whose close makes a version complete.
+    pub fn by(&self, process: u32) -> Self {
+        Cx { uid: self.uid, gid: self.gid, slow: self.slow.clone(), process, used_slow: AtomicBool::default() }
     }
 
     /// For the background and for tests: may wait, and is never given up.

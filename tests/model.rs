@@ -70,6 +70,8 @@ mod staged;
 mod steps;
 #[path = "model/stories.rs"]
 mod stories;
+#[path = "model/unfinished.rs"]
+mod unfinished;
 #[path = "model/users.rs"]
 mod users;
 #[path = "model/walk.rs"]

@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 use dashmap::DashMap;
 
 use crate::stats::processes::{Identity, Process, Processes};
+use crate::tiers::UNNAMED;
 
 /// How long a thread's number is taken for the same thread: numbers wrap around after millions of threads.
 const HOLDS: Duration = Duration::from_secs(2);
@@ -23,12 +24,31 @@ const THREADS_MAX: usize = 4096;
 #[derive(Debug, Default)]
 pub(super) struct Callers {
     threads: DashMap<u32, (Instant, Arc<Process>)>,
+    /// The thread groups of threads that write or close files.
+    groups: DashMap<u32, (Instant, u32)>,
 }
 
 impl Callers {
     /// The process of a thread that has opened a file lately, from memory only.
     pub(super) fn known(&self, thread: u32) -> Option<Arc<Process>> {
         self.threads.get(&thread).filter(|found| found.0.elapsed() < HOLDS).map(|found| Arc::clone(&found.1))
+    }
+
+    /// The number of a thread's process, for the engine: who writes and who closes. The thread waits for the answer.
+    pub(super) fn number(&self, thread: u32) -> u32 {
+        if let Some(found) = self.groups.get(&thread)
+            && found.0.elapsed() < HOLDS
+        {
+            return found.1;
+        }
+        let named = Some(thread).filter(|thread| *thread != UNNAMED);
+        let status = named.and_then(|thread| read(thread, "status"));
+        let number = status.and_then(|status| group(&String::from_utf8_lossy(&status))).unwrap_or(UNNAMED);
+        if self.groups.len() >= THREADS_MAX {
+            self.groups.clear();
+        }
+        self.groups.insert(thread, (Instant::now(), number));
+        number
     }
 
     /// The process of a thread; 0 is a thread that the kernel cannot name here.

@@ -84,6 +84,11 @@ impl Core {
         self.who.known(thread).map_or(0, |process| process.number() as u32)
     }
 
+    /// The context of a call by which this thread opens, writes or closes a file.
+    pub(super) fn by(&self, cx: &Cx, thread: u32) -> Cx {
+        cx.by(self.who.number(thread))
+    }
+
     /// For the code that writes recordings.
     pub(super) fn observer(&self) -> Observer {
         self.control.observer().clone()
@@ -245,7 +250,7 @@ impl Core {
     ) -> Result<(EntryReference, Opened)> {
         let name = changeable(parent, name)?;
         self.descriptors.expect_one_for(cx.uid)?;
-        let created = self.tiers.create(cx, parent, &name, perm(mode), umask, convert::open_mode(flags));
+        let created = self.tiers.create(&self.by(cx, by), parent, &name, perm(mode), umask, convert::open_mode(flags));
         let (attr, file) = created.map_err(|error| match error.errno() {
             // The kernel believed that the name was free, so it has not checked permissions on the file that is there
             // now (another node made it). ESTALE makes it look again and open what it finds.
@@ -275,7 +280,10 @@ impl Core {
         }
         // A writer takes its share before the engine moves any bytes for it, a reader once there is something to read.
         let early = mode.write.then(|| self.lease(ino, true));
-        let file = self.tiers.open(cx, ino, mode)?;
+        let file = match mode.write || mode.truncate {
+            true => self.tiers.open(&self.by(cx, by), ino, mode)?,
+            false => self.tiers.open(cx, ino, mode)?,
+        };
         let lease = early.unwrap_or_else(|| self.lease(ino, false));
         let seen = self.seen(&file, by, None);
         Ok(self.opened(cx, (file, share), lease, flags, seen))
@@ -326,8 +334,10 @@ impl Core {
         Ok(bytes.len() as u32)
     }
 
-    pub(super) fn flush(&self, cx: &Cx, open: &Open) -> Result<()> {
-        open.user_file().map_or(Ok(()), |handle| self.tiers.flush(cx, handle.file()))
+    pub(super) fn flush(&self, cx: &Cx, by: u32, open: &Open) -> Result<()> {
+        // The close of a reader says nothing, so nobody asks who it was.
+        let writer = open.user_file().filter(|handle| handle.file().mode.write);
+        writer.map_or(Ok(()), |handle| self.tiers.flush(&self.by(cx, by), handle.file()))
     }
 
     /// Returns what the slow tier must have before the application is answered, where a rule says so.

@@ -28,7 +28,7 @@ impl Tiers {
                 continue;
             }
             let is_live = state.writers.load(Ordering::Acquire) > 0;
-            let committed = self.commit(&cx, &state).map(|committed| {
+            let committed = self.commit_as_it_is(&cx, &state).map(|committed| {
                 let is_late = is_live && committed.is_some();
                 self.counters.late_snapshots.fetch_add(u64::from(is_late), Ordering::Relaxed);
             });

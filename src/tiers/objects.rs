@@ -13,4 +13,5 @@ pub(crate) mod pool;
 pub(crate) mod slow_parts;
 pub(crate) mod slow_tier;
 pub(crate) mod split;
+pub(crate) mod unfinished;
 pub(crate) mod version;

@@ -10,7 +10,7 @@ use std::time::Instant;
 
 use dlio_fs::tiers::disk::faults::{Lapse, leaving_out};
 
-use crate::{aside, closed, fill, run, steps, stories};
+use crate::{aside, closed, fill, run, steps, stories, unfinished};
 
 /// Who is to notice.
 enum By {
@@ -29,6 +29,7 @@ const LAPSES: &[(Lapse, By)] = &[
     (Lapse::Bind, Dice(500)),
     (Lapse::Rebind, Story(steps::a_file_that_is_written_while_others_are_published_outlives_a_kill)),
     (Lapse::Invalidate, Story(stories::what_a_kill_cut_off_over_a_version_not_copied_yet_is_not_published)),
+    (Lapse::WholeVersions, Story(unfinished::half_of_two_ranks_waits_for_the_other_and_so_does_the_marker)),
     (Lapse::InvalidateDurable, Story(stories::a_synced_version_that_a_power_cut_mixed_is_not_published)),
     (Lapse::SealLast, Story(steps::a_power_cut_while_a_version_is_sealed_leaves_one_of_two)),
     (Lapse::Discard, Dice(1000)),

@@ -1272,6 +1272,53 @@ fn a_process_that_is_started_while_a_file_is_written_completes_nothing() {
     assert_eq!(versions(), ["30000", "30013", "30028"]);
 }
 
+/// A process is forked at each stage of a save, on each I/O path, also over a version that only the slow tier has; and of two processes
+/// that write a file one closes it while the other computes. What the slow tier had was half a file. No time is waited for: a
+/// file that is made afterwards comes to the slow tier behind what has its place in the order.
+#[test]
+fn half_a_file_of_two_processes_is_not_published() {
+    needs!(MOUNTS);
+    const SAVE: &str = "import os, sys, time\n\
+        mount, slow, io = sys.argv[1:4]\n\
+        def fork():\n\
+        \x20   child = os.fork()\n\
+        \x20   if child == 0: os._exit(0)\n\
+        \x20   os.waitpid(child, 0)\n\
+        \x20   marker = f'{mount}/marker'\n\
+        \x20   with open(marker, 'w') as file: file.write('x')\n\
+        \x20   while not os.path.exists(f'{slow}/marker'): time.sleep(0.01)\n\
+        \x20   os.remove(marker)\n\
+        \x20   while os.path.exists(f'{slow}/marker'): time.sleep(0.01)\n\
+        def size(name): return os.path.getsize(f'{slow}/{name}') if os.path.exists(f'{slow}/{name}') else None\n\
+        for name, flags, before in (('new', os.O_CREAT, None), ('old', os.O_TRUNC, 3000)):\n\
+        \x20   file = os.open(f'{mount}/{name}', os.O_WRONLY | flags, 0o644)\n\
+        \x20   fork(); assert size(name) == before, (io, name, 'nothing written', size(name))\n\
+        \x20   os.write(file, b'n' * 1000)\n\
+        \x20   fork(); assert size(name) == before, (io, name, 'half written', size(name))\n\
+        \x20   os.write(file, b'n' * 2000); os.close(file)\n\
+        \x20   fork(); assert size(name) == 3000\n\
+        first = os.open(f'{mount}/shared', os.O_WRONLY | os.O_CREAT, 0o644)\n\
+        ready, go = os.pipe(), os.pipe()\n\
+        if os.fork() == 0:\n\
+        \x20   os.close(first); second = os.open(f'{mount}/shared', os.O_WRONLY)\n\
+        \x20   os.write(ready[1], b'x'); os.read(go[0], 1)\n\
+        \x20   os.pwrite(second, b'b' * 1000, 1000); os.close(second); os._exit(0)\n\
+        os.read(ready[0], 1)\n\
+        os.pwrite(first, b'a' * 1000, 0); os.ftruncate(first, 2000); os.close(first)\n\
+        with open(f'{mount}/after', 'w') as file: file.write('x')\n\
+        assert os.stat(f'{mount}/after').st_size == 1 and size('shared') is None and size('after') is None\n\
+        os.write(go[1], b'x'); os.wait()\n\
+        while size('after') is None: time.sleep(0.01)\n\
+        assert open(f'{slow}/shared', 'rb').read() == b'a' * 1000 + b'b' * 1000\n";
+    for io in ["exact", "cached", "passthrough"] {
+        let old = |slow: &std::path::Path| fs::write(slow.join("old"), [b'o'; 3000]).unwrap();
+        let mount = Mount::with(&["settle=0s", "live_after=1h", &format!("io={io}")], old);
+        let mut python = Command::new("python3");
+        let ran = python.args(["-c", SAVE]).args([mount.at("").as_os_str(), mount.slow().as_os_str()]).arg(io).status();
+        assert!(ran.unwrap().success(), "{io}");
+    }
+}
+
 /// With O_TRUNC in the kernel's OPEN it is the daemon that truncates, before the kernel has looked whether the file is a program
 /// that runs, if it is opened for reading only. The program then ended with SIGBUS.
 #[test]

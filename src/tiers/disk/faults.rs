@@ -187,6 +187,8 @@ pub enum Lapse {
     Bind,
     /// No `invalidate` is logged.
     Invalidate,
+    /// A version counts as complete while others are at work on the file.
+    WholeVersions,
     /// The `invalidate` of a sealed version is logged and not synced.
     InvalidateDurable,
     /// A seal is durable before the object is.

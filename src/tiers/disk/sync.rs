@@ -393,19 +393,6 @@ pub mod turns {
             )*};
         }
 
-        impl AtomicU64 {
-            pub(crate) fn compare_exchange(
-                &self,
-                old: u64,
-                new: u64,
-                success: Ordering,
-                failure: Ordering,
-            ) -> Result<u64, u64> {
-                may_switch();
-                self.0.compare_exchange(old, new, success, failure)
-            }
-        }
-
         atomics! { AtomicBool(bool), AtomicU8(u8), AtomicU32(u32), AtomicU64(u64) }
         changes! {
             AtomicBool(bool): swap;

@@ -10,8 +10,9 @@ use crate::tiers::Ino;
 use crate::tiers::disk::File;
 use crate::tiers::disk::fingerprint::Fingerprint;
 use crate::tiers::disk::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use crate::tiers::disk::sync::{Rank, RwLock};
+use crate::tiers::disk::sync::{Mutex, MutexGuard, Rank, RwLock};
 use crate::tiers::log::record::{Home, ObjectId};
+use crate::tiers::objects::unfinished::Unfinished;
 use crate::tiers::objects::version::Content;
 use crate::tiers::small_deque::SmallDeque;
 
@@ -39,27 +40,13 @@ pub(crate) struct FileState {
     pub(crate) replaced: AtomicU32,
     /// Holders that were told where the bytes are and access them directly: while there is one, the bytes stay there.
     pins: AtomicU32,
-    /// See [`Author`].
-    author: AtomicU64,
+    /// Whose work on the bytes is not complete.
+    unfinished: Mutex<Unfinished>,
     /// A copy to the slow tier is under way.
     pub(crate) draining: AtomicBool,
     /// Its last fsync failed: earlier writes may be lost.
     pub(crate) failed: AtomicBool,
 }
-
-/// The writers since the bytes last became an event.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Author {
-    Nobody,
-    /// Only descriptors of this table.
-    Table(u64),
-    /// Several tables, or one that the kernel did not tell.
-    Unknown,
-}
-
-/// The encoding in [`FileState::author`].
-const NOBODY: u64 = 0;
-const UNKNOWN: u64 = u64::MAX;
 
 /// Where a file's bytes are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -135,7 +122,7 @@ impl FileState {
             changes_opened: AtomicU32::new(0),
             replaced: AtomicU32::new(0),
             pins: AtomicU32::new(0),
-            author: AtomicU64::new(NOBODY),
+            unfinished: Mutex::default(),
             draining: AtomicBool::new(false),
             failed: AtomicBool::new(false),
         }
@@ -145,6 +132,17 @@ impl FileState {
     pub(crate) fn open_to_write(&self, now: Duration) {
         if self.writers.fetch_add(1, Ordering::AcqRel) == 0 {
             self.opened.store(now.as_millis() as u32, Ordering::Relaxed);
+        }
+    }
+
+    /// Counts one writer less. The last one ends the work of all: a process that is gone, or a mapping, tells no other end.
+    pub(crate) fn close_to_write(&self) {
+        if self.writers.fetch_sub(1, Ordering::AcqRel) == 1 {
+            let mut unfinished = self.unfinished();
+            // Who has opened it since has counted itself first, and begins after this.
+            if self.writers.load(Ordering::Acquire) == 0 {
+                unfinished.end_all();
+            }
         }
     }
 
@@ -222,29 +220,16 @@ impl FileState {
         Some(Resident::new(pending, *self.changes_opened.get_mut() == *self.changes.get_mut() + 1))
     }
 
-    /// A write is about to begin, through a descriptor of this table if that is known. The caller holds `io`.
-    pub(crate) fn writes(&self, table: Option<u64>) {
-        let table = table.unwrap_or(UNKNOWN);
-        let author = self.author.load(Ordering::Relaxed);
-        if author != table && author != UNKNOWN {
-            let first = self.author.compare_exchange(NOBODY, table, Ordering::Relaxed, Ordering::Relaxed);
-            if first.is_err_and(|author| author != table) {
-                self.author.store(UNKNOWN, Ordering::Relaxed);
-            }
-        }
+    /// The processes whose work on the bytes is not complete.
+    pub(crate) fn unfinished(&self) -> MutexGuard<'_, Unfinished> {
+        self.unfinished.lock()
     }
 
-    pub(crate) fn author(&self) -> Author {
-        match self.author.load(Ordering::Relaxed) {
-            NOBODY => Author::Nobody,
-            UNKNOWN => Author::Unknown,
-            table => Author::Table(table),
-        }
-    }
-
-    /// All written bytes have become an event, or are gone. The caller holds `io` exclusively.
-    pub(crate) fn forget_author(&self) {
-        self.author.store(NOBODY, Ordering::Relaxed);
+    /// Whether bytes were only added behind the newest version since it was made: a file to which several processes
+    /// append is whole at every moment.
+    pub(crate) fn is_only_appended_to(&self, io: &Io) -> bool {
+        let guard = self.guard.load(Ordering::Acquire);
+        io.latest.as_ref().is_some_and(|latest| latest.is_intact() && latest.size > 0 && latest.size <= guard)
     }
 
     /// Whether an object holds the bytes (or did a moment ago).
@@ -265,7 +250,6 @@ impl FileState {
 
     /// Moves the bytes. The caller holds `io` exclusively and passes it in.
     pub(crate) fn place(&self, io: &mut Io, place: Bytes, fd: Option<Arc<dyn File>>) {
-        self.forget_author();
         io.place = place;
         io.fd = fd;
         io.copy = None;

@@ -216,7 +216,12 @@ impl Tiers {
             let file = self.file_of(ino)?.ok_or(Errno::EISDIR)?;
             let open = crate::tiers::OpenMode { write: true, ..Default::default() };
             let handle = self.open(cx, ino, open)?;
+            let was_at_work = file.unfinished().wrote(cx.process).is_some();
             let done = self.truncate(cx, &file, size);
+            if !was_at_work {
+                // It may have no handle by whose close it would end.
+                file.unfinished().end(cx.process);
+            }
             // If there is another writer, its close decides when these bytes are complete.
             let alone = file.writers.load(Ordering::Acquire) == 1;
             let done = done.and_then(|()| if alone { self.flush(cx, &handle) } else { Ok(()) });
@@ -233,7 +238,7 @@ impl Tiers {
     /// Releases a handle; unless `commit`, without making an event of what was written.
     fn release_uncommitted(&self, cx: &Cx, mut handle: crate::tiers::OpenFile, commit: bool) {
         if !commit {
-            handle.state.writers.fetch_sub(1, Ordering::AcqRel);
+            handle.state.close_to_write();
             handle.mode.write = false;
         }
         self.release(cx, handle);

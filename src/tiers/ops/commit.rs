@@ -19,10 +19,10 @@ use crate::tiers::model::node::DirEntryKey;
 use crate::tiers::model::state::EngineState;
 use crate::tiers::objects::attrs::own_xattrs;
 use crate::tiers::objects::copy::copy_bytes;
-use crate::tiers::objects::file::{Author, Bytes, FileState, Io};
+use crate::tiers::objects::file::{Bytes, FileState, Io};
 use crate::tiers::objects::pool::{Named, Pool, label};
 use crate::tiers::objects::version::Content;
-use crate::tiers::{Cx, Ino, Lsn, OpenFile, ROOT, Tiers};
+use crate::tiers::{Cx, Ino, Lsn, MAPPING, OpenFile, ROOT, Tiers, UNNAMED};
 
 /// A version about to become an event: read from the object before the state lock is taken.
 pub(crate) struct Frozen {
@@ -30,32 +30,61 @@ pub(crate) struct Frozen {
     size: u64,
     attrs: Attrs,
     fd: Arc<dyn File>,
+    /// Counts as complete, whoever is still at work.
+    as_it_is: bool,
 }
 
 impl Tiers {
     /// One `close()` of one descriptor: the data written through it gets its place in the order, unless the close does
     /// not tell whether the data is complete. After the last one [`Tiers::release`] follows.
     pub fn flush(&self, cx: &Cx, file: &OpenFile) -> Result<()> {
-        if !file.mode.write || self.says_nothing(cx, &file.state)? {
+        if !file.mode.write || !self.ends_work(cx, &file.state)? || self.waits_for_others(cx, &file.state)? {
             return Ok(());
         }
         self.commit(cx, &file.state).map(|_| ())
     }
 
-    /// Whether a close does not tell that the data is complete: a process that is started while another writes closes
-    /// its copies of all descriptors; and a shell that has opened and truncated a file for a command closes the
-    /// descriptor it opened it by.
-    fn says_nothing(&self, cx: &Cx, state: &FileState) -> Result<bool> {
-        let only_truncated = || -> Result<bool> {
-            let io = self.shared(cx, state)?;
-            let has_slow = || self.state.lock().view.get(state.ino).is_some_and(|node| node.slow_id().is_some());
-            Ok(io.uncommitted() && (io.has_event || has_slow()))
+    /// The process closes the file. Whether that says anything about the data: not if it did nothing to the file; nor if
+    /// the file was only truncated so far, as by a shell that opens it for a command and closes the descriptor it opened
+    /// it by.
+    fn ends_work(&self, cx: &Cx, state: &FileState) -> Result<bool> {
+        let (wrote, anyone_wrote, nobody) = {
+            let unfinished = state.unfinished();
+            (unfinished.wrote(cx.process), unfinished.anyone_wrote(), unfinished.is_empty())
         };
-        match state.author() {
-            Author::Table(author) => Ok(cx.table.is_some_and(|table| table != author)),
-            Author::Nobody => Ok(cx.table.is_some() && only_truncated()?),
-            Author::Unknown => Ok(false),
+        let Some(wrote) = wrote else { return Ok(nobody) };
+        // Of processes that cannot be told apart each close counts.
+        if cx.process != UNNAMED && !anyone_wrote && self.is_replaced_by_nothing(cx, state)? {
+            return Ok(false);
         }
+        let mut unfinished = state.unfinished();
+        unfinished.end(cx.process);
+        Ok(wrote || unfinished.is_empty())
+    }
+
+    /// Whether an earlier version is there, which a file that was only truncated would replace.
+    fn is_replaced_by_nothing(&self, cx: &Cx, state: &FileState) -> Result<bool> {
+        let (uncommitted, has_event) = {
+            let io = self.shared(cx, state)?;
+            (io.uncommitted(), io.has_event)
+        };
+        Ok(uncommitted && (has_event || self.is_on_slow(state.ino)))
+    }
+
+    /// Whether others are at work on a file whose incomplete versions cannot have a place in the order: in a fleet, where a
+    /// version that is replaced by a later one could make two members wait for each other for ever; and of an object that
+    /// is itself moved into place.
+    fn waits_for_others(&self, cx: &Cx, state: &FileState) -> Result<bool> {
+        let io = self.shared(cx, state)?;
+        Ok(!self.is_complete(state, &io) && !self.may_be_incomplete(&io))
+    }
+
+    fn is_complete(&self, state: &FileState, io: &Io) -> bool {
+        state.unfinished().is_empty() || state.is_only_appended_to(io) || left_out!(WholeVersions)
+    }
+
+    fn may_be_incomplete(&self, io: &Io) -> bool {
+        self.fleet.is_none() && io.object().is_some_and(|object| !object.needs_slow())
     }
 
     /// The last reference is gone. Stores through a mapping may have arrived after the last flush, so this commits too;
@@ -68,9 +97,9 @@ impl Tiers {
             // There is no second try, and without this nobody knows of the stores. Nobody waits for the slow tier with the lock
             // of a pinned file.
             let unseen = if state.is_pinned() { self.changed_unseen(&Cx::internal(), state) } else { Ok(()) };
-            state.writers.fetch_sub(1, Ordering::AcqRel);
+            state.close_to_write();
             let alone = || state.writers.load(Ordering::Acquire) == 0;
-            match unseen.and_then(|()| self.commit_if(cx, state, alone)) {
+            match unseen.and_then(|()| self.commit_if(cx, state, false, alone)) {
                 Ok(_) => {}
                 // The drain has the file's lock, and the slow tier may hang: `tick` commits it.
                 Err(Error::NeedSlow) => self.wake(),
@@ -123,6 +152,12 @@ impl Tiers {
             self.sync_in_place(cx, |ino| ino == state.ino)?;
             return self.log.sync(self.log.last());
         }
+        {
+            // The kernel has sent what was stored through a mapping first.
+            let mut unfinished = state.unfinished();
+            unfinished.end(cx.process);
+            unfinished.end(MAPPING);
+        }
         self.commit(cx, state)?;
         let pending = self.unsealed(|ino, _| ino == state.ino, usize::MAX);
         self.while_in_burst(&pending, || self.seal_durably(cx, &pending))
@@ -145,7 +180,7 @@ impl Tiers {
     /// D1 for a directory's names and for the files in it; for the root, D1 for everything.
     pub fn fsync_dir(&self, cx: &Cx, ino: Ino) -> Result<()> {
         if ino == ROOT {
-            return self.sync_fast_as(cx);
+            return self.sync_all(cx, false);
         }
         let inside = |st: &EngineState, file: Ino| {
             st.view.get(file).is_some_and(|node| node.links.iter().any(|(dir, _)| *dir == ino))
@@ -168,16 +203,21 @@ impl Tiers {
         self.while_in_burst(&pending, || self.seal_durably(cx, &pending))
     }
 
-    /// D1 for everything: commits, seals and syncs all data written so far. Waits for the fast tier only, except for
-    /// objects that did not fit on it.
+    /// D1 for everything, as it is: commits, seals and syncs all data written so far, for an operator who wants it on the
+    /// slow tier whoever is still at work on it. Waits for the fast tier only, except for objects that did not fit on it.
     pub fn sync_fast(&self) -> Result<()> {
-        self.sync_fast_as(&Cx::internal())
+        self.sync_all(&Cx::internal(), true)
     }
 
-    fn sync_fast_as(&self, cx: &Cx) -> Result<()> {
+    /// D1 for everything, for a daemon that ends. Files that somebody is still at work on stay incomplete.
+    pub fn sync_to_leave(&self) -> Result<()> {
+        self.sync_all(&Cx::internal(), false)
+    }
+
+    fn sync_all(&self, cx: &Cx, as_it_is: bool) -> Result<()> {
         self.sync_in_place(cx, |_| true)?;
         for state in self.uncommitted_files(|_, _| true) {
-            self.commit(cx, &state)?;
+            self.commit_if(cx, &state, as_it_is, || true)?;
         }
         let pending = self.unsealed(|_, _| true, usize::MAX);
         self.seal_durably(cx, &pending)?;
@@ -228,13 +268,25 @@ impl Tiers {
         files.filter_map(|ino| st.view.get(ino)?.file.clone()).collect()
     }
 
-    /// Makes a content event of the changes since the last one. Returns its LSN if there were any.
+    /// Makes a content event of the changes since the last one. Returns its LSN if there were any. While others are at
+    /// work on the file, the version is incomplete: it has its place in the order, and is published with the next one.
     pub(crate) fn commit(&self, cx: &Cx, state: &FileState) -> Result<Option<Lsn>> {
-        self.commit_if(cx, state, || true)
+        self.commit_if(cx, state, false, || true)
     }
 
-    /// The same, if `wanted` is still true once no one can change the bytes.
-    fn commit_if(&self, cx: &Cx, state: &FileState, wanted: impl FnOnce() -> bool) -> Result<Option<Lsn>> {
+    /// Makes a content event that counts as complete, whoever is still at work on the file.
+    pub(crate) fn commit_as_it_is(&self, cx: &Cx, state: &FileState) -> Result<Option<Lsn>> {
+        self.commit_if(cx, state, true, || true)
+    }
+
+    /// Makes a content event if `wanted` is still true once no one can change the bytes.
+    fn commit_if(
+        &self,
+        cx: &Cx,
+        state: &FileState,
+        as_it_is: bool,
+        wanted: impl FnOnce() -> bool,
+    ) -> Result<Option<Lsn>> {
         if !self.shared(cx, state)?.uncommitted() {
             return Ok(None);
         }
@@ -243,6 +295,7 @@ impl Tiers {
             return Ok(None);
         }
         let Some(frozen) = self.freeze_if_uncommitted(cx, Some(&mut io))? else { return Ok(None) };
+        let frozen = Frozen { as_it_is, ..frozen };
         let mut st = self.state.lock();
         let lsn = self.commit_frozen(cx, &mut st, Some(state), Some(&mut io), Some(frozen))?;
         drop(st);
@@ -318,7 +371,7 @@ impl Tiers {
         let stat = fd.stat().at("stat", "object")?;
         let xattrs = own_xattrs(&*fd)?;
         let attrs = Attrs { perm: stat.perm, uid: stat.uid, gid: stat.gid, mtime: stat.mtime, xattrs };
-        Ok(Some(Frozen { object, size: stat.size, attrs, fd }))
+        Ok(Some(Frozen { object, size: stat.size, attrs, fd, as_it_is: false }))
     }
 
     /// Second half, under the state lock: logs and queues the event. A file without a name has no place in the order.
@@ -336,7 +389,8 @@ impl Tiers {
             return Ok(None);
         };
         let path = st.view.path_at(&at).ok_or(Errno::ENOENT)?;
-        let Frozen { object, size, attrs, fd } = frozen;
+        let Frozen { object, size, attrs, fd, as_it_is } = frozen;
+        let is_complete = as_it_is || self.is_complete(state, io) || !self.may_be_incomplete(io);
         let burst = self.note_burst(st, ino, size);
         let content = Arc::new(Content::new(object, size, attrs.clone(), burst));
         let record = Record::Content { path: path.clone(), ino, object, size, attrs };
@@ -344,12 +398,19 @@ impl Tiers {
         if let Some(names) = st.names_record(ino) {
             self.log.append(&[names])?;
         }
-        let lsn = self.log_event_anyway(cx, st, record, change, |_, _| ())?;
-        state.add_pending_version(io, content);
-        state.forget_author();
-        io.dirty = false;
+        // An incomplete version: the bytes stay ahead of the order, as after a write to it, so the next one replaces it.
+        let invalidate = (!is_complete).then_some(Record::Invalidate { ino, object, from: 0 });
+        let lsn = self.log_event_and(cx, st, (record, invalidate), change, |_, _| ())?;
+        state.add_pending_version(io, content.clone());
         io.interrupted = false;
-        st.uncommitted.remove(ino);
+        if is_complete {
+            io.dirty = false;
+            st.uncommitted.remove(ino);
+        } else {
+            state.invalidate(io, 0);
+            // Also an empty one.
+            content.set_overwritten();
+        }
         self.take_up(cx, st, ino, lsn)?;
         if object.home == Home::Fast {
             // Only for a rescue without a log; the event itself is logged.

@@ -314,6 +314,9 @@ impl Tiers {
             }
         };
         let file = self.hold_open(state, open);
+        if open.write {
+            file.state.unfinished().begin(cx.process, false);
+        }
         let st = self.state.lock();
         let node = st.view.get(file.ino).ok_or(Errno::ESTALE)?;
         Ok((self.attr_of_object(file.ino, node, &stat), file))
@@ -690,13 +693,26 @@ impl Tiers {
         change: Change,
         apply: impl FnOnce(&mut EngineState, Lsn),
     ) -> Result<Lsn> {
+        self.log_event_and(cx, st, (record, None), change, apply)
+    }
+
+    /// Logs an event and, in the same append, a record that is to hold as soon as the event does.
+    pub(crate) fn log_event_and(
+        &self,
+        cx: &Cx,
+        st: &mut EngineState,
+        (record, behind): (Record, Option<Record>),
+        change: Change,
+        apply: impl FnOnce(&mut EngineState, Lsn),
+    ) -> Result<Lsn> {
         cx.proceed()?;
         self.take_up_dirs(st, &change)?;
         let expected = st.expect_before(&change);
-        let records: Vec<Record> = expected.into_iter().chain([record]).collect();
+        let further = u64::from(behind.is_some());
+        let records: Vec<Record> = expected.into_iter().chain([record]).chain(behind).collect();
         let stamps = self.event_stamps(st, &change);
-        let append = || self.log.append_stamped(&records, stamps);
-        let lsn = if left_out!(LogFirst) { self.log.last() + records.len() as u64 } else { append()? };
+        let append = || self.log.append_stamped(&records, stamps).map(|last| last - further);
+        let lsn = if left_out!(LogFirst) { self.log.last() + records.len() as u64 - further } else { append()? };
         st.queue.stamp(stamps.map(|stamps| (lsn, stamps)));
         st.note_checkpoint(lsn, &change, self.uptime(), self.stamp(Duration::ZERO));
         apply(st, lsn);

@@ -17,7 +17,7 @@ use crate::tiers::model::view::LookupStart;
 use crate::tiers::objects::file::{Bytes, FileState, Pin};
 use crate::tiers::objects::pool::label;
 use crate::tiers::objects::slow_tier::SlowId;
-use crate::tiers::{Cx, Ino, OpenFile, OpenMode, Tiers};
+use crate::tiers::{Cx, Ino, MAPPING, OpenFile, OpenMode, Tiers};
 
 /// How many of the 16 threads that answer requests may look for bytes and names in memory at the same time.
 const AT_HAND_MAX: u32 = 4;
@@ -41,10 +41,15 @@ impl Tiers {
         };
         let file = self.hold_open(state, mode);
         match self.prepare_open(cx, &file.state, mode).and_then(|()| Ok(file.expect_same()?)) {
-            Ok(()) => Ok(file),
+            Ok(()) => {
+                if mode.write && self.was_never_complete(cx, &file.state)? {
+                    file.state.unfinished().begin(cx.process, false);
+                }
+                Ok(file)
+            }
             Err(e) => {
                 if mode.write {
-                    file.state.writers.fetch_sub(1, Ordering::AcqRel);
+                    file.state.close_to_write();
                 }
                 // Nothing was written through it, so this is not a close.
                 self.release(cx, OpenFile { mode: OpenMode { write: false, ..mode }, ..file });
@@ -56,6 +61,20 @@ impl Tiers {
                 Err(e)
             }
         }
+    }
+
+    /// Whether the file is new, and no version of it was complete yet.
+    fn was_never_complete(&self, cx: &Cx, state: &FileState) -> Result<bool> {
+        let is_new = {
+            let io = self.shared(cx, state)?;
+            io.uncommitted() && io.latest.as_ref().is_none_or(|latest| !latest.is_intact())
+        };
+        Ok(is_new && !self.is_on_slow(state.ino))
+    }
+
+    /// Whether the slow tier has the file.
+    pub(crate) fn is_on_slow(&self, ino: Ino) -> bool {
+        self.state.lock().view.get(ino).is_some_and(|node| node.slow_id().is_some())
     }
 
     /// Counts an open of a file whose node is locked.
@@ -88,7 +107,7 @@ impl Tiers {
         }
         let io = self.shared(cx, state)?;
         if io.object().is_some() {
-            state.writes(None);
+            state.unfinished().begin(MAPPING, true);
             self.invalidate(state, &io, 0)?;
         } else {
             self.state.lock().written_in_place(state.ino, self.uptime());

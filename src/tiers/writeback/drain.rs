@@ -559,7 +559,7 @@ impl Tiers {
         }
         let cx = Cx::internal();
         self.leave_object(&cx, state, object)?;
-        self.commit(&cx, state)?;
+        self.commit_as_it_is(&cx, state)?;
         Ok(Some(Progress::Did))
     }
 
@@ -569,7 +569,7 @@ impl Tiers {
         let cx = Cx::internal();
         let size = self.getattr(&cx, state.ino)?.size;
         let small = size <= self.options().copy_up_max && self.fits(size);
-        let lsn = if small { self.commit_copy(&cx, state)? } else { self.commit(&cx, state)? };
+        let lsn = if small { self.commit_copy(&cx, state)? } else { self.commit_as_it_is(&cx, state)? };
         let Some(lsn) = lsn else { return Ok(Progress::Idle) };
         self.counters.late_snapshots.fetch_add(1, Ordering::Relaxed);
         tracing::debug!(ino = state.ino, lsn, "committed a file that is being rewritten in place");

@@ -142,7 +142,7 @@ impl Tiers {
                 break;
             }
             for file in files {
-                self.commit(cx, &file)?;
+                self.commit_as_it_is(cx, &file)?;
             }
         }
         let of_it: HashSet<Lsn> = closure(&self.state.lock(), start.clone()).events.into_iter().collect();
