@@ -3,10 +3,14 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use dlio_fs::config::{Config, PathRule, Rules};
 use dlio_fs::error::Errno;
+use dlio_fs::tiers::disk::{Dir, Kind, NewAttr};
 use dlio_fs::tiers::{Cx, ROOT, Tiers};
 
+use crate::sim::{ACCESS_ACL, DEFAULT_ACL};
 use crate::stories::{Machine, WRITE, create, name};
+use crate::walk;
 
 fn all_down(engine: &Tiers) {
     engine.sync_fast().unwrap();
@@ -98,4 +102,77 @@ fn a_size_beyond_the_largest_file_of_the_slow_tier_is_refused_at_the_call() {
     assert_eq!(engine.write(&cx, &file, &[1], 1 << 44, false).unwrap_err().errno(), Errno::EFBIG);
     engine.write(&cx, &file, &[1], (1 << 44) - 1, false).unwrap();
     assert_eq!(machine.slow.root().dir(b".dlio-fs").unwrap().dir(b"tmp").unwrap().list().unwrap().len(), 1);
+}
+
+/// An ACL by which user 1002 may do everything.
+fn list() -> Vec<u8> {
+    let entries =
+        [(0x01_u16, 7_u16, u32::MAX), (0x02, 7, 1002), (0x04, 5, u32::MAX), (0x10, 7, u32::MAX), (0x20, 0, u32::MAX)];
+    let entry =
+        |(tag, perm, id): (u16, u16, u32)| [&tag.to_le_bytes()[..], &perm.to_le_bytes(), &id.to_le_bytes()].concat();
+    [2_u32.to_le_bytes().to_vec(), entries.into_iter().flat_map(entry).collect()].concat()
+}
+
+/// What is made in this directory gets an ACL and the group of a project.
+fn gives_on(dir: &dyn Dir) {
+    let group = NewAttr { gid: Some(77), perm: Some(0o2755), ..NewAttr::default() };
+    dir.set_attr(b".", &group).unwrap();
+    dir.set_xattr(b".", DEFAULT_ACL, &list()).unwrap();
+}
+
+/// The same for all directories of ours, as a daemon left them that took what their parents gave.
+fn all_give_on(dir: &dyn Dir) {
+    gives_on(dir);
+    for entry in dir.list().unwrap().into_iter().filter(|entry| entry.kind == Kind::Dir) {
+        all_give_on(&*dir.dir(&entry.name).unwrap());
+    }
+}
+
+/// A tier's root is often a project's directory, with a default ACL and the group for what is made in it. Our own directories took both, and
+/// gave them to each object and copy: on the slow tier another user read a file of mode 0640 that the view denied him (P12, P14).
+#[test]
+fn nothing_gets_an_acl_or_a_group_from_a_directory_of_ours() {
+    let (mut machine, cx) = (Machine::new(), Cx::internal());
+    let past = PathRule { path: "**/past".to_owned(), absorb: Some(false), ..PathRule::default() };
+    machine.options.rules = Rules::new(&Config { rules: vec![past], ..Config::default() }).unwrap();
+    let root = machine.slow.root();
+    for (above, made) in [("", "alice"), ("", "part"), ("part", "alice")] {
+        let above = if above.is_empty() { root.clone() } else { root.dir(above.as_bytes()).unwrap() };
+        above.mkdir(made.as_bytes(), 0o755).unwrap();
+    }
+    machine.slow.make_part(b"part", 7);
+    [machine.fast.root(), root.clone(), root.dir(b"part").unwrap()].iter().for_each(|dir| gives_on(&**dir));
+    machine.slow.settle();
+    for start in ["first", "second"] {
+        let engine = machine.open("boot");
+        for place in ["alice", "part/alice"] {
+            let dir = place.split('/').fold(ROOT, |at, one| engine.lookup(&cx, at, &name(one)).unwrap().ino);
+            let dir = engine.mkdir(&cx, dir, &name(start), 0o755, 0).unwrap().ino;
+            for file in ["f", "past"] {
+                engine.release(&cx, create(&engine, dir, file, &[1; 5000]).1);
+            }
+            engine.mkdir(&cx, dir, &name("d"), 0o755, 0).unwrap();
+            engine.mknod(&cx, dir, &name("fifo"), Kind::Fifo, 0o640, 0, 0).unwrap();
+            engine.symlink(&cx, dir, &name("link"), b"f").unwrap();
+        }
+        all_down(&engine);
+        let (shown, drained) = (walk::view(&engine, &mut Vec::new()).unwrap(), machine.slow.image());
+        assert!(drained == shown, "{start} start: {}", drained.diff(&shown, "slow", "view"));
+        for place in ["alice", "part/alice"] {
+            let dir = root.walk(format!("{place}/{start}").as_bytes()).unwrap();
+            for entry in dir.list().unwrap().iter().map(|entry| &entry.name[..]).chain([&b"."[..]]) {
+                let lists = [ACCESS_ACL, DEFAULT_ACL].map(|key| dir.get_xattr(entry, key).unwrap());
+                assert_eq!(
+                    (lists, dir.stat(entry).unwrap().gid),
+                    ([None, None], 0),
+                    "{start} start: {place}: {}",
+                    entry.escape_ascii()
+                );
+            }
+        }
+        drop(engine);
+        [machine.fast.root(), root.clone(), root.dir(b"part").unwrap()]
+            .iter()
+            .for_each(|dir| all_give_on(&*dir.dir(b".dlio-fs").unwrap()));
+    }
 }

@@ -7,7 +7,7 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Output, Stdio};
 
-use crate::common::{Elsewhere, Mount, mode, until};
+use crate::common::{Elsewhere, Mount, mode, succeeded, until};
 use crate::needs::{MOUNTS, needs};
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_dlio-fs");
@@ -324,5 +324,42 @@ fn nobody_poses_as_the_daemon_of_a_mount_of_root() {
         assert_eq!(code, 0, "{kind}: {text}");
         assert_eq!(fs::read_to_string(mount.slow().join("ckpt")).unwrap(), "of root", "{kind}: {text}");
         drop(impostor);
+    }
+}
+
+/// The roots of both tiers are a project's: a default ACL, and the group, for what is made in them. Our own directories took both and gave
+/// them on, so that on the slow tier Bob read a file of mode 0640 that the mount denied him, and root's files belonged to the project.
+#[test]
+fn the_tiers_roots_give_nothing_on_to_files_in_other_directories() {
+    needs!(MOUNTS);
+    let mut mount = Mount::idle(Elsewhere::default(), &["settle=0s"]);
+    let (fast, slow) = (mount.fast(), mount.slow());
+    let sh = |script: &str| succeeded(Command::new("sh").args(["-ec", script]).output().unwrap());
+    fs::create_dir(slow.join("alice")).unwrap();
+    chown(slow.join("alice"), Some(ALICE), Some(ALICE)).unwrap();
+    let give_on = format!("chgrp {PROJECT} -- \"$@\"; chmod g+s -- \"$@\"; setfacl -d -m u:{BOB}:rwx -- \"$@\"");
+    sh(&format!("set -- {} {}; {give_on}", fast.display(), slow.display()));
+    for start in ["first", "second"] {
+        mount.start();
+        let made = "mkdir $1; cd $1; echo secret >f; mkdir d; mkfifo p; ln -s f l";
+        succeeded(mount.as_user(ALICE, &format!("set -- {start}; cd alice; umask 027; {made}")));
+        mount.sh(&format!("cd alice; echo root >{start}-root"));
+        let denied = || mount.as_user(BOB, &format!("cat alice/{start}/f"));
+        assert!(!denied().status.success(), "{start} start: {:?}", denied());
+        mount.sync();
+        let there = slow.join("alice").join(start);
+        let mut cat = Command::new("cat");
+        let cat = cat.arg(there.join("f")).uid(BOB).gid(BOB).output().unwrap();
+        assert!(!cat.status.success(), "{start} start: {cat:?}");
+        for tree in [mount.at("alice"), slow.join("alice")] {
+            let facl = sh(&format!("getfacl -RPcnsE {}", tree.display()));
+            assert_eq!(facl, "", "{start} start: there is more than the modes say");
+        }
+        let root_s = fs::metadata(slow.join(format!("alice/{start}-root"))).unwrap();
+        assert_eq!((root_s.gid(), mode(&there.join("f"))), (0, 0o640), "{start} start");
+        mount.stop();
+        // As a daemon of former times left them.
+        let ours = [fast.join(".dlio-fs"), slow.join(".dlio-fs")].map(|ours| ours.display().to_string()).join(" ");
+        sh(&format!("set -- $(find {ours} -type d); {give_on}"));
     }
 }

@@ -14,7 +14,7 @@ use dlio_fs::tiers::disk::{
 
 use super::bytes::BLOCK;
 use super::tree::{Change, Ino, Inode, Meta, ROOT};
-use super::{Behind, Effect, INODE_BYTES, Op, PRIVATE, Shared, SimDisk, State};
+use super::{ACCESS_ACL, Behind, DEFAULT_ACL, Effect, INODE_BYTES, Op, PRIVATE, Shared, SimDisk, State};
 
 const NAME_MAX: usize = 255;
 /// The longest file, as on ext4 with blocks of 4 KiB.
@@ -217,6 +217,12 @@ impl State {
         if parent.meta.perm & 0o2000 != 0 {
             inode.meta.gid = parent.meta.gid;
             inode.meta.perm |= if inode.kind == Kind::Dir { 0o2000 } else { 0 };
+        }
+        if let Some(list) = parent.xattrs.get(DEFAULT_ACL).filter(|_| inode.kind != Kind::Symlink) {
+            inode.xattrs.insert(ACCESS_ACL.to_vec(), list.clone());
+            if inode.kind == Kind::Dir {
+                inode.xattrs.insert(DEFAULT_ACL.to_vec(), list.clone());
+            }
         }
         self.room_for(INODE_BYTES)?;
         inode.meta = Meta { atime: now, mtime: now, ctime: now, ..inode.meta };

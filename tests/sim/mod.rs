@@ -32,6 +32,10 @@ use tree::{Change, Ino, Inode, Meta, ROOT, Tree};
 /// The directory at a tier's root that belongs to the engine.
 pub const PRIVATE: &[u8] = b".dlio-fs";
 
+/// The ACL of a node, and that of a directory for what is made in it: the simulated disk copies it there as it is.
+pub const ACCESS_ACL: &[u8] = b"system.posix_acl_access";
+pub const DEFAULT_ACL: &[u8] = b"system.posix_acl_default";
+
 /// What an inode costs of the capacity, in bytes.
 const INODE_BYTES: u64 = 256;
 

@@ -1,10 +1,13 @@
 //! Our own directory on either tier, and names and small files in it.
 
+use std::io;
 use std::sync::Arc;
+
+use nix::unistd::{getegid, geteuid};
 
 use crate::error::{Context, Errno, Error, Result};
 use crate::tiers::disk::errors::absent_is_none;
-use crate::tiers::disk::{Access, Dir, RenameMode};
+use crate::tiers::disk::{Access, Dir, Inode, NewAttr, REFUSALS, RenameMode, acl};
 
 /// Our own directory at the root of the slow tier, and of each part of it that no rename reaches; not part of the tree.
 pub(crate) const OURS: &[u8] = b".dlio-fs";
@@ -27,26 +30,72 @@ pub(crate) fn is_at_or_below(path: &[u8], above: &[u8]) -> bool {
     above.is_empty() || path.strip_prefix(above).is_some_and(|rest| rest.is_empty() || rest.starts_with(b"/"))
 }
 
+/// One of our own directories, made if it is missing. It gives nothing on to what is made in it.
 pub(crate) fn ensure_dir(parent: &dyn Dir, name: &[u8]) -> Result<Arc<dyn Dir>> {
     let what = || String::from_utf8_lossy(name).into_owned();
-    match parent.dir(name) {
-        Err(e) if e.kind() == std::io::ErrorKind::NotFound => {
-            match parent.mkdir(name, 0o700) {
+    let (dir, made) = match parent.dir(name) {
+        Err(e) if e.kind() == io::ErrorKind::NotFound => {
+            let made = match parent.mkdir(name, 0o700) {
                 // Made by another mount over the same slow tree that starts at the same moment.
-                Err(e) if is_taken(&e) => {}
-                made => made.at("create", what())?,
-            }
+                Err(e) if is_taken(&e) => false,
+                made => made.map(|()| true).at("create", what())?,
+            };
             parent.sync().at("fsync", what())?;
-            parent.dir(name).at("open", what())
+            (parent.dir(name).at("open", what())?, made)
         }
-        other => other.at("open", what()),
+        other => (other.at("open", what())?, false),
+    };
+    give_nothing_on(&*dir, made).at("set attributes of", what())?;
+    Ok(dir)
+}
+
+/// Takes from one of our directories what the kernel would give to each node made in it: a default ACL, and the group, if
+/// the set-group-ID bit or a mount option says so. A tier's root may have them, and gives them on to `.dlio-fs`.
+///
+/// The project stays: a rename out of a directory with another project than its target's is refused (EXDEV).
+pub(crate) fn give_nothing_on(dir: &dyn Dir, made: bool) -> io::Result<()> {
+    const SETGID: u32 = 0o2000;
+    let node = dir.inode(b".")?;
+    let stat = node.stat()?;
+    // In a part of the slow tree a user may have a directory of this name.
+    if !made && ![0, geteuid().as_raw()].contains(&stat.uid) {
+        return Ok(());
     }
+    drop_lists(&*node, &[acl::DEFAULT, acl::ACCESS])?;
+    let group = getegid().as_raw();
+    if stat.perm & SETGID == 0 && stat.gid == group {
+        return Ok(());
+    }
+    let new = NewAttr { gid: Some(group), perm: Some(stat.perm & !SETGID), ..NewAttr::default() };
+    unless_refused(node.set_attr(&new)).map(|_| ())
+}
+
+/// Removes ACLs that a node has from the directory it was made in. One that is not there costs no change.
+pub(crate) fn drop_lists(node: &dyn Inode, keys: &[&[u8]]) -> io::Result<()> {
+    for key in keys {
+        if unless_refused(node.get_xattr(key))?.flatten().is_some() {
+            unless_refused(node.remove_xattr(key))?;
+        }
+    }
+    Ok(())
+}
+
+/// `None` on a tier that has no such attribute, or takes no change of it.
+fn unless_refused<T>(done: io::Result<T>) -> io::Result<Option<T>> {
+    match done {
+        Err(e) if e.raw_os_error().is_some_and(|code| is_refusal(Errno::from_raw(code))) => Ok(None),
+        done => done.map(Some),
+    }
+}
+
+fn is_refusal(errno: Errno) -> bool {
+    REFUSALS.contains(&errno) || matches!(errno, Errno::EPERM | Errno::EROFS)
 }
 
 pub(crate) fn remove_leftover(tmp: &dyn Dir, name: &[u8]) -> Result<()> {
     match tmp.unlink(name) {
         Err(e) if e.raw_os_error() == Some(Errno::EISDIR as i32) => tmp.rmdir(name).at("remove", "leftover in tmp"),
-        Err(e) if e.kind() != std::io::ErrorKind::NotFound => Err(Error::io("remove", "leftover in tmp", e)),
+        Err(e) if e.kind() != io::ErrorKind::NotFound => Err(Error::io("remove", "leftover in tmp", e)),
         _ => Ok(()),
     }
 }
@@ -89,6 +138,6 @@ pub(crate) fn replace_text(dir: &dyn Dir, name: &[u8], text: &str) -> Result<()>
     dir.sync().at("fsync", what())
 }
 
-pub(crate) fn is_taken(error: &std::io::Error) -> bool {
-    error.kind() == std::io::ErrorKind::AlreadyExists
+pub(crate) fn is_taken(error: &io::Error) -> bool {
+    error.kind() == io::ErrorKind::AlreadyExists
 }

@@ -7,6 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::sync::Arc;
 
+use crate::tiers::disk::layout::give_nothing_on;
 use crate::tiers::disk::sync::Mutex;
 use crate::tiers::disk::{Dir, Kind};
 
@@ -45,6 +46,8 @@ struct KnownShards {
     open: BTreeMap<Shard, Arc<dyn Dir>>,
     /// Shards whose own name is durable.
     named: BTreeSet<Shard>,
+    /// Shards that give nothing on to what is made in them.
+    cleared: BTreeSet<Shard>,
 }
 
 impl Shards {
@@ -82,14 +85,19 @@ impl Shards {
 
     /// The same, made if it is missing.
     pub(crate) fn made(&self, number: u64) -> io::Result<Arc<dyn Dir>> {
-        match self.of(number) {
-            Err(e) if e.kind() == io::ErrorKind::NotFound => {}
-            there => return there,
+        let shard = Shard::of(number);
+        let dir = match self.at(shard) {
+            Err(e) if e.kind() == io::ErrorKind::NotFound => match self.dir.mkdir(shard.name().as_bytes(), 0o700) {
+                Err(e) if e.kind() != io::ErrorKind::AlreadyExists => return Err(e),
+                _ => self.at(shard)?,
+            },
+            there => there?,
+        };
+        if !self.known.lock().cleared.contains(&shard) {
+            give_nothing_on(&*dir, false)?;
+            self.known.lock().cleared.insert(shard);
         }
-        match self.dir.mkdir(Shard::of(number).name().as_bytes(), 0o700) {
-            Err(e) if e.kind() != io::ErrorKind::AlreadyExists => Err(e),
-            _ => self.of(number),
-        }
+        Ok(dir)
     }
 
     /// Makes the names of these files durable.

@@ -11,6 +11,7 @@ use crate::tiers::disk::layout::remove_leftover;
 use crate::tiers::disk::{File, Kind, NewAttr, Stat};
 use crate::tiers::log::record::Attrs;
 use crate::tiers::objects::abilities::{Abilities, FILE_PERM, FREE, is, is_of_name, is_plain, is_refused};
+use crate::tiers::objects::attrs::drop_inherited;
 use crate::tiers::objects::slow_tier::SlowTier;
 use crate::tiers::{Cx, Tiers};
 
@@ -44,6 +45,9 @@ impl SlowTier {
     /// as the new file does not have them since it was `born`.
     pub(crate) fn set_attrs(&self, file: &dyn File, born: &Stat, attrs: &Attrs) -> io::Result<Vec<Vec<u8>>> {
         let Attrs { perm, uid, gid, mtime, xattrs } = attrs;
+        if self.abilities.acls {
+            drop_inherited(file, Kind::File, xattrs)?;
+        }
         let chown = (born.uid, born.gid) != (*uid, *gid);
         // A write and a chown clear suid and sgid.
         let chmod = born.perm != *perm || perm & 0o6000 != 0;

@@ -1,8 +1,10 @@
 //! A file's attributes: giving them to a new file, and reading them.
 
+use std::sync::LazyLock;
+
 use crate::error::{Context, Errno, Result};
-use crate::tiers::disk::layout::PRIVATE;
-use crate::tiers::disk::{File, NewAttr, acl};
+use crate::tiers::disk::layout::{PRIVATE, drop_lists};
+use crate::tiers::disk::{File, Inode, Kind, NewAttr, acl};
 use crate::tiers::log::record::Attrs;
 
 /// A new node's attributes, after umask or default ACL and setgid directory.
@@ -13,9 +15,18 @@ pub(crate) struct Birth {
     pub(crate) xattrs: Vec<(Vec<u8>, Vec<u8>)>,
 }
 
+impl Birth {
+    /// Whether a file that the daemon makes has to be given its owner. Not root's file, unless root's daemon was started
+    /// with another group than root's.
+    pub(crate) fn has_owner(&self) -> bool {
+        static GROUP: LazyLock<u32> = LazyLock::new(|| nix::unistd::getegid().as_raw());
+        (self.uid, self.gid) != (0, 0) || *GROUP != 0
+    }
+}
+
 /// Gives a new object its owner, the mode bits a chown cleared, and its extended attributes.
 pub(crate) fn dress(fd: &dyn File, birth: &Birth) -> std::io::Result<()> {
-    if (birth.uid, birth.gid) != (0, 0) {
+    if birth.has_owner() {
         fd.set_attr(&NewAttr {
             uid: Some(birth.uid),
             gid: Some(birth.gid),
@@ -29,8 +40,17 @@ pub(crate) fn dress(fd: &dyn File, birth: &Birth) -> std::io::Result<()> {
     Ok(())
 }
 
+/// Removes the ACLs that a new node has from the directory it was made in, unless it is given others: its rights are
+/// those in the view. Before its mode is set, which an ACL would take for its mask.
+pub(crate) fn drop_inherited(node: &dyn Inode, kind: Kind, xattrs: &[(Vec<u8>, Vec<u8>)]) -> std::io::Result<()> {
+    let inherited: &[&[u8]] = if kind == Kind::Dir { &[acl::ACCESS, acl::DEFAULT] } else { &[acl::ACCESS] };
+    let is_given = |key: &[u8]| xattrs.iter().any(|(given, _)| given == key);
+    inherited.iter().filter(|key| !is_given(key)).try_for_each(|key| drop_lists(node, &[key]))
+}
+
 /// Owner, then mode (a chown clears suid), then extended attributes, then times (each of the others touches them).
 pub(crate) fn set_attrs(file: &dyn File, attrs: &Attrs) -> std::io::Result<()> {
+    drop_inherited(file, Kind::File, &attrs.xattrs)?;
     file.set_attr(&NewAttr {
         uid: Some(attrs.uid),
         gid: Some(attrs.gid),

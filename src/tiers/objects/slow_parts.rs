@@ -10,7 +10,7 @@ use crate::error::{Context, Errno, Error, Result};
 use crate::path::escape;
 use crate::tiers::disk::Dir;
 use crate::tiers::disk::errors::{absent_is_none, is_elsewhere};
-use crate::tiers::disk::layout::{OURS, split};
+use crate::tiers::disk::layout::{OURS, give_nothing_on, split};
 use crate::tiers::log::record::{Path, Step};
 use crate::tiers::objects::parts::{PartIds, in_part, lane_of};
 use crate::tiers::objects::slow_tier::{SlowId, SlowTier};
@@ -44,6 +44,7 @@ impl SlowTier {
             return Ok(dir.clone());
         }
         let dir = self.tmp_at(part)?.dir(lane)?;
+        give_nothing_on(&*dir, false)?;
         self.parts.lanes.lock().insert(key, dir.clone());
         Ok(dir)
     }
@@ -74,6 +75,7 @@ impl SlowTier {
         if tmp.stat(b".")?.ino != recorded.tmp {
             return Err(absent());
         }
+        give_nothing_on(&*tmp, false)?;
         self.parts.open.lock().insert(part.to_vec(), tmp.clone());
         Ok(tmp)
     }

@@ -11,9 +11,9 @@ use std::sync::atomic::Ordering;
 use crate::error::{Context, Errno, Error, Result};
 use crate::tiers::copies::index::{become_object, path_then};
 use crate::tiers::disk::errors::{absent_is_none, has_no_such_room, is_broken, is_full};
-use crate::tiers::disk::{Access, File, NewAttr, Stat};
+use crate::tiers::disk::{Access, File, Kind, NewAttr, Stat};
 use crate::tiers::log::record::{Home, ObjectId};
-use crate::tiers::objects::attrs::{Birth, dress, own_xattrs, travels};
+use crate::tiers::objects::attrs::{Birth, dress, drop_inherited, own_xattrs, travels};
 use crate::tiers::objects::copy::{copy_bytes, copy_data};
 use crate::tiers::objects::file::{Bytes, Copy, FileState, Io};
 use crate::tiers::objects::pool::{Named, Pool, label, tmp_name};
@@ -217,7 +217,10 @@ impl Tiers {
 
     /// As [`dress`], as far as the slow tier can hold it.
     fn dress_on_slow(&self, fd: &dyn File, birth: &Birth) -> std::io::Result<()> {
-        if (birth.uid, birth.gid) != (0, 0) {
+        if self.slow.abilities.acls {
+            drop_inherited(fd, Kind::File, &birth.xattrs)?;
+        }
+        if birth.has_owner() {
             let perm = (birth.perm & 0o6000 != 0).then_some(birth.perm);
             let owned = NewAttr { uid: Some(birth.uid), gid: Some(birth.gid), perm, ..NewAttr::default() };
             fd.set_attr(&self.slow.abilities.kept(&owned))?;

@@ -41,6 +41,7 @@ use crate::tiers::model::node::{DirEntryKey, ObservedAt};
 use crate::tiers::model::publish_plan::{self, Batch, Effect, NextToPublish, Planned, PublishPace};
 use crate::tiers::model::state::EngineState;
 use crate::tiers::objects::abilities::is_refused;
+use crate::tiers::objects::attrs::drop_inherited;
 use crate::tiers::objects::file::{Bytes, FileState, Io};
 use crate::tiers::objects::parts::{bare, in_part};
 use crate::tiers::objects::pool::Pool;
@@ -968,7 +969,10 @@ fn make(slow: &SlowTier, tmp: &dyn Dir, name: &[u8], spec: &Spec) -> std::io::Re
         let owned = NewAttr { uid: Some(*uid), gid: Some(*gid), ..NewAttr::default() };
         of_links(tmp.set_attr(name, &tier.kept(&owned)))?;
     }
-    // A chown clears suid; a parent with setgid or a default ACL changes more.
+    if tier.acls && spec.kind != Kind::Symlink {
+        drop_inherited(&*tmp.inode(name)?, spec.kind, xattrs)?;
+    }
+    // A chown clears suid.
     if spec.kind != Kind::Symlink && tmp.stat(name)?.perm != *perm {
         tmp.set_attr(name, &tier.kept(&NewAttr { perm: Some(*perm), ..NewAttr::default() }))?;
     }
