@@ -1,11 +1,12 @@
 //! The JSON documents for scripts: one object each, whose first key gives the schema. Described in `docs/json.md`.
 
+use std::path::Path;
 use std::time::{Duration, UNIX_EPOCH};
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use crate::path::unescape;
+use crate::path::{is_harmless, unescape};
 
 /// Increased when a key is removed or changes its meaning. A new key does not change it.
 pub const SCHEMA: u32 = 1;
@@ -28,9 +29,35 @@ pub fn line(body: &impl Serialize) -> String {
 }
 
 fn ended(text: serde_json::Result<String>) -> String {
-    let mut text = text.expect("plain numbers and strings have a JSON form");
+    let mut text = plain(text.expect("plain numbers and strings have a JSON form"));
     text.push('\n');
     text
+}
+
+/// The same JSON without what a terminal would follow: JSON itself escapes less. Only strings have such characters.
+pub fn plain(json: String) -> String {
+    let stays = |c: char| c == '\n' || is_harmless(c);
+    if json.chars().all(stays) {
+        return json;
+    }
+    let mut out = String::with_capacity(json.len() + 16);
+    for c in json.chars() {
+        match stays(c) {
+            true => out.push(c),
+            false => c.encode_utf16(&mut [0; 2]).iter().for_each(|unit| out.push_str(&format!("\\u{unit:04x}"))),
+        }
+    }
+    out
+}
+
+/// A text as a JSON string.
+pub fn string(text: &str) -> String {
+    plain(Value::from(text).to_string())
+}
+
+/// A path as a value of a document. What is no text in it is lost: where that would matter, see [`text`].
+pub fn lossy(path: &Path) -> String {
+    path.to_string_lossy().into_owned()
 }
 
 /// A moment since 1970 in RFC 3339 form: `2026-11-26T05:24:41.120Z`.
@@ -217,6 +244,15 @@ mod tests {
             (line(&body).as_str(), document(&body).lines().nth(1)),
             ("{\"schema\":1,\"a\":1}\n", Some("  \"schema\": 1,"))
         );
+    }
+
+    #[test]
+    fn a_document_has_nothing_that_a_terminal_follows_and_says_the_same() {
+        let name = "a\u{1b}[2J\u{7f}\u{9b}31m\u{202e}\u{e0041}\n模型";
+        let text = document(&serde_json::json!({ "name": name }));
+        assert!(text.chars().all(|c| c == '\n' || is_harmless(c)), "{text:?}");
+        assert!(text.contains(r"\u009b31m\u202e\udb40\udc41\n模型"), "{text}");
+        assert_eq!(serde_json::from_str::<Value>(&text).expect("JSON")["name"], name);
     }
 
     #[test]

@@ -83,6 +83,8 @@ use underlay::Tree;
 use crate::config::{Config, OnTerm, Rules, Settings};
 use crate::error::{Context, Error, Result};
 use crate::fs::{DlioFs, FsOptions, JobReports, LiveSettings, Observer, OtherMounts};
+use crate::json;
+use crate::path::Show as _;
 use crate::stats::Stats;
 use crate::stats::recording::{Meta, TierPlace};
 use crate::stats::status::Safety;
@@ -183,7 +185,7 @@ pub fn serve(request: Request) -> Result<Left> {
         }
     }
     if takes_changes {
-        let root = File::open(tree.by_descriptor()).at("open", tree.path().display())?;
+        let root = File::open(tree.by_descriptor()).at("open", tree.path().shown())?;
         let fleet = request.settings.config().fleet()?.map(|fleet| fleet.name);
         presence::keep(&runtime, root, owner, fleet, other_mounts);
     }
@@ -196,7 +198,7 @@ pub fn serve(request: Request) -> Result<Left> {
     utab::register(tree.path(), mountpoint);
     tell_the_starter(&request)?;
     guard.disarm();
-    info!(mountpoint = %mountpoint.display(), read_only = flags.contains(MountFlags::MOUNT_ATTR_RDONLY), "mounted");
+    info!(mountpoint = %mountpoint.shown(), read_only = flags.contains(MountFlags::MOUNT_ATTR_RDONLY), "mounted");
     request.places.notes.iter().for_each(|note| warn!("{note}"));
     let ended = wait_for_the_end(&end, &tiers, &request, entry.as_ref()); // 10
     utab::forget(tree.path(), mountpoint);
@@ -217,10 +219,10 @@ fn slow_tree(request: &Request) -> Result<(Tree, bool, bool)> {
         }
         tree => (tree, places.replaces_dead),
     };
-    let tree = tree.at("open", places.slow.display())?;
+    let tree = tree.at("open", places.slow.shown())?;
     let writable = match tree.is_writable() {
         Err(_) if request.flags.contains(MountFlags::MOUNT_ATTR_RDONLY) => false,
-        writable => writable.at("write to", places.slow.display())?,
+        writable => writable.at("write to", places.slow.shown())?,
     };
     Ok((tree, replace, writable))
 }
@@ -229,8 +231,8 @@ fn open_tiers(request: &Request, tree: &Tree, slow_is_writable: bool) -> Result<
     let fast = &request.places.fast;
     let noatime = request.flags.contains(MountFlags::MOUNT_ATTR_NOATIME);
     let tier = |dir: OsDir| -> Arc<dyn Dir> { Arc::new(dir.unnoticed(noatime)) };
-    let fast = tier(OsDir::open(fast).at("open", fast.display())?);
-    let slow = tier(OsDir::open(&tree.by_descriptor()).at("open", tree.path().display())?);
+    let fast = tier(OsDir::open(fast).at("open", fast.shown())?);
+    let slow = tier(OsDir::open(&tree.by_descriptor()).at("open", tree.path().shown())?);
     let boot = boot_id()?;
     #[cfg(debug_assertions)]
     let ([fast, slow], boot) = tiers::disk::faults::install([fast, slow], boot)?;
@@ -242,7 +244,7 @@ fn open_tiers(request: &Request, tree: &Tree, slow_is_writable: bool) -> Result<
 /// What is copied there is trusted once it takes the place of the fast tier.
 fn open_partner(dir: &Path) -> Result<Arc<dyn Dir>> {
     trust::check(TrustedTier::Fast, dir, dir)?;
-    Ok(Arc::new(OsDir::open(dir).at("open partner_dir", dir.display())?))
+    Ok(Arc::new(OsDir::open(dir).at("open partner_dir", dir.shown())?))
 }
 
 /// A daemon in the background is at most a child of some service, not the service itself.
@@ -250,7 +252,7 @@ fn tell_the_starter(request: &Request) -> Result<()> {
     let Places { mountpoint, slow, .. } = &request.places;
     match request.in_background {
         true => spawn::announce()?,
-        false => notify::ready(&format!("serving {} at {}", slow.display(), mountpoint.display())),
+        false => notify::ready(&format!("serving {} at {}", slow.shown(), mountpoint.shown())),
     }
     Ok(())
 }
@@ -268,7 +270,7 @@ impl Drop for DetachOnFailure<'_> {
     fn drop(&mut self) {
         let Some(mountpoint) = self.0 else { return };
         if let Err(errno) = detach(mountpoint, Detach::Now) {
-            warn!(mountpoint = %mountpoint.display(), %errno, "could not unmount after a failed start");
+            warn!(mountpoint = %mountpoint.shown(), %errno, "could not unmount after a failed start");
         }
     }
 }
@@ -323,10 +325,10 @@ fn file_system(
 /// What a recording says about where it was made.
 fn about(places: &Places) -> Meta {
     let kernel = nix::sys::utsname::uname().ok();
-    let told = |text: &std::ffi::OsStr| text.to_string_lossy().into_owned();
+    let told = |text: &std::ffi::OsStr| json::lossy(text.as_ref());
     let mounts = mounts().unwrap_or_default();
     let tier = |path: &Path| TierPlace {
-        path: path.display().to_string(),
+        path: json::lossy(path),
         kind: holder_of(path, &mounts).map(|mount| mount.fs_type.clone()).unwrap_or_default(),
         ..TierPlace::default()
     };
@@ -337,7 +339,7 @@ fn about(places: &Places) -> Meta {
             .map(|kernel| format!("{} {}", told(kernel.sysname()), told(kernel.release())))
             .unwrap_or_default(),
         uid: geteuid().as_raw(),
-        mountpoint: places.mountpoint.display().to_string(),
+        mountpoint: json::lossy(&places.mountpoint),
         fast: tier(&places.fast),
         slow: tier(&places.slow),
         ..Meta::default()
@@ -351,7 +353,7 @@ fn session(fs: DlioFs, attached: attach::Attached, mountpoint: &Path) -> Result<
     // Each thread gets its own queue in the kernel.
     config.clone_fd = true;
     let session = Session::from_fd(fs, attached.device, attached.acl, config);
-    session.at("start the FUSE session at", mountpoint.display())
+    session.at("start the FUSE session at", mountpoint.shown())
 }
 
 /// Makes the kernel forget the attributes of an inode, but no data: to drop data it would wait for readers and writers.
@@ -470,7 +472,7 @@ fn wait_for_the_end(
         // Somebody has aborted the connection: the session ends in the same way, but the mount stays, and is dead.
         Ok(ServingEnd::Session(Ok(()))) if entry.is_some() && table_entry(mountpoint).as_ref() == entry => {
             warn!(
-                mountpoint = %mountpoint.display(),
+                mountpoint = %mountpoint.shown(),
                 "the connection was cut off; the mount is still there and answers ENOTCONN until it is mounted again"
             );
             return Ok(());
@@ -480,7 +482,7 @@ fn wait_for_the_end(
             return Ok(());
         }
         // The mount stays as it is, answering ENOTCONN once we have gone (P3).
-        Ok(ServingEnd::Session(Err(e))) => return Err(Error::io("serve", mountpoint.display().to_string(), e)),
+        Ok(ServingEnd::Session(Err(e))) => return Err(Error::io("serve", mountpoint.shown().to_string(), e)),
         Err(_) => unreachable!("the signal tasks hold a sender for as long as the runtime lives"),
     };
     info!(signal = name, "leaving");
@@ -498,7 +500,7 @@ fn wait_for_the_end(
     // mount namespaces are left.
     let is_there = entry.is_some() && table_entry(mountpoint).as_ref() == entry;
     if is_there && let Err(errno) = detach(mountpoint, Detach::Now) {
-        warn!(mountpoint = %mountpoint.display(), %errno, "could not unmount");
+        warn!(mountpoint = %mountpoint.shown(), %errno, "could not unmount");
     }
     match wait_for_session(end) {
         true => info!("unmounted"),
@@ -610,7 +612,7 @@ fn leave_report(reports: JobReports, observer: Observer) {
     let left =
         std::thread::Builder::new().name("dlio-report".into()).spawn(leave).map(|_| done.recv_timeout(REPORT_WAIT));
     match left {
-        Ok(Ok(Ok(report))) => info!(report = %report.display(), "the job's report"),
+        Ok(Ok(Ok(report))) => info!(report = %report.shown(), "the job's report"),
         Ok(Ok(Err(error))) => warn!(%error, "the job leaves no report"),
         Ok(Err(_)) => warn!("the job's report is not written after {REPORT_WAIT:?}; leaving without it"),
         Err(error) => warn!(%error, "the job leaves no report"),

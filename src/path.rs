@@ -1,10 +1,17 @@
-//! Names and paths as bytes: any byte but `/` and NUL, escaped for the log and for people.
+//! Names and paths as bytes: any byte but `/` and NUL; and the one escape by which texts from outside reach people.
+//!
+//! Users name files, processes, mount points, hosts, marks. A terminal, a log or a page gets such a name as one of two
+//! forms: [`escape`] makes one ASCII word of it, which is read back where the name is; [`Printable`] and [`harmless`] leave
+//! letters of all languages as they are, and escape only what would be followed instead of shown. `display()` and lossy
+//! texts of names are refused in `src` by `tests/architecture.rs`.
 //!
 //! The engine never hands a path to the kernel: it walks names one by one beneath a directory descriptor, so nothing
 //! here normalises `..` or follows links.
 
-use std::borrow::Borrow;
-use std::fmt;
+use std::borrow::{Borrow, Cow};
+use std::ffi::OsStr;
+use std::fmt::{self, Write};
+use std::path::Path;
 use std::sync::Arc;
 
 use crate::error::Errno;
@@ -62,6 +69,67 @@ pub fn escape(bytes: &[u8]) -> String {
     out
 }
 
+/// Whether a terminal, a browser or a reader of lines shows the character instead of following it: no control character,
+/// none that reorders or hides others, and none that ends a line.
+pub fn is_harmless(c: char) -> bool {
+    !c.is_control()
+        && !matches!(c, '\u{AD}' | '\u{61C}' | '\u{180E}' | '\u{200B}'..='\u{200F}' | '\u{2028}'..='\u{202E}')
+        && !matches!(c, '\u{2060}'..='\u{206F}' | '\u{FEFF}' | '\u{FFF9}'..='\u{FFFB}' | '\u{E0000}'..='\u{E007F}')
+}
+
+/// A text from outside as one harmless line: `\n` and `\u{9b}` stand for what would be followed.
+pub fn harmless(text: &str) -> Cow<'_, str> {
+    escaped(text, is_harmless)
+}
+
+/// The same for a text of ours, whose lines and columns stay.
+pub fn harmless_lines(text: &str) -> Cow<'_, str> {
+    escaped(text, |c| matches!(c, '\n' | '\t') || is_harmless(c))
+}
+
+fn escaped(text: &str, stays: impl Fn(char) -> bool) -> Cow<'_, str> {
+    if text.chars().all(&stays) {
+        return text.into();
+    }
+    let mut out = String::with_capacity(text.len());
+    for c in text.chars() {
+        if stays(c) { out.push(c) } else { out.extend(c.escape_default()) }
+    }
+    out.into()
+}
+
+/// A name or path for people, on one line: see [`harmless`]. A byte that is no text is `\xff`.
+#[derive(Clone, Copy, Debug)]
+pub struct Printable<'a>(&'a [u8]);
+
+impl fmt::Display for Printable<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut out = String::with_capacity(self.0.len());
+        for chunk in self.0.utf8_chunks() {
+            out.push_str(&harmless(chunk.valid()));
+            chunk.invalid().iter().try_for_each(|byte| write!(out, "\\x{byte:02x}"))?;
+        }
+        f.pad(&out)
+    }
+}
+
+/// What names something outside, and is shown to people by no other way.
+pub trait Show {
+    fn shown(&self) -> Printable<'_>;
+}
+
+impl Show for OsStr {
+    fn shown(&self) -> Printable<'_> {
+        Printable(self.as_encoded_bytes())
+    }
+}
+
+impl Show for Path {
+    fn shown(&self) -> Printable<'_> {
+        self.as_os_str().shown()
+    }
+}
+
 /// The inverse of [`escape`]; `None` for anything `escape` cannot have written.
 pub fn unescape(word: &str) -> Option<Vec<u8>> {
     let mut out = Vec::with_capacity(word.len());
@@ -97,6 +165,22 @@ mod tests {
         for bad in ["%", "%4", "%zz", "a b", "\u{e9}"] {
             assert_eq!(unescape(bad), None, "{bad:?}");
         }
+    }
+
+    #[test]
+    fn what_is_shown_is_one_line_that_nothing_follows() {
+        for (text, shown) in [
+            ("模型 3.pt\u{e9}\\", "模型 3.pt\u{e9}\\"),
+            ("a\nSAFE: all\r\t\u{1b}[31m\u{7f}", "a\\nSAFE: all\\r\\t\\u{1b}[31m\\u{7f}"),
+            ("a\u{9b}31m\u{202e}b\u{2028}c", "a\\u{9b}31m\\u{202e}b\\u{2028}c"),
+        ] {
+            assert_eq!((&*harmless(text), Path::new(text).shown().to_string().as_str()), (shown, shown));
+        }
+        assert_eq!(harmless_lines("a\tb\n\u{1b}\u{85}"), "a\tb\n\\u{1b}\\u{85}");
+        assert_eq!(Printable(b"a\xff\xe6\xa8b").to_string(), "a\\xff\\xe6\\xa8b");
+        assert_eq!(format!("{:<4}|{:>4}", Printable(b"ab"), Printable(b"ab")), "ab  |  ab");
+        let all: String = (0..=char::MAX as u32).filter_map(char::from_u32).collect();
+        assert!(harmless(&all).chars().all(is_harmless));
     }
 
     #[test]

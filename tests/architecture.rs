@@ -255,6 +255,45 @@ fn imports_point_down() {
     assert!(upward.is_empty(), "imports that point up:\n{}", upward.join("\n"));
 }
 
+/// Texts that are not for people, or are escaped where they reach them.
+const NOT_PRINTED: &[(&str, &str)] = &[
+    ("json", "a value of a document, which has its own escapes"),
+    ("stats::recording", "read from a recording; the documents made of it escape"),
+    ("report::advice", "a value in JSON"),
+    ("fs::caller", "what the kernel writes, to be read"),
+    ("cli::completions", "our own text"),
+    ("cli::checkpoints_of_fleet", "read for a number"),
+    ("cli::doctor::machine", "the kernel's release"),
+    ("cli::pin", "the daemon's reply, which `say` escapes"),
+    ("cli::report", "the daemon's reply, which `say` escapes"),
+    ("cli::report::outlet", "becomes a file's name again"),
+    ("cli::bench::blocks", "what fio says, which `complain` escapes"),
+    ("bench::blocks", "read for an error"),
+    ("bench::copies", "what the tool says, which `complain` escapes"),
+    ("tiers::disk::layout", "a file of ours, to be read"),
+    ("tiers::log", "a name that we have made of a number"),
+    ("mount::logging", "a whole event, escaped there"),
+    ("mount::lock", "a file of ours, to be read, and our host's name"),
+    ("mount::table", "a kind of file system, to be compared"),
+    ("mount::attach", "what the helper says, which `complain` escapes"),
+];
+
+/// Any user's mount point, file, process or host may be called so that a terminal follows it, or that a line of its own comes out: root's
+/// `dlio-fs status` said `SAFE` in the words of such a name. So names reach people by `path::Printable`, `path::escape` or `path::harmless` only.
+#[test]
+fn names_from_outside_are_not_printed_as_they_are() {
+    let raw = |source: &str| {
+        [".display()", "to_string_lossy", "from_utf8_lossy"].into_iter().find(|way| source.contains(way))
+    };
+    let is_listed = |module: &str| NOT_PRINTED.iter().any(|(listed, _)| *listed == module);
+    let sources = sources();
+    let found: Vec<_> = sources.iter().filter_map(|(module, source)| Some((module, raw(source)?))).collect();
+    let unlisted: Vec<_> = found.iter().filter(|(module, _)| !is_listed(module)).collect();
+    assert!(unlisted.is_empty(), "use `.shown()` or `escape` of `src/path.rs`: {unlisted:?}");
+    let idle = NOT_PRINTED.iter().find(|(module, _)| !found.iter().any(|(found, _)| found.as_str() == *module));
+    assert_eq!(idle, None, "an exception that nothing needs");
+}
+
 /// Each file can be read after those that it needs.
 #[test]
 fn no_files_of_the_program_import_each_other_in_a_circle() {

@@ -10,6 +10,7 @@ use procfs::{Current as _, Meminfo};
 
 use super::StopFlag;
 use crate::error::{Context, Result};
+use crate::path::Show as _;
 
 const DROP: &str = "/proc/sys/vm/drop_caches";
 /// The most memory that is touched.
@@ -61,22 +62,22 @@ impl Caches {
 
 /// Writes back everything on the file system that holds a directory. This does not reach FUSE file systems.
 pub fn write_back(dir: &Path) -> Result<()> {
-    let opened = File::open(dir).at("open", dir.display())?;
-    syncfs(&opened).map_err(io::Error::from).at("sync", dir.display())
+    let opened = File::open(dir).at("open", dir.shown())?;
+    syncfs(&opened).map_err(io::Error::from).at("sync", dir.shown())
 }
 
 /// Drops the pages of all regular files below.
 fn forget(dir: &Path) -> Result<()> {
-    for entry in fs::read_dir(dir).at("list", dir.display())? {
-        let entry = entry.at("list", dir.display())?;
+    for entry in fs::read_dir(dir).at("list", dir.shown())? {
+        let entry = entry.at("list", dir.shown())?;
         let (path, kind) = (entry.path(), entry.file_type());
-        let kind = kind.at("stat", path.display())?;
+        let kind = kind.at("stat", path.shown())?;
         if kind.is_dir() && entry.file_name() != ".dlio" {
             forget(&path)?;
         } else if kind.is_file() {
-            let file = File::open(&path).at("open", path.display())?;
+            let file = File::open(&path).at("open", path.shown())?;
             let advised = posix_fadvise(&file, 0, 0, PosixFadviseAdvice::POSIX_FADV_DONTNEED);
-            advised.map_err(io::Error::from).at("advise", path.display())?;
+            advised.map_err(io::Error::from).at("advise", path.shown())?;
         }
     }
     Ok(())

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use super::StopFlag;
 use super::data::{Data, sync_dir};
 use crate::error::{Context, Result};
+use crate::path::Show as _;
 
 /// The size of TensorFlow's writes.
 pub const PIECE: usize = 8 << 20;
@@ -49,20 +50,20 @@ impl CheckpointLoad {
     /// Saves the checkpoint with this number.
     pub fn save(&self, dir: &Path, number: usize, data: &mut Data, stop: &StopFlag) -> Result<()> {
         let (path, temporary) = (saved(dir, number), dir.join(format!("ckpt-{number}.tempstate")));
-        let mut file = File::create(&temporary).at("create", temporary.display())?;
+        let mut file = File::create(&temporary).at("create", temporary.shown())?;
         data.write(&mut file, &temporary, self.size, PIECE, stop)?;
         if self.fsync {
-            file.sync_all().at("fsync", temporary.display())?;
+            file.sync_all().at("fsync", temporary.shown())?;
         }
         drop(file);
-        fs::rename(&temporary, &path).at("rename", temporary.display())?;
+        fs::rename(&temporary, &path).at("rename", temporary.shown())?;
         if self.fsync { sync_dir(dir) } else { Ok(()) }
     }
 
     /// Waits until each file and its name are durable.
     pub fn sync_files(&self, dir: &Path) -> Result<()> {
         for path in (1..=self.count).map(|number| saved(dir, number)) {
-            File::open(&path).and_then(|file| file.sync_all()).at("fsync", path.display())?;
+            File::open(&path).and_then(|file| file.sync_all()).at("fsync", path.shown())?;
         }
         sync_dir(dir)
     }

@@ -9,6 +9,7 @@ use super::StopFlag;
 use super::data::{Data, numbered};
 use super::reader::join;
 use crate::error::{Context, Error, Result};
+use crate::path::Show as _;
 
 /// The size of a write when a source is made.
 const PIECE: usize = 1 << 20;
@@ -25,9 +26,9 @@ pub struct CopySource {
 impl CopySource {
     /// Makes a new directory with `count` files of `size` bytes.
     pub fn make(dir: PathBuf, count: usize, size: u64, data: &mut Data, stop: &StopFlag) -> Result<CopySource> {
-        fs::create_dir(&dir).at("mkdir", dir.display())?;
+        fs::create_dir(&dir).at("mkdir", dir.shown())?;
         for path in (0..count).map(|number| numbered(&dir, number)) {
-            let mut file = File::create(&path).at("create", path.display())?;
+            let mut file = File::create(&path).at("create", path.shown())?;
             data.write(&mut file, &path, size, PIECE, stop)?;
         }
         Ok(CopySource { dir, count })
@@ -45,7 +46,7 @@ impl CopySource {
 
     /// The same by several commands at once, with an equal share of the files each.
     pub fn copy_shared(&self, to: &Path, streams: usize) -> Result<()> {
-        fs::create_dir(to).at("mkdir", to.display())?;
+        fs::create_dir(to).at("mkdir", to.shown())?;
         let share = |files: Range<usize>| {
             let names: Vec<_> = files.map(|number| numbered(Path::new(""), number)).collect();
             names.chunks(NAMES_MAX).try_for_each(|names| {
@@ -58,7 +59,7 @@ impl CopySource {
 
     /// Copies the first file `copies` times into a new directory, by as many commands at once.
     pub fn multiply(&self, to: &Path, copies: usize) -> Result<()> {
-        fs::create_dir(to).at("mkdir", to.display())?;
+        fs::create_dir(to).at("mkdir", to.shown())?;
         let one =
             |number| run(Command::new("cp").arg("-a").arg("--").args([numbered(&self.dir, 0), numbered(to, number)]));
         std::thread::scope(|scope| join((0..copies).map(|number| scope.spawn(move || one(number))).collect()))

@@ -9,6 +9,7 @@ use rand::{Rng, RngExt, SeedableRng};
 
 use super::StopFlag;
 use crate::error::{Context, Result};
+use crate::path::Show as _;
 
 /// The size of the pool that pieces are taken from, at random places.
 const POOL: usize = 64 << 20;
@@ -44,7 +45,7 @@ impl Data {
         while left > 0 {
             stop.check()?;
             let len = left.min(piece as u64) as usize;
-            file.write_all(self.piece(len)).at("write", path.display())?;
+            file.write_all(self.piece(len)).at("write", path.shown())?;
             left -= len as u64;
         }
         Ok(())
@@ -53,20 +54,20 @@ impl Data {
 
 /// Makes the name of a file or directory durable.
 pub fn sync_dir(dir: &Path) -> Result<()> {
-    File::open(dir).and_then(|dir| dir.sync_all()).at("sync", dir.display())
+    File::open(dir).and_then(|dir| dir.sync_all()).at("sync", dir.shown())
 }
 
 /// Removes everything in a directory, except what a mount keeps there for itself.
 pub fn clear(dir: &Path) -> Result<()> {
-    for entry in fs::read_dir(dir).at("list", dir.display())? {
-        let entry = entry.at("list", dir.display())?;
+    for entry in fs::read_dir(dir).at("list", dir.shown())? {
+        let entry = entry.at("list", dir.shown())?;
         let (path, name) = (entry.path(), entry.file_name());
         if [".dlio", ".dlio-fs"].iter().any(|ours| name == *ours) {
             continue;
         }
-        match entry.file_type().at("stat", path.display())?.is_dir() {
-            true => fs::remove_dir_all(&path).at("remove", path.display())?,
-            false => fs::remove_file(&path).at("unlink", path.display())?,
+        match entry.file_type().at("stat", path.shown())?.is_dir() {
+            true => fs::remove_dir_all(&path).at("remove", path.shown())?,
+            false => fs::remove_file(&path).at("unlink", path.shown())?,
         }
     }
     Ok(())

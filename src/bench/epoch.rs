@@ -16,6 +16,7 @@ use super::data::{Data, numbered};
 use super::reader::{Load, Pace, Pass};
 use super::sequential;
 use crate::error::{Context, Result};
+use crate::path::Show as _;
 
 /// The utilisation that MLPerf Storage asks for.
 const UTILISATION: f64 = 0.9;
@@ -99,7 +100,7 @@ impl EpochData {
     /// Writes the samples below `dir`; returns their paths from there.
     pub fn write(&self, dir: &Path, data: &mut Data, stop: &StopFlag) -> Result<Vec<PathBuf>> {
         let model = Path::new(self.accelerator.model);
-        fs::create_dir_all(dir.join(model)).at("mkdir", dir.display())?;
+        fs::create_dir_all(dir.join(model)).at("mkdir", dir.shown())?;
         let paths: Vec<_> = (0..self.samples).map(|number| numbered(model, number)).collect();
         for path in &paths {
             sequential::write(&dir.join(path), self.size, PIECE, false, data, stop)?;

@@ -7,6 +7,7 @@ use std::time::Instant;
 use super::StopFlag;
 use super::data::{Data, numbered};
 use crate::error::{Context, Result};
+use crate::path::Show as _;
 
 /// The bytes written to each new file.
 pub const CREATED: usize = 4096;
@@ -19,11 +20,11 @@ const PER_LISTED: usize = 1000;
 /// the directories.
 pub fn metadata(dir: &Path, entries: usize, data: &mut Data, stop: &StopFlag) -> Result<Vec<(&'static str, f64)>> {
     let (before, after) = (paths(dir, entries, "a")?, paths(dir, entries, "b")?);
-    let create = |path: &PathBuf| fs::write(path, data.piece(CREATED)).at("create", path.display());
-    let stat = |path: &PathBuf| path.symlink_metadata().map(drop).at("stat", path.display());
+    let create = |path: &PathBuf| fs::write(path, data.piece(CREATED)).at("create", path.shown());
+    let stat = |path: &PathBuf| path.symlink_metadata().map(drop).at("stat", path.shown());
     let renamed: Vec<_> = before.iter().zip(&after).collect();
-    let rename = |(from, to): &(&PathBuf, &PathBuf)| fs::rename(from, to).at("rename", from.display());
-    let unlink = |path: &PathBuf| fs::remove_file(path).at("unlink", path.display());
+    let rename = |(from, to): &(&PathBuf, &PathBuf)| fs::rename(from, to).at("rename", from.shown());
+    let unlink = |path: &PathBuf| fs::remove_file(path).at("unlink", path.shown());
     Ok(vec![
         ("create and write 4 KiB", each(&before, create, stop)?),
         ("stat, first", each(&before, stat, stop)?),
@@ -57,17 +58,17 @@ impl Creator {
         // Before the time is taken.
         for number in self.next / PER_DIR..(self.next + count).div_ceil(PER_DIR) {
             let dir = numbered(&self.dir, number);
-            fs::create_dir_all(&dir).at("mkdir", dir.display())?;
+            fs::create_dir_all(&dir).at("mkdir", dir.shown())?;
         }
         self.next += count;
-        each(&paths, |path| fs::write(path, data.piece(CREATED)).at("create", path.display()), stop)
+        each(&paths, |path| fs::write(path, data.piece(CREATED)).at("create", path.shown()), stop)
     }
 }
 
 /// `count` paths, in directories that are created.
 fn paths(dir: &Path, count: usize, name: &str) -> Result<Vec<PathBuf>> {
     let dirs: Vec<_> = (0..count.div_ceil(PER_DIR)).map(|number| numbered(dir, number)).collect();
-    dirs.iter().try_for_each(fs::create_dir_all).at("mkdir", dir.display())?;
+    dirs.iter().try_for_each(fs::create_dir_all).at("mkdir", dir.shown())?;
     Ok((0..count).map(|number| dirs[number / PER_DIR].join(format!("{name}{number:06}"))).collect())
 }
 
@@ -88,11 +89,11 @@ pub fn plant(dir: &Path, files: usize, stop: &StopFlag) -> Result<()> {
         stop.check()?;
         let inner = numbered(&tree, number / PER_LISTED);
         if number % PER_LISTED == 0 {
-            fs::create_dir_all(&inner).at("mkdir", inner.display())?;
+            fs::create_dir_all(&inner).at("mkdir", inner.shown())?;
         }
         make(&numbered(&inner, number))?;
     }
-    fs::create_dir_all(&flat).at("mkdir", flat.display())?;
+    fs::create_dir_all(&flat).at("mkdir", flat.shown())?;
     for number in 0..files {
         stop.check()?;
         make(&numbered(&flat, number))?;
@@ -101,7 +102,7 @@ pub fn plant(dir: &Path, files: usize, stop: &StopFlag) -> Result<()> {
 }
 
 fn make(path: &Path) -> Result<()> {
-    fs::File::create(path).map(drop).at("create", path.display())
+    fs::File::create(path).map(drop).at("create", path.shown())
 }
 
 pub fn tree(dir: &Path) -> PathBuf {
@@ -119,10 +120,10 @@ pub fn walk(dir: &Path, stop: &StopFlag) -> Result<f64> {
     let (begun, mut files, mut left) = (Instant::now(), 0u64, vec![dir.to_path_buf()]);
     while let Some(dir) = left.pop() {
         let entries =
-            fs::read_dir(&dir).and_then(Iterator::collect::<std::io::Result<Vec<_>>>).at("list", dir.display())?;
+            fs::read_dir(&dir).and_then(Iterator::collect::<std::io::Result<Vec<_>>>).at("list", dir.shown())?;
         for entry in entries {
             stop.check()?;
-            let meta = entry.metadata().at("stat", entry.path().display())?;
+            let meta = entry.metadata().at("stat", entry.path().shown())?;
             match meta.is_dir() {
                 true => left.push(entry.path()),
                 false => files += 1,
@@ -135,9 +136,9 @@ pub fn walk(dir: &Path, stop: &StopFlag) -> Result<f64> {
 /// Lists one directory, as `ls -U` does; returns seconds per entry.
 pub fn list(dir: &Path, stop: &StopFlag) -> Result<f64> {
     let (begun, mut entries) = (Instant::now(), 0u64);
-    for entry in fs::read_dir(dir).at("list", dir.display())? {
+    for entry in fs::read_dir(dir).at("list", dir.shown())? {
         stop.check()?;
-        entry.at("list", dir.display())?;
+        entry.at("list", dir.shown())?;
         entries += 1;
     }
     Ok(begun.elapsed().as_secs_f64() / entries.max(1) as f64)

@@ -12,6 +12,7 @@ use super::StopFlag;
 use super::caches::write_back;
 use super::data::numbered;
 use crate::error::{Context, Error, Result};
+use crate::path::Show as _;
 
 /// The content of each file. File systems that store a few bytes in the inode need no block for it.
 pub const LINE: &[u8] = b"one line of a small file\n";
@@ -37,24 +38,24 @@ impl Many {
 
     pub fn make_dirs(&self) -> Result<()> {
         let dirs = (0..self.count.div_ceil(PER_DIR)).map(|number| numbered(&self.top, number));
-        dirs.into_iter().try_for_each(|dir| fs::create_dir_all(&dir).at("mkdir", dir.display()))
+        dirs.into_iter().try_for_each(|dir| fs::create_dir_all(&dir).at("mkdir", dir.shown()))
     }
 
     /// Creates, writes and closes each; returns seconds per file.
     pub fn create(&self, stop: &StopFlag) -> Result<f64> {
-        self.each(|path| fs::write(path, LINE).at("create", path.display()), stop)
+        self.each(|path| fs::write(path, LINE).at("create", path.shown()), stop)
     }
 
     /// Stats each by its path; returns seconds per file.
     pub fn stat(&self, stop: &StopFlag) -> Result<f64> {
-        self.each(|path| path.symlink_metadata().map(drop).at("stat", path.display()), stop)
+        self.each(|path| path.symlink_metadata().map(drop).at("stat", path.shown()), stop)
     }
 
     /// Opens, reads and closes each; returns seconds per file. Errors: the content is wrong.
     pub fn read(&self, stop: &StopFlag) -> Result<f64> {
-        let read = |path: &Path| match fs::read(path).at("read", path.display())? {
+        let read = |path: &Path| match fs::read(path).at("read", path.shown())? {
             content if content == LINE => Ok(()),
-            _ => Err(Error::refused(format!("{} is not what was written", path.display()), "report this")),
+            _ => Err(Error::refused(format!("{} is not what was written", path.shown()), "report this")),
         };
         self.each(read, stop)
     }
@@ -72,10 +73,10 @@ impl Many {
 /// The bytes that the file system of a directory uses for one such file, besides its inode and its name.
 pub fn footprint(dir: &Path) -> Result<u64> {
     let path = dir.join("footprint");
-    fs::write(&path, LINE).at("create", path.display())?;
+    fs::write(&path, LINE).at("create", path.shown())?;
     write_back(dir)?;
-    let blocks = path.metadata().at("stat", path.display())?.blocks();
-    fs::remove_file(&path).at("unlink", path.display())?;
+    let blocks = path.metadata().at("stat", path.shown())?.blocks();
+    fs::remove_file(&path).at("unlink", path.shown())?;
     Ok(blocks * 512)
 }
 
@@ -84,16 +85,16 @@ pub fn remove(dir: &Path, stop: &StopFlag) -> Result<()> {
     if !dir.exists() {
         return Ok(());
     }
-    for entry in fs::read_dir(dir).at("list", dir.display())? {
+    for entry in fs::read_dir(dir).at("list", dir.shown())? {
         stop.check()?;
-        let entry = entry.at("list", dir.display())?;
+        let entry = entry.at("list", dir.shown())?;
         let path = entry.path();
-        match entry.file_type().at("stat", path.display())?.is_dir() {
+        match entry.file_type().at("stat", path.shown())?.is_dir() {
             true => remove(&path, stop)?,
-            false => fs::remove_file(&path).at("unlink", path.display())?,
+            false => fs::remove_file(&path).at("unlink", path.shown())?,
         }
     }
-    fs::remove_dir(dir).at("rmdir", dir.display())
+    fs::remove_dir(dir).at("rmdir", dir.shown())
 }
 
 /// The anonymous memory of a process in bytes, without mapped files.

@@ -10,6 +10,7 @@ use super::StopFlag;
 use super::data::Data;
 use super::ranks::at_once;
 use crate::error::{Context, Result};
+use crate::path::Show as _;
 
 /// Bytes of a file of the hard phases.
 pub const HARD: usize = 3901;
@@ -76,12 +77,12 @@ impl MdtestPhase {
 impl MetadataLoad {
     /// Makes the directories of the ranks, and the one of all.
     pub fn make_dirs(&self, dir: &Path) -> Result<()> {
-        self.dirs(dir).iter().try_for_each(|dir| fs::create_dir(dir).at("mkdir", dir.display()))
+        self.dirs(dir).iter().try_for_each(|dir| fs::create_dir(dir).at("mkdir", dir.shown()))
     }
 
     /// Removes them. An error: a file is left.
     pub fn remove_dirs(&self, dir: &Path) -> Result<()> {
-        self.dirs(dir).iter().try_for_each(|dir| fs::remove_dir(dir).at("rmdir", dir.display()))
+        self.dirs(dir).iter().try_for_each(|dir| fs::remove_dir(dir).at("rmdir", dir.shown()))
     }
 
     /// One phase, by all ranks from the same moment on; `data` has one item for each. Returns the operations a second of all of them,
@@ -118,22 +119,22 @@ fn hard_dir(dir: &Path) -> PathBuf {
 /// What a phase does with one file.
 fn operation(phase: MdtestPhase, path: &Path, data: &mut Data) -> Result<()> {
     match phase {
-        MdtestPhase::EasyWrite => File::create_new(path).map(drop).at("create", path.display()),
+        MdtestPhase::EasyWrite => File::create_new(path).map(drop).at("create", path.shown()),
         MdtestPhase::HardWrite => {
-            let mut file = File::create_new(path).at("create", path.display())?;
-            file.write_all(data.piece(HARD)).at("write", path.display())
+            let mut file = File::create_new(path).at("create", path.shown())?;
+            file.write_all(data.piece(HARD)).at("write", path.shown())
         }
-        MdtestPhase::EasyStat | MdtestPhase::HardStat => path.metadata().map(drop).at("stat", path.display()),
+        MdtestPhase::EasyStat | MdtestPhase::HardStat => path.metadata().map(drop).at("stat", path.shown()),
         MdtestPhase::HardRead => read(path),
-        MdtestPhase::EasyDelete | MdtestPhase::HardDelete => fs::remove_file(path).at("unlink", path.display()),
+        MdtestPhase::EasyDelete | MdtestPhase::HardDelete => fs::remove_file(path).at("unlink", path.shown()),
     }
 }
 
 /// With one read, as mdtest does.
 fn read(path: &Path) -> Result<()> {
     let mut buffer = [0; HARD];
-    let mut file = File::open(path).at("open", path.display())?;
-    file.read_exact(&mut buffer).at("read", path.display())
+    let mut file = File::open(path).at("open", path.shown())?;
+    file.read_exact(&mut buffer).at("read", path.shown())
 }
 
 #[cfg(test)]

@@ -15,6 +15,7 @@ use zune_jpeg::zune_core::options::DecoderOptions;
 
 use super::StopFlag;
 use crate::error::{Context, Error, Result};
+use crate::path::Show as _;
 
 /// How many pictures are drawn. Further files have the pixels of one of these, and their own comment.
 const DRAWN: usize = 128;
@@ -76,9 +77,9 @@ impl Pictures {
             stop.check()?;
             let path = dir.join(path);
             if let Some(dir) = path.parent().filter(|_| number % PER_DIR == 0) {
-                fs::create_dir_all(dir).at("mkdir", dir.display())?;
+                fs::create_dir_all(dir).at("mkdir", dir.shown())?;
             }
-            fs::write(&path, self.file(number)).at("write", path.display())?;
+            fs::write(&path, self.file(number)).at("write", path.shown())?;
         }
         Ok(paths)
     }
@@ -125,7 +126,7 @@ fn gradients(width: u16, height: u16, random: &mut SmallRng) -> Bitmap {
 /// Decodes a picture and resizes it to 224 x 224, as a training job does.
 pub fn decode(bytes: &[u8], path: &Path) -> Result<()> {
     let unreadable = |e: &dyn std::fmt::Display| {
-        Error::refused(format!("{} is not a picture that can be decoded: {e}", path.display()), "see the disk")
+        Error::refused(format!("{} is not a picture that can be decoded: {e}", path.shown()), "see the disk")
     };
     let options = DecoderOptions::default().jpeg_set_out_colorspace(ColorSpace::RGB);
     let mut decoder = JpegDecoder::new_with_options(ZCursor::new(bytes), options);

@@ -8,6 +8,7 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::time::Instant;
 
 use crate::error::{Context, Error, Result};
+use crate::path::Show as _;
 
 const SCRIPT: &str = include_str!("ranks.py");
 
@@ -51,7 +52,7 @@ impl RankProcesses {
             command.args(["-c", SCRIPT, &rank.to_string(), &ranks.to_string(), &shard.to_string(), saver.name()]);
             // Ctrl-C is for this program, which ends them.
             command.arg(meeting).process_group(0).stdin(Stdio::piped()).stdout(Stdio::piped());
-            let mut child = command.spawn().at("run", python.display())?;
+            let mut child = command.spawn().at("run", python.shown())?;
             let (tell, told) = (child.stdin.take(), child.stdout.take());
             let (Some(tell), Some(told)) = (tell, told) else { unreachable!("both are pipes") };
             Ok(RankProcess { child, tell, told: BufReader::new(told) })
@@ -82,7 +83,7 @@ impl RankProcesses {
     fn each(&mut self, what: &str, step: &Path) -> Result<f64> {
         let begun = Instant::now();
         for process in &mut self.0 {
-            writeln!(process.tell, "{what} {}", step.display()).at("tell a rank to", what)?;
+            writeln!(process.tell, "{what} {}", step.shown()).at("tell a rank to", what)?;
         }
         self.0.iter_mut().try_for_each(|process| process.expect("done"))?;
         Ok(begun.elapsed().as_secs_f64())

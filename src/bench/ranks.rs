@@ -16,6 +16,7 @@ use super::rank_processes::RankProcesses;
 use super::reader::join;
 use super::sequential;
 use crate::error::{Context, Result};
+use crate::path::Show as _;
 
 /// Of each write and read.
 pub const PIECE: usize = 1 << 20;
@@ -73,7 +74,7 @@ impl RanksLoad {
             stop.check()?;
             began.push(Instant::now());
             let step = step_dir(dir, number);
-            fs::create_dir(&step).at("mkdir", step.display())?;
+            fs::create_dir(&step).at("mkdir", step.shown())?;
             blocked += match ranks {
                 RankSet::Processes(processes) => processes.save(&step)?,
                 RankSet::Threads(data) => at_once(data, |rank, data| {
@@ -128,9 +129,9 @@ pub(super) fn at_once<T: Send>(own: &mut [T], one: impl Fn(usize, &mut T) -> Res
 /// The last thing that a save writes: whoever reads it finds all shards of that step.
 fn mark(dir: &Path, number: usize) -> Result<()> {
     let (path, temporary) = (dir.join(MARKER), dir.join("latest.tmp"));
-    fs::write(&temporary, marker(number)).at("write", temporary.display())?;
-    File::open(&temporary).and_then(|file| file.sync_all()).at("fsync", temporary.display())?;
-    fs::rename(&temporary, &path).at("rename", temporary.display())?;
+    fs::write(&temporary, marker(number)).at("write", temporary.shown())?;
+    File::open(&temporary).and_then(|file| file.sync_all()).at("fsync", temporary.shown())?;
+    fs::rename(&temporary, &path).at("rename", temporary.shown())?;
     sync_dir(dir)
 }
 

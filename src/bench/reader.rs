@@ -15,6 +15,7 @@ use rand::seq::SliceRandom;
 
 use super::{StopFlag, pictures};
 use crate::error::{Context, Result};
+use crate::path::Show as _;
 
 /// The buffer size of a reader.
 pub const BUFFER: usize = 1 << 20;
@@ -64,14 +65,14 @@ pub fn shuffled(paths: &[PathBuf], seed: u64) -> Vec<PathBuf> {
 /// Opens, stats, reads and closes a file; returns its size. The content is at the start of the buffer, which never
 /// shrinks.
 pub fn read_file(path: &Path, buffer: &mut Vec<u8>) -> Result<usize> {
-    let mut file = File::open(path).at("open", path.display())?;
-    file.metadata().at("stat", path.display())?;
+    let mut file = File::open(path).at("open", path.shown())?;
+    file.metadata().at("stat", path.shown())?;
     let mut filled = 0;
     loop {
         if filled == buffer.len() {
             buffer.resize(filled + BUFFER, 0);
         }
-        match file.read(&mut buffer[filled..]).at("read", path.display())? {
+        match file.read(&mut buffer[filled..]).at("read", path.shown())? {
             0 => return Ok(filled),
             n => filled += n,
         }

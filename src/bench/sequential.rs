@@ -10,6 +10,7 @@ use super::StopFlag;
 use super::data::Data;
 use super::reader::{BUFFER, join, read_file};
 use crate::error::{Context, Result};
+use crate::path::Show as _;
 
 /// The alignment of buffers: direct I/O and mapped copies need it, and the kernel moves whole pages more cheaply.
 const PAGE: usize = 4096;
@@ -17,10 +18,10 @@ const PAGE: usize = 4096;
 /// Writes a new file in pieces; returns seconds. With `fsync`, until it is durable.
 pub fn write(path: &Path, size: u64, piece: usize, fsync: bool, data: &mut Data, stop: &StopFlag) -> Result<f64> {
     let begun = Instant::now();
-    let mut file = File::create(path).at("create", path.display())?;
+    let mut file = File::create(path).at("create", path.shown())?;
     data.write(&mut file, path, size, piece, stop)?;
     if fsync {
-        file.sync_all().at("fsync", path.display())?;
+        file.sync_all().at("fsync", path.shown())?;
     }
     drop(file);
     Ok(begun.elapsed().as_secs_f64())
@@ -32,11 +33,11 @@ pub fn read(path: &Path, piece: usize, stop: &StopFlag) -> Result<f64> {
     let from = room.as_ptr().align_offset(PAGE);
     let buffer = &mut room[from..from + piece];
     let begun = Instant::now();
-    let mut file = File::open(path).at("open", path.display())?;
+    let mut file = File::open(path).at("open", path.shown())?;
     let mut bytes = 0u64;
     loop {
         stop.check()?;
-        match file.read(buffer).at("read", path.display())? {
+        match file.read(buffer).at("read", path.shown())? {
             0 => break,
             n => bytes += n as u64,
         }
@@ -66,7 +67,7 @@ pub fn write_small(dir: &Path, count: usize, size: usize, data: &mut Data, stop:
     let paths: Vec<_> = (0..count).map(|number| super::data::numbered(dir, number)).collect();
     for path in &paths {
         stop.check()?;
-        std::fs::write(path, data.piece(size)).at("write", path.display())?;
+        std::fs::write(path, data.piece(size)).at("write", path.shown())?;
     }
     Ok(paths)
 }

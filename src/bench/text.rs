@@ -5,7 +5,8 @@ use std::fmt::{self, Write};
 use super::results::{Course, Results, Row};
 use super::sums;
 use super::units::{Scale, digits};
-use crate::report::page::{harmless, shortened};
+use crate::path::harmless;
+use crate::report::page::shortened;
 
 /// From nothing to the maximum.
 const LEVELS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
@@ -24,7 +25,8 @@ pub fn report(results: &Results, width: usize) -> String {
 }
 
 fn whole(out: &mut String, results: &Results, width: usize) -> fmt::Result {
-    let settings: Vec<_> = results.settings.iter().map(|(name, value)| harmless(&format!("{name} {value}"))).collect();
+    let settings: Vec<_> =
+        results.settings.iter().map(|(name, value)| harmless(&format!("{name} {value}")).into_owned()).collect();
     wrapped(out, &format!("{}: {}; caches {}", results.bench, settings.join(", "), results.caches), width)?;
     for (name, tier) in [("fast", &results.tiers.fast), ("slow", &results.tiers.slow)] {
         let device = tier.device.as_ref().map_or_else(|| "no block device".to_owned(), |device| format!("on {device}"));

@@ -12,6 +12,7 @@ use super::outcome::{Exit, Failure};
 use crate::error::{Context, Error};
 use crate::json;
 use crate::mount::{self, MountEntry, Pulse};
+use crate::path::Show as _;
 use crate::stats::pace::CheckpointPace;
 use crate::stats::status::{Safety, Status};
 
@@ -35,7 +36,7 @@ pub(super) fn the_mount(named: Option<&Path>) -> Result<PathBuf, Failure> {
             [only] => Ok(only.clone()),
             [] => Err(no_mount()),
             several => {
-                let list: Vec<_> = several.iter().map(|path| path.display().to_string()).collect();
+                let list: Vec<_> = several.iter().map(|path| path.shown().to_string()).collect();
                 Err(Failure::new(Exit::Usage, format!("several mounts; name one of {}", list.join(", "))))
             }
         };
@@ -52,7 +53,7 @@ pub(super) fn the_mountpoint(named: &Path) -> Result<PathBuf, Failure> {
     match canonical(named) == mountpoint {
         true => Ok(mountpoint),
         false => {
-            let what = format!("{} is not a mount point; its mount point is {}", named.display(), mountpoint.display());
+            let what = format!("{} is not a mount point; its mount point is {}", named.shown(), mountpoint.shown());
             Err(Failure::new(Exit::Usage, what))
         }
     }
@@ -74,7 +75,7 @@ pub(super) fn all_mounts() -> Result<Vec<PathBuf>, Error> {
 /// The mount that holds a path, and the path below it.
 pub(super) fn mount_of(path: &Path) -> Result<(PathBuf, PathBuf), Failure> {
     let mounts = mount::mounts()?;
-    let canonical = path.canonicalize().at("find", path.display())?;
+    let canonical = path.canonicalize().at("find", path.shown())?;
     match holder(&canonical, &mounts) {
         Some((above, mount)) if mount.is_ours() => {
             let below = canonical.strip_prefix(above).unwrap_or(Path::new("")).to_path_buf();
@@ -85,9 +86,9 @@ pub(super) fn mount_of(path: &Path) -> Result<(PathBuf, PathBuf), Failure> {
 }
 
 fn not_a_mount(path: &Path, mounts: &[MountEntry]) -> Failure {
-    let ours: Vec<_> = our_mountpoints(mounts).iter().map(|path| path.display().to_string()).collect();
+    let ours: Vec<_> = our_mountpoints(mounts).iter().map(|path| path.shown().to_string()).collect();
     let ours = if ours.is_empty() { "there is none here".to_owned() } else { format!("mounts: {}", ours.join(", ")) };
-    Failure::new(Exit::Failure, format!("{} is not on a dlio-fs mount; {ours}", path.display()))
+    Failure::new(Exit::Failure, format!("{} is not on a dlio-fs mount; {ours}", path.shown()))
 }
 
 fn our_mountpoints(mounts: &[MountEntry]) -> Vec<PathBuf> {
@@ -118,7 +119,7 @@ pub(super) fn is_dead(mountpoint: &Path) -> Result<bool, Error> {
 /// Reads a file of `.dlio`. If the mount is dead, the error names the remedy.
 pub(super) fn read(mountpoint: &Path, name: &str) -> Result<String, Error> {
     let path = mountpoint.join(".dlio").join(name);
-    std::fs::read_to_string(&path).map_err(|e| failed(mountpoint, "read", path.display().to_string(), e))
+    std::fs::read_to_string(&path).map_err(|e| failed(mountpoint, "read", path.shown().to_string(), e))
 }
 
 /// A call that failed. If it failed because the mount is dead, the error names the remedy.
@@ -131,7 +132,7 @@ fn failed(mountpoint: &Path, call: &'static str, path: String, error: io::Error)
 
 pub(super) fn dead(mountpoint: &Path) -> Error {
     Error::refused(
-        format!("the daemon of {} is gone", mountpoint.display()),
+        format!("the daemon of {} is gone", mountpoint.shown()),
         "mount it again with the same tiers: nothing acknowledged is lost",
     )
 }
@@ -142,7 +143,7 @@ pub(super) fn status(mountpoint: &Path) -> Result<Status, Error> {
 
 fn parsed<T: DeserializeOwned>(mountpoint: &Path, name: &str) -> Result<T, Error> {
     serde_json::from_str(&read(mountpoint, name)?).map_err(|e| {
-        let what = format!("{}: {e}", mountpoint.join(".dlio").join(name).display());
+        let what = format!("{}: {e}", mountpoint.join(".dlio").join(name).shown());
         Error::refused(what, "use the dlio-fs that made the mount")
     })
 }
@@ -169,7 +170,7 @@ const MAKE_WRITABLE: &str = "make the slow tier writable, or make room on a full
 pub(super) fn cannot_drain(mountpoint: &Path) -> Error {
     let what = format!(
         "what is only on the fast tier of {} cannot come to the slow tier: the mount is read-only",
-        mountpoint.display()
+        mountpoint.shown()
     );
     Error::refused(what, MAKE_WRITABLE)
 }
@@ -178,12 +179,12 @@ pub(super) fn cannot_drain(mountpoint: &Path) -> Error {
 fn read_only(mountpoint: &Path, command: &str) -> Error {
     let word = command.split(' ').next().unwrap_or_default();
     let what =
-        format!("the mount at {} is read-only and takes no commands, so {word} is impossible", mountpoint.display());
+        format!("the mount at {} is read-only and takes no commands, so {word} is impossible", mountpoint.shown());
     let daemon = mount::Daemon::of(mountpoint);
     let remedy = match (word, &daemon) {
         ("reload", Some(daemon)) => format!("send its daemon SIGHUP instead: kill -HUP {}", daemon.pid),
         (_, Some(daemon)) if !daemon.slow_is_writable() => MAKE_WRITABLE.to_owned(),
-        _ => format!("remount it for that: mount -o remount,rw {}", mountpoint.display()),
+        _ => format!("remount it for that: mount -o remount,rw {}", mountpoint.shown()),
     };
     Error::refused(what, remedy)
 }
@@ -205,7 +206,7 @@ pub(super) fn escaped(below: &Path) -> String {
 pub(super) fn finding(kind: &str, line: &str) -> serde_json::Value {
     let (path, what) = match line.split_once(' ') {
         // The engine's word for a file without a name.
-        Some(("/removed", what)) if what.starts_with("file ") => (None, &line[1..]),
+        Some(("/removed", what)) if what.starts_with("file ") => (None, line.trim_start_matches('/')),
         Some((path, what)) if path.starts_with('/') => (Some(path.trim_end_matches(':')), what),
         None if line.starts_with('/') => (Some(line), ""),
         _ => (None, line),
@@ -228,7 +229,7 @@ pub(super) enum Said {
 impl ControlCall {
     pub(super) fn ask(mountpoint: &Path, command: &str) -> Result<ControlCall, Error> {
         let path = mountpoint.join(".dlio/control");
-        let told = path.display().to_string();
+        let told = path.shown().to_string();
         let opened = OpenOptions::new().read(true).write(true).open(&path);
         let mut file = opened.map_err(|e| match e.raw_os_error().map(Errno::from_raw) {
             Some(Errno::EROFS) => read_only(mountpoint, command),

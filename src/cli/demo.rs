@@ -21,6 +21,7 @@ use super::sandbox::{self, Mount, Sandbox};
 use super::{client, umount};
 use crate::error::{Context, Error};
 use crate::mount::{self, PRIVATE_DIR};
+use crate::path::Show as _;
 
 /// Show dlio-fs in a minute: two temporary tiers, a mount, checkpoints, the drain, and the verified copies
 ///
@@ -48,7 +49,7 @@ pub(super) fn run(args: &DemoArgs) -> Outcome {
 fn show(sandbox: &Sandbox, parent: &Path) -> Result<(), Failure> {
     let root = sandbox.dir(parent, "dlio-fs-demo-", "name a directory that you may write to with --dir")?;
     let mount = Mount::inside(&root);
-    say(format_args!("A fast tier, a slow tier and a mount over both, in {}", root.display()))?;
+    say(format_args!("A fast tier, a slow tier and a mount over both, in {}", root.shown()))?;
     say("(on one disk here, so the figures say nothing about yours):")?;
     say("   dlio-fs mount mnt --fast fast --slow slow\n")?;
     sandbox.mount(&mount, &[])?;
@@ -105,15 +106,15 @@ fn verify(slow: &Path, expected: &Expected) -> Result<(), Failure> {
     for (path, bytes) in expected {
         match found.remove(path) {
             Some(copy) if copy == *bytes => {
-                say(format_args!("   {:<32} {:>10}  identical", path.display(), ByteSize(bytes.len() as u64)))?;
+                say(format_args!("   {:<32} {:>10}  identical", path.shown(), ByteSize(bytes.len() as u64)))?;
             }
-            Some(_) => return Err(wrong(format!("{} differs on the slow tier", path.display()))),
-            None => return Err(wrong(format!("{} is missing on the slow tier", path.display()))),
+            Some(_) => return Err(wrong(format!("{} differs on the slow tier", path.shown()))),
+            None => return Err(wrong(format!("{} is missing on the slow tier", path.shown()))),
         }
     }
     match found.keys().next() {
         None => say(""),
-        Some(path) => Err(wrong(format!("{} is on the slow tier but was deleted", path.display()))),
+        Some(path) => Err(wrong(format!("{} is on the slow tier but was deleted", path.shown()))),
     }
 }
 
@@ -124,15 +125,15 @@ fn wrong(what: String) -> Failure {
 /// All regular files below, except our own.
 fn collect(root: &Path, below: &Path, into: &mut Expected) -> Result<(), Error> {
     let dir = root.join(below);
-    for entry in fs::read_dir(&dir).at("list", dir.display())? {
-        let entry = entry.at("list", dir.display())?;
+    for entry in fs::read_dir(&dir).at("list", dir.shown())? {
+        let entry = entry.at("list", dir.shown())?;
         let path = below.join(entry.file_name());
         if path == Path::new(PRIVATE_DIR) {
             continue;
         }
-        match entry.file_type().at("stat", path.display())?.is_dir() {
+        match entry.file_type().at("stat", path.shown())?.is_dir() {
             true => collect(root, &path, into)?,
-            false => drop(into.insert(path, fs::read(entry.path()).at("read", entry.path().display())?)),
+            false => drop(into.insert(path, fs::read(entry.path()).at("read", entry.path().shown())?)),
         }
     }
     Ok(())

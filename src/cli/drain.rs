@@ -10,6 +10,7 @@ use super::client::{self, ControlCall, Said};
 use super::fleet::{self, FleetArgs, FleetQuestion, FleetSource};
 use super::outcome::{Exit, Failure, Outcome, complain, say, say_json};
 use super::progress::{News, ProgressDisplay};
+use crate::json;
 use crate::mount::Daemon;
 
 /// Wait until everything, or everything at PATH, is on the slow tier, showing progress
@@ -91,7 +92,7 @@ fn drain_until(mountpoint: &Path, time: Duration, as_json: bool) -> Outcome {
         match control.listen()? {
             Said::Done(verdict) => {
                 if as_json {
-                    let mountpoint = mountpoint.display().to_string();
+                    let mountpoint = json::lossy(mountpoint);
                     let told = json!({ "mountpoint": mountpoint, "findings": findings, "summary": verdict });
                     say_json(&told)?;
                 } else {
@@ -162,7 +163,7 @@ impl DrainScope {
         let stats = client::read(&self.mountpoint, "stats.json")?;
         let stats: serde_json::Value =
             serde_json::from_str(&stats).map_err(|error| Failure::new(Exit::Failure, error.to_string()))?;
-        let mountpoint = self.mountpoint.display().to_string();
+        let mountpoint = json::lossy(&self.mountpoint);
         say_json(&json!({ "mountpoint": mountpoint, "safety": stats["safety"] }))
     }
 

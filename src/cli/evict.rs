@@ -7,6 +7,8 @@ use serde_json::json;
 
 use super::client::{self, ControlCall, Said};
 use super::outcome::{Exit, Failure, Outcome, complain, say, say_json};
+use crate::json;
+use crate::path::Show as _;
 
 /// Delete the fast copies of files that are safe on the slow tier
 ///
@@ -49,7 +51,7 @@ pub(super) fn run(args: &EvictArgs) -> Outcome {
         worst = worst.max(evicted.exit);
         if args.json {
             all.push(json!({
-                "mountpoint": mountpoint.display().to_string(),
+                "mountpoint": json::lossy(mountpoint),
                 "findings": evicted.findings.iter().map(|(kind, what)| client::finding(kind, what)).collect::<Vec<_>>(),
                 "summary": evicted.summary,
             }));
@@ -74,8 +76,7 @@ struct EvictReport {
 fn part_of_a_mount(path: &Path) -> Result<(PathBuf, PathBuf), Failure> {
     match client::mount_of(path)? {
         (_, below) if below.as_os_str().is_empty() => {
-            let what =
-                format!("{} is a whole mount; add --all to evict everything that can be evicted", path.display());
+            let what = format!("{} is a whole mount; add --all to evict everything that can be evicted", path.shown());
             Err(Failure::new(Exit::Usage, what))
         }
         part => Ok(part),

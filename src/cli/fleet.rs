@@ -11,6 +11,7 @@ use clap::Args;
 use super::client;
 use super::outcome::{Exit, Failure, Outcome, say, say_json};
 use crate::error::{Context, Error};
+use crate::path::Show as _;
 use crate::stats::fleet::{FleetAnswer, FleetStatus, FleetVerdict};
 use crate::tiers::disk::os::{OsClock, OsDir};
 use crate::tiers::{FleetPeriods, FleetReader};
@@ -63,7 +64,7 @@ pub(super) enum FleetSource {
 
 impl FleetSource {
     pub(super) fn on_slow(fleet: &str, slow: &Path) -> Result<FleetSource, Failure> {
-        let dir = OsDir::open(slow).at("open", slow.display()).map_err(Failure::usage)?;
+        let dir = OsDir::open(slow).at("open", slow.shown()).map_err(Failure::usage)?;
         let reader = FleetReader::open(&dir, fleet, Arc::new(OsClock)).map_err(Failure::usage)?;
         Ok(FleetSource::Slow(Box::new(reader)))
     }
@@ -76,12 +77,12 @@ impl FleetSource {
                 }
                 let file = mountpoint.join(".dlio/fleet.json");
                 if !file.exists() {
-                    let what = format!("the mount at {} is in no fleet", mountpoint.display());
+                    let what = format!("the mount at {} is in no fleet", mountpoint.shown());
                     return Err(Error::refused(what, "leave out --fleet; for one mount alone use dlio-fs sync"));
                 }
                 let text = client::read(mountpoint, "fleet.json")?;
                 serde_json::from_str(&text).map_err(|e| {
-                    Error::refused(format!("{}: {e}", file.display()), "use the dlio-fs that made the mount")
+                    Error::refused(format!("{}: {e}", file.shown()), "use the dlio-fs that made the mount")
                 })
             }
             FleetSource::Slow(reader) => reader.look(),

@@ -9,6 +9,7 @@ use clap::Args;
 
 use super::outcome::{Exit, Failure, Outcome, complain, say};
 use crate::error::{Context, Error};
+use crate::path::Show as _;
 use crate::stats::render::count;
 use crate::tiers::disk::Dir;
 use crate::tiers::disk::os::{OsClock, OsDir};
@@ -53,7 +54,7 @@ pub(super) struct ForgetArgs {
 }
 
 pub(super) fn run(args: &ForgetArgs) -> Outcome {
-    let slow: Arc<dyn Dir> = Arc::new(OsDir::open(&args.slow).at("open", args.slow.display()).map_err(Failure::usage)?);
+    let slow: Arc<dyn Dir> = Arc::new(OsDir::open(&args.slow).at("open", args.slow.shown()).map_err(Failure::usage)?);
     let watched = Watched::begin(&*slow, &args.fleet, args.member).map_err(Failure::usage)?;
     if let Some(partner) = &args.partner {
         return hand_over(args, &watched, &slow, partner);
@@ -71,14 +72,14 @@ pub(super) fn run(args: &ForgetArgs) -> Outcome {
     }
     let (moved, place) = watched.save_copies(&slow).inspect_err(|_| {
         let copies = args.slow.join(".dlio-fs/tmp").join(watched.id());
-        complain(format!("forgotten; what it had copied and not published is in {}", copies.display()));
+        complain(format!("forgotten; what it had copied and not published is in {}", copies.shown()));
     })?;
     match moved {
         0 => say("forgotten; it had copied nothing that was not published".to_owned())?,
         _ => say(format!(
             "forgotten; {} that it had copied and not published, below {}",
             count(moved, "file"),
-            args.slow.join(place).display()
+            args.slow.join(place).shown()
         ))?,
     }
     Ok(Exit::Done)
@@ -120,14 +121,14 @@ fn hand_over(args: &ForgetArgs, watched: &Watched, slow: &Arc<dyn Dir>, partner:
         let what = format!("member {} was forgotten, and the fleet has gone on without it", args.member);
         return Err(Failure::usage(Error::refused(what, "save what the copy has with `dlio-fs rescue`")));
     }
-    let dir: Arc<dyn Dir> = Arc::new(OsDir::open(partner).at("open", partner.display()).map_err(Failure::usage)?);
+    let dir: Arc<dyn Dir> = Arc::new(OsDir::open(partner).at("open", partner.shown()).map_err(Failure::usage)?);
     // Before a minute is lost.
     if watched.find_copy(&dir)? == FoundCopy::Good {
         watch(args, watched, slow)?;
     }
     watched.hand_over(slow, &dir)?;
     let copy = partner.join(watched.id());
-    say(format!("the copy has the place of member {}; mount it with --fast {}", args.member, copy.display()))?;
+    say(format!("the copy has the place of member {}; mount it with --fast {}", args.member, copy.shown()))?;
     Ok(Exit::Done)
 }
 

@@ -8,6 +8,7 @@ use clap::Args;
 use super::outcome::{Exit, Failure, Outcome, complain, say, say_json};
 use crate::error::{Context, Error};
 use crate::mount::{FastLock, Owner, PRIVATE_DIR, boot_id, mountpoint_of};
+use crate::path::Show as _;
 use crate::stats::render::count;
 use crate::tiers::disk::Dir;
 use crate::tiers::disk::os::OsDir;
@@ -38,7 +39,7 @@ pub(super) struct FsckArgs {
 
 pub(super) fn run(args: &FsckArgs) -> Outcome {
     if !args.fast.join(PRIVATE_DIR).is_dir() {
-        let what = format!("{} is not a fast tier of dlio-fs: it has no {PRIVATE_DIR}", args.fast.display());
+        let what = format!("{} is not a fast tier of dlio-fs: it has no {PRIVATE_DIR}", args.fast.shown());
         return Err(Failure::usage(Error::refused(what, "name the directory that was given as --fast")));
     }
     // Held until the end, so that no daemon changes the tier meanwhile.
@@ -60,7 +61,7 @@ pub(super) fn run(args: &FsckArgs) -> Outcome {
 }
 
 fn is_mounted(fast: &Path, at: &Path) -> Error {
-    let (fast, at) = (fast.display(), at.display());
+    let (fast, at) = (fast.shown(), at.shown());
     Error::refused(
         format!("{fast} is mounted at {at}, and fsck needs a tier that no daemon uses"),
         format!("unmount it first (dlio-fs umount {at}), or compare the copies of its files (dlio-fs verify {at})"),
@@ -68,7 +69,7 @@ fn is_mounted(fast: &Path, at: &Path) -> Error {
 }
 
 fn open(path: &Path) -> Result<Arc<dyn Dir>, Error> {
-    Ok(Arc::new(OsDir::open(path).at("open", path.display())?))
+    Ok(Arc::new(OsDir::open(path).at("open", path.shown())?))
 }
 
 fn line(finding: &Finding) -> String {

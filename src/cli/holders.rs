@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{AtFlags, CWD, StatxFlags, statx};
 
 use crate::mount::{self, processes};
-use crate::path::escape;
+use crate::path::{escape, harmless};
 
 /// A process that keeps a mount busy.
 #[derive(Debug, PartialEq, Eq)]
@@ -23,9 +23,7 @@ pub(super) struct Holder {
 /// Both names may be any user's choice, and root's terminal would follow what is in them.
 impl fmt::Display for Holder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let shown = |c: char| if c.is_control() { c.escape_default().to_string() } else { c.to_string() };
-        let name: String = self.name.chars().map(shown).collect();
-        write!(f, "{name} (pid {}): {}", self.pid, escape(self.path.as_os_str().as_encoded_bytes()))
+        write!(f, "{} (pid {}): {}", harmless(&self.name), self.pid, escape(self.path.as_os_str().as_encoded_bytes()))
     }
 }
 

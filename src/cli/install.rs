@@ -20,6 +20,7 @@ use xxhash_rust::xxh3::xxh3_64;
 use super::completions::{completions, man_pages};
 use super::outcome::{Exit, Failure, Outcome, complain, say};
 use crate::error::{Context, Error};
+use crate::path::Show as _;
 
 /// The unit from the repository, for a program in `/usr/local/bin`.
 const UNIT: &str = include_str!("../../systemd/dlio-fs@.service");
@@ -104,7 +105,7 @@ pub(super) struct InstallArgs {
 
 /// `program`: the whole command line, from which the man pages are made.
 pub(super) fn run(args: &InstallArgs, program: &clap::Command) -> Outcome {
-    let prefix = std::path::absolute(&args.prefix).at("find", args.prefix.display())?;
+    let prefix = std::path::absolute(&args.prefix).at("find", args.prefix.shown())?;
     let list = prefix.join("share/dlio-fs/installed");
     match &args.root {
         Some(root) => place_below(root, &prefix, program),
@@ -119,15 +120,15 @@ fn place_below(root: &Path, prefix: &Path, program: &clap::Command) -> Outcome {
     let is_empty = match fs::read_dir(root) {
         Ok(mut entries) => entries.next().is_none(),
         Err(e) if e.kind() == io::ErrorKind::NotFound => true,
-        Err(e) => return Err(Error::io("list", root.display().to_string(), e).into()),
+        Err(e) => return Err(Error::io("list", root.shown().to_string(), e).into()),
     };
     if !is_empty {
-        let what = format!("{} is not empty", root.display());
+        let what = format!("{} is not empty", root.shown());
         return Err(Error::refused(what, "name an empty directory, or one that does not exist yet").into());
     }
     for (path, content) in &contents(prefix, &prefix.join("sbin"), Path::new("../bin/dlio-fs"), program)? {
         place(&root.join(path.strip_prefix("/").unwrap_or(path)), content)?;
-        say(path.display())?;
+        say(path.shown())?;
     }
     Ok(Exit::Done)
 }
@@ -161,7 +162,7 @@ fn found(path: &Path) -> Result<Option<u64>, Error> {
     };
     match hash {
         Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(None),
-        hash => hash.map(Some).at("read", path.display()),
+        hash => hash.map(Some).at("read", path.shown()),
     }
 }
 
@@ -181,24 +182,24 @@ fn install(prefix: &Path, list: &Path, program: &clap::Command) -> Outcome {
     listed.write(list)?;
     for (path, content) in &wanted {
         place(path, content)?;
-        say(path.display())?;
+        say(path.shown())?;
     }
     // Files of an older version that this one does not have.
     let left = listed.remove_all(|path| !wanted.contains_key(path))?;
     listed.entries = wanted.iter().map(|(path, content)| (path.clone(), vec![content.hash()])).collect();
     listed.write(list)?;
     for path in left {
-        complain(format_args!("{} is from an older version and was changed since: left as it is", path.display()));
+        complain(format_args!("{} is from an older version and was changed since: left as it is", path.shown()));
     }
     if !SYSTEM_PREFIXES.iter().any(|system| prefix == Path::new(system)) {
         complain(format_args!(
             "note: mount(8) looks for helpers in {SBIN} only; for mount -t fuse.dlio and fstab link those of {} there",
-            helpers_dir(prefix).display()
+            helpers_dir(prefix).shown()
         ));
     }
     let bin = prefix.join("bin");
     if !std::env::var_os("PATH").is_some_and(|path| std::env::split_paths(&path).any(|dir| dir == bin)) {
-        complain(format_args!("note: {} is not in your PATH", bin.display()));
+        complain(format_args!("note: {} is not in your PATH", bin.shown()));
     }
     Ok(Exit::Done)
 }
@@ -206,16 +207,16 @@ fn install(prefix: &Path, list: &Path, program: &clap::Command) -> Outcome {
 fn uninstall(list: &Path) -> Outcome {
     let listed = Manifest::read(list)?;
     if listed.entries.is_empty() {
-        let what = format!("nothing was installed with this prefix: there is no {}", list.display());
+        let what = format!("nothing was installed with this prefix: there is no {}", list.shown());
         return Err(Error::refused(what, "name the --prefix that it was installed with").into());
     }
     let left = listed.remove_all(|_| true)?;
-    fs::remove_file(list).at("remove", list.display())?;
+    fs::remove_file(list).at("remove", list.shown())?;
     // Subdirectories sort behind their parents, so go backwards. A directory that has other files stays.
     listed.dirs.iter().rev().for_each(|dir| drop(fs::remove_dir(dir)));
-    listed.entries.keys().filter(|path| !left.contains(path)).try_for_each(|path| say(path.display()))?;
+    listed.entries.keys().filter(|path| !left.contains(path)).try_for_each(|path| say(path.shown()))?;
     for path in &left {
-        complain(format_args!("{} was changed since it was placed: left as it is", path.display()));
+        complain(format_args!("{} was changed since it was placed: left as it is", path.shown()));
     }
     Ok(if left.is_empty() { Exit::Done } else { Exit::Failure })
 }
@@ -234,7 +235,7 @@ fn contents(
     let text = |bytes: Vec<u8>| Payload::File { bytes, mode: 0o644 };
     let program = program_in(prefix);
     let ourselves = std::env::current_exe().at("find", "this program")?;
-    let bytes = fs::read(&ourselves).at("read", ourselves.display())?;
+    let bytes = fs::read(&ourselves).at("read", ourselves.shown())?;
     let unit = unit_for(&program)?;
     let mut all = BTreeMap::from([
         (program, Payload::File { bytes, mode: 0o755 }),
@@ -270,7 +271,7 @@ fn unit_for(program: &Path) -> Result<String, Failure> {
     match program.to_str().filter(|path| !path.contains([' ', '%', '"', '\\', '$'])) {
         Some(path) => Ok(UNIT.replace(UNIT_PROGRAM, path)),
         None => {
-            let what = format!("{} has characters that a systemd unit cannot contain", program.display());
+            let what = format!("{} has characters that a systemd unit cannot contain", program.shown());
             Err(Failure::usage(Error::refused(what, "choose a --prefix of plain characters")))
         }
     }
@@ -283,9 +284,9 @@ fn place(path: &Path, content: &Payload) -> Result<(), Error> {
     match content {
         Payload::File { bytes, mode } => {
             let mut file = NamedTempFile::new_in(dir).map_err(|e| denied("write to", dir, e))?;
-            file.write_all(bytes).at("write", path.display())?;
-            file.as_file().set_permissions(Permissions::from_mode(*mode)).at("chmod", path.display())?;
-            file.as_file().sync_all().at("fsync", path.display())?;
+            file.write_all(bytes).at("write", path.shown())?;
+            file.as_file().set_permissions(Permissions::from_mode(*mode)).at("chmod", path.shown())?;
+            file.as_file().sync_all().at("fsync", path.shown())?;
             file.persist(path).map_err(|e| denied("write", path, e.error)).map(drop)
         }
         Payload::Link(target) => {
@@ -299,10 +300,10 @@ fn place(path: &Path, content: &Payload) -> Result<(), Error> {
 fn denied(op: &'static str, path: &Path, error: io::Error) -> Error {
     match error.kind() {
         io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem => Error::refused(
-            format!("cannot {op} {}: {error}", path.display()),
+            format!("cannot {op} {}: {error}", path.shown()),
             "run it as root, or choose a --prefix of your own (~/.local)",
         ),
-        _ => Error::io(op, path.display().to_string(), error),
+        _ => Error::io(op, path.shown().to_string(), error),
     }
 }
 
@@ -326,7 +327,7 @@ impl Manifest {
     fn read(file: &Path) -> Result<Manifest, Error> {
         let text = match fs::read_to_string(file) {
             Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(Manifest::default()),
-            text => text.at("read", file.display())?,
+            text => text.at("read", file.shown())?,
         };
         let mut list = Manifest::default();
         for line in text.lines() {
@@ -336,7 +337,7 @@ impl Manifest {
                 Some(("dir", bytes)) => drop(list.dirs.insert(path(&bytes))),
                 Some((hash, bytes)) if let Ok(hash) = u64::from_str_radix(hash, 16) => list.add(&path(&bytes), hash),
                 _ => {
-                    let what = format!("{}: \"{line}\" is not a line of this list", file.display());
+                    let what = format!("{}: \"{line}\" is not a line of this list", file.shown());
                     return Err(Error::refused(what, "remove what was installed by hand, and this file"));
                 }
             }
@@ -366,7 +367,7 @@ impl Manifest {
         let mut foreign = Vec::new();
         for path in paths {
             if found(path)?.is_some_and(|hash| !self.has(path, hash)) {
-                foreign.push(path.display().to_string());
+                foreign.push(path.shown().to_string());
             }
         }
         Ok(foreign)

@@ -13,6 +13,7 @@ use super::remount::remount;
 use crate::config::{Config, Listen, SettingSources, Settings};
 use crate::error::{Context, Error};
 use crate::mount::{self, Daemon, LogTo, MountFlags, Places, Request, Started};
+use crate::path::Show as _;
 
 /// Mount the slow tier's tree at MOUNTPOINT; the fast tier absorbs what is written
 ///
@@ -148,7 +149,7 @@ impl MountArgs {
     fn settings(&self, options: MountOptions) -> crate::error::Result<Settings> {
         let unreadable = |file: &Path, e: &dyn Display| {
             let remedy = "name a readable text file; config.example.toml (share/doc/dlio-fs) has every key";
-            Error::refused(format!("--config {}: {e}", file.display()), remedy)
+            Error::refused(format!("--config {}: {e}", file.shown()), remedy)
         };
         let file = self
             .config
@@ -235,7 +236,7 @@ fn serve(args: &MountArgs, settings: Settings, flags: MountFlags, places: Places
     let config = settings.config();
     let log = match &config.log_file {
         // The daemon changes its working directory later.
-        Some(file) => LogTo::File(std::path::absolute(file).at("find", file.display())?),
+        Some(file) => LogTo::File(std::path::absolute(file).at("find", file.shown())?),
         None if args.announce => LogTo::Syslog,
         None => LogTo::Stderr,
     };

@@ -7,6 +7,7 @@ use serde::Serialize;
 
 use crate::error::Error;
 use crate::json;
+use crate::path::harmless_lines;
 
 pub(super) const EXIT_CODES: &str = "Exit codes: 0 done, everything safe; 1 it failed; 2 usage error (arguments, \
 configuration, directories); 3 something is only on the fast tier; 4 degraded: the order is held, \
@@ -82,7 +83,7 @@ pub(super) fn one_line(text: &str) -> String {
 
 /// Prints a line of the answer. A reader that has exited (`| head`) is no failure.
 pub(super) fn say(text: impl Display) -> Result<(), Failure> {
-    match writeln!(io::stdout(), "{text}") {
+    match writeln!(io::stdout(), "{}", harmless_lines(&text.to_string())) {
         Err(e) if e.kind() != io::ErrorKind::BrokenPipe => {
             Err(Failure::new(Exit::Failure, format!("cannot write to standard output: {e}")))
         }
@@ -98,5 +99,5 @@ pub(super) fn say_json(body: &impl Serialize) -> Result<(), Failure> {
 /// Prints a line to standard error: an error, a note, progress.
 pub(super) fn complain(text: impl Display) {
     // If standard error is closed, nobody can be told.
-    drop(writeln!(io::stderr(), "dlio-fs: {text}"));
+    drop(writeln!(io::stderr(), "dlio-fs: {}", harmless_lines(&text.to_string())));
 }

@@ -1,6 +1,8 @@
 //! `dlio-fs plan`: predicts what staging would save, before anything is copied.
 
-use std::io::{self, Write};
+use std::ffi::OsStr;
+use std::io::{self, IsTerminal, Write};
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use bytesize::ByteSize;
@@ -9,7 +11,7 @@ use clap::Args;
 use super::outcome::{Exit, Failure, Outcome, complain, say};
 use super::{client, report};
 use crate::error::Error;
-use crate::path::unescape;
+use crate::path::{Show as _, unescape};
 use crate::report::plan::{PlannedFile, StagePlan};
 
 /// Choose files to stage, and predict the saving per epoch, from a recording
@@ -71,14 +73,18 @@ fn room(mountpoint: &Path) -> Result<u64, Failure> {
     Ok(figure("room")?.saturating_add(figure("copies_bytes")?))
 }
 
-/// Raw paths, one per line. A name with a newline in it cannot be printed that way.
+/// Raw paths, one per line, but on a terminal. A name with a newline in it cannot be printed that way.
 fn list(files: &[PlannedFile]) -> Result<(), Failure> {
     let (mut lines, mut left_out) = (Vec::new(), 0);
+    let is_read_by_people = io::stdout().is_terminal();
     for path in files.iter().filter_map(|file| unescape(&file.path)) {
         if path.contains(&b'\n') {
             left_out += 1;
         } else {
-            lines.extend_from_slice(&path);
+            match is_read_by_people {
+                true => lines.extend_from_slice(OsStr::from_bytes(&path).shown().to_string().as_bytes()),
+                false => lines.extend_from_slice(&path),
+            }
             lines.push(b'\n');
         }
     }

@@ -11,6 +11,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 
 use super::client;
 use super::outcome::complain;
+use crate::path::harmless;
 use crate::stats::render::{count, seconds};
 use crate::stats::status::Status;
 
@@ -90,7 +91,7 @@ impl Steps {
         match &self.bar {
             Some(bar) => {
                 bar.set_position(self.begun);
-                bar.set_message(text.to_owned());
+                bar.set_message(harmless(text).into_owned());
             }
             None => complain(text),
         }
@@ -158,7 +159,7 @@ impl Display {
                 let trouble = trouble(now);
                 // Above the bar, whose single line would cut off the remedy.
                 if let Some(trouble) = trouble.as_ref().filter(|_| trouble != self.trouble) {
-                    bar.println(format!("dlio-fs: {trouble}"));
+                    bar.println(format!("dlio-fs: {}", harmless(trouble)));
                 }
                 self.trouble = trouble;
             }

@@ -16,6 +16,7 @@ use super::client::{self, ControlCall};
 use super::outcome::{Exit, Failure, Outcome};
 use crate::error::{Context, Error};
 use crate::mount;
+use crate::path::Show as _;
 use crate::report::asked::{DocumentOptions, Merge, Weigh};
 use crate::report::formats::Format;
 use crate::stats::recording::{Recording, Source};
@@ -71,7 +72,7 @@ fn format(args: &ReportArgs) -> Result<Format, Failure> {
     let by_ending = |file: &PathBuf| {
         let ending = file.extension().and_then(|ending| ending.to_str()).unwrap_or_default();
         Format::of_ending(ending).ok_or_else(|| {
-            let what = format!("the ending of {} names no format", file.display());
+            let what = format!("the ending of {} names no format", file.shown());
             Failure::new(Exit::Usage, format!("{what}; add --format, or end it with .html, .md, .json, .csv or .txt"))
         })
     };
@@ -87,8 +88,8 @@ pub(in crate::cli) fn read(sources: &[PathBuf], window: Option<&str>) -> Result<
     let (named, sources) = match sources {
         [] => of_mount(&client::the_mount(None)?, window)?,
         [one] if is_mount(one)? => of_mount(&client::the_mount(Some(one))?, window)?,
-        [one] if one.is_dir() => (one.display().to_string(), files(&latest_of(one)?)?),
-        several => (several[0].display().to_string(), files(several)?),
+        [one] if one.is_dir() => (one.shown().to_string(), files(&latest_of(one)?)?),
+        several => (several[0].shown().to_string(), files(several)?),
     };
     Recording::read(sources).map_err(|why| Failure::new(Exit::Failure, format!("cannot read {named}: {why}")))
 }
@@ -98,7 +99,7 @@ type Sources = Vec<Box<dyn Source>>;
 /// A mount of ours, or a directory below one that contains no recordings.
 pub(in crate::cli) fn is_mount(path: &Path) -> Result<bool, Error> {
     let mounts = mount::mounts()?;
-    let absolute = std::path::absolute(path).at("find", path.display())?;
+    let absolute = std::path::absolute(path).at("find", path.shown())?;
     let is_ours = mount::mounted_at(&mounts, &absolute).is_some_and(mount::MountEntry::is_ours);
     let is_below =
         || client::mount_of(path).is_ok() && mount::latest_recording(path).is_ok_and(|found| found.is_empty());
@@ -109,18 +110,18 @@ fn of_mount(mountpoint: &Path, window: Option<&str>) -> Result<(String, Sources)
     let bytes = match window {
         None => {
             let path = mountpoint.join(".dlio/recording");
-            fs::read(&path).at("read", path.display())?
+            fs::read(&path).at("read", path.shown())?
         }
         Some(name) => ControlCall::ask(mountpoint, &format!("window recording {name}"))?.bytes()?,
     };
     if let Some(why) = bytes.strip_prefix(b"error: ") {
         return Err(Failure::new(Exit::Failure, String::from_utf8_lossy(why).trim_end()));
     }
-    Ok((mountpoint.display().to_string(), vec![Box::new(Cursor::new(bytes))]))
+    Ok((mountpoint.shown().to_string(), vec![Box::new(Cursor::new(bytes))]))
 }
 
 fn files(paths: &[PathBuf]) -> Result<Sources, Error> {
-    let open = |path: &PathBuf| Ok(Box::new(File::open(path).at("open", path.display())?) as Box<dyn Source>);
+    let open = |path: &PathBuf| Ok(Box::new(File::open(path).at("open", path.shown())?) as Box<dyn Source>);
     paths.iter().map(open).collect()
 }
 
@@ -128,7 +129,7 @@ fn files(paths: &[PathBuf]) -> Result<Sources, Error> {
 fn latest_of(dir: &Path) -> Result<Vec<PathBuf>, Failure> {
     let found = mount::latest_recording(dir)?;
     match found.is_empty() {
-        true => Err(Failure::new(Exit::Failure, format!("there is no recording in {}", dir.display()))),
+        true => Err(Failure::new(Exit::Failure, format!("there is no recording in {}", dir.shown()))),
         false => Ok(found),
     }
 }
@@ -137,7 +138,7 @@ fn write(args: &ReportArgs, format: Format, recording: &mut Recording) -> Result
     if let Some(output) = &args.output
         && let Some(read) = args.sources.iter().chain(&args.merge).find(|read| is_same(read, output))
     {
-        return Err(Failure::new(Exit::Failure, format!("cannot write to {}: it is an input", read.display())));
+        return Err(Failure::new(Exit::Failure, format!("cannot write to {}: it is an input", read.shown())));
     }
     let merge = args.merge.clone().map(|path| Box::new(move || opened(&path)) as Merge);
     let asked = DocumentOptions { weigh: args.weigh, split: args.split.as_u64(), merge };
@@ -145,12 +146,12 @@ fn write(args: &ReportArgs, format: Format, recording: &mut Recording) -> Result
     let written = format.write(recording, &asked, &mut out).and_then(|()| out.end());
     match (written, &args.output, &args.merge) {
         (Err(e), _, Some(merge)) if e.kind() == io::ErrorKind::InvalidData => {
-            Err(Failure::new(Exit::Failure, format!("cannot put the calls into {}: {e}", merge.display())))
+            Err(Failure::new(Exit::Failure, format!("cannot put the calls into {}: {e}", merge.shown())))
         }
         (Err(e), None, _) if e.kind() != io::ErrorKind::BrokenPipe => {
             Err(Failure::new(Exit::Failure, format!("cannot write to standard output: {e}")))
         }
-        (written, Some(path), _) => written.at("write", path.display()).map_err(Failure::from),
+        (written, Some(path), _) => written.at("write", path.shown()).map_err(Failure::from),
         _ => Ok(()),
     }
 }

@@ -11,6 +11,7 @@ use clap::Args;
 use super::outcome::{Exit, Failure, Outcome, complain, say};
 use crate::error::{Context, Error};
 use crate::mount::{FastLock, Owner, PRIVATE_DIR, boot_id};
+use crate::path::Show as _;
 use crate::tiers::disk::Dir;
 use crate::tiers::disk::os::OsDir;
 use crate::tiers::{self, RescueReport};
@@ -33,7 +34,7 @@ pub(super) struct RescueArgs {
 
 pub(super) fn run(args: &RescueArgs) -> Outcome {
     if !args.fast.join(PRIVATE_DIR).is_dir() {
-        let what = format!("{} is not a fast tier of dlio-fs: it has no {PRIVATE_DIR}", args.fast.display());
+        let what = format!("{} is not a fast tier of dlio-fs: it has no {PRIVATE_DIR}", args.fast.shown());
         return Err(Failure::usage(Error::refused(what, "name the directory that was given as --fast")));
     }
     // Held until the end, so that no daemon changes the tier meanwhile.
@@ -52,27 +53,27 @@ pub(super) fn run(args: &RescueArgs) -> Outcome {
     for path in &report.unexplained {
         complain(format_args!("not restored, left where it is: {path}"));
     }
-    complain(format_args!("{} restored to {}", report.restored.len(), args.to.display()));
+    complain(format_args!("{} restored to {}", report.restored.len(), args.to.shown()));
     let whole = report.unexplained.is_empty() && report.short.is_empty() && report.damage.is_empty();
     Ok(if whole { Exit::Done } else { Exit::Undrained })
 }
 
 fn rescue(fast: &Path, to: &Path) -> Result<RescueReport, Error> {
     let open =
-        |path: &Path| -> Result<Arc<dyn Dir>, Error> { Ok(Arc::new(OsDir::open(path).at("open", path.display())?)) };
+        |path: &Path| -> Result<Arc<dyn Dir>, Error> { Ok(Arc::new(OsDir::open(path).at("open", path.shown())?)) };
     tiers::rescue(open(fast)?, open(to)?, &boot_id()?)
 }
 
 fn empty_directory(to: &Path) -> Result<(), Failure> {
     match DirBuilder::new().mode(0o700).create(to) {
         Err(e) if e.kind() == ErrorKind::AlreadyExists => {}
-        done => return Ok(done.at("mkdir", to.display())?),
+        done => return Ok(done.at("mkdir", to.shown())?),
     }
-    let mut entries = std::fs::read_dir(to).at("list", to.display())?;
+    let mut entries = std::fs::read_dir(to).at("list", to.shown())?;
     match entries.next() {
         None => Ok(()),
         Some(_) => {
-            let what = format!("--to {} is not empty", to.display());
+            let what = format!("--to {} is not empty", to.shown());
             Err(Failure::usage(Error::refused(what, "name an empty or a new directory")))
         }
     }

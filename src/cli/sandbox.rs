@@ -20,6 +20,7 @@ use super::outcome::{Exit, Failure, complain};
 use crate::bench::StopFlag;
 use crate::error::{Context, Error, Result};
 use crate::mount::{self, Daemon, Detach, Started};
+use crate::path::Show as _;
 
 /// How long a daemon may take to exit once its mount is gone.
 const END_WAIT: Duration = Duration::from_secs(10);
@@ -119,8 +120,8 @@ impl Sandbox {
         let dir = tempfile::Builder::new()
             .prefix(prefix)
             .tempdir_in(parent)
-            .map_err(|e| Error::refused(format!("no temporary directory in {}: {e}", parent.display()), remedy))?;
-        let path = dir.path().canonicalize().at("find", dir.path().display())?;
+            .map_err(|e| Error::refused(format!("no temporary directory in {}: {e}", parent.shown()), remedy))?;
+        let path = dir.path().canonicalize().at("find", dir.path().shown())?;
         self.held.lock().dirs.push(dir);
         Ok(path)
     }
@@ -132,7 +133,7 @@ impl Sandbox {
             let is_there = |e: &io::Error| e.kind() == io::ErrorKind::AlreadyExists;
             fs::create_dir_all(path)
                 .or_else(|e| if is_there(&e) { Ok(()) } else { Err(e) })
-                .at("mkdir", path.display())?;
+                .at("mkdir", path.shown())?;
         }
         // Registered before it exists, so that it is removed in any case. One that is made again is already registered.
         let mut held = self.held.lock();
@@ -185,7 +186,7 @@ fn remove(dir: &TempDir) -> Result<()> {
             {
                 std::thread::sleep(POLL);
             }
-            removed => return removed.at("remove", dir.path().display()),
+            removed => return removed.at("remove", dir.path().shown()),
         }
     }
 }
@@ -222,8 +223,8 @@ impl Mount {
     /// The daemon's process.
     pub(super) fn daemon(&self) -> Result<Daemon> {
         Daemon::of(&self.mountpoint).ok_or_else(|| {
-            let what = format!("the mount at {} no longer has a daemon", self.mountpoint.display());
-            Error::refused(what, format!("see {}", self.log.display()))
+            let what = format!("the mount at {} no longer has a daemon", self.mountpoint.shown());
+            Error::refused(what, format!("see {}", self.log.shown()))
         })
     }
 
@@ -244,7 +245,7 @@ impl Mount {
         let daemon = Daemon::of(&self.mountpoint);
         let mounted = mount::mounts().is_ok_and(|mounts| mount::mounted_at(&mounts, &self.mountpoint).is_some());
         if mounted && let Err(errno) = mount::detach(&self.mountpoint, Detach::Now) {
-            let what = format!("cannot unmount {}: {}", self.mountpoint.display(), errno.desc());
+            let what = format!("cannot unmount {}: {}", self.mountpoint.shown(), errno.desc());
             return Err(Error::refused(what, "unmount it by hand, then remove the directory"));
         }
         if let Some(daemon) = daemon {

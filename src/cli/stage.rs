@@ -11,7 +11,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use super::client::{self, ControlCall, Said};
 use super::outcome::{Exit, Failure, Outcome, complain, say};
 use crate::error::{Context, Error};
-use crate::path::escape;
+use crate::path::{Show as _, escape, harmless};
 use crate::report::plan::StagePlan;
 use crate::stats::plans::Promise;
 use crate::stats::staging::Staging;
@@ -88,8 +88,7 @@ pub(super) fn run(args: &StageArgs) -> Outcome {
     let mut places = args.paths.iter().map(|path| place(path)).collect::<Result<Vec<_>, Failure>>()?;
     let mountpoint = places[0].0.clone();
     if let Some((other, _)) = places.iter().find(|(other, _)| *other != mountpoint) {
-        let what =
-            format!("{} and {} are different mounts; stage them one by one", mountpoint.display(), other.display());
+        let what = format!("{} and {} are different mounts; stage them one by one", mountpoint.shown(), other.shown());
         return Err(Failure::new(Exit::Usage, what));
     }
     start(&mountpoint, places.drain(..).map(|(_, wanted)| wanted), args.wait)
@@ -128,9 +127,9 @@ fn listed(mountpoint: &Path, list: &Path) -> Result<impl Iterator<Item = String>
     let lines: Box<dyn BufRead> = if list == Path::new("-") {
         Box::new(BufReader::new(io::stdin()))
     } else {
-        Box::new(BufReader::new(File::open(list).at("open", list.display())?))
+        Box::new(BufReader::new(File::open(list).at("open", list.shown())?))
     };
-    let lines = lines.split(b'\n').collect::<io::Result<Vec<_>>>().at("read", list.display())?;
+    let lines = lines.split(b'\n').collect::<io::Result<Vec<_>>>().at("read", list.shown())?;
     let prefix = [mountpoint.as_os_str().as_bytes(), b"/"].concat();
     Ok(lines.into_iter().filter(|line| !line.is_empty()).map(move |line| {
         let below = line.strip_prefix(&prefix[..]).unwrap_or(&line);
@@ -147,8 +146,8 @@ fn planned(path: &Path) -> Result<Vec<String>, Failure> {
         }
         false => fs::read(path),
     };
-    let plan = StagePlan::read(&bytes.at("read", path.display())?);
-    let plan = plan.map_err(|why| Failure::new(Exit::Usage, format!("{}: {why}", path.display())))?;
+    let plan = StagePlan::read(&bytes.at("read", path.shown())?);
+    let plan = plan.map_err(|why| Failure::new(Exit::Usage, format!("{}: {why}", path.shown())))?;
     if plan.files.is_empty() {
         return Err(Failure::new(Exit::Usage, "the plan names no file: nothing to stage"));
     }
@@ -230,7 +229,7 @@ fn show(bar: Option<&ProgressBar>, line: &str) {
         bar.set_length(all);
         bar.set_position(done);
     }
-    bar.set_message(text.to_owned());
+    bar.set_message(harmless(text).into_owned());
 }
 
 /// What of a job was not staged, and why. Paths are escaped.

@@ -9,6 +9,8 @@ use super::client;
 use super::fleet::{self, FleetArgs};
 use super::outcome::{Exit, Outcome, say, say_json};
 use crate::error::Error;
+use crate::json;
+use crate::path::{Show as _, escape};
 
 /// Say whether everything is on the slow tier, and how it is going
 ///
@@ -55,7 +57,7 @@ pub(super) fn run(args: &StatusArgs) -> Outcome {
     let mut worst = Exit::Done;
     for mountpoint in &mountpoints {
         if mountpoints.len() > 1 {
-            say(format_args!("{}:", mountpoint.display()))?;
+            say(format_args!("{}:", mountpoint.shown()))?;
         }
         // A mount that does not answer must not hide the others.
         let (text, exit) = read(mountpoint, "stats").unwrap_or_else(|e| (format!("UNKNOWN: {e}"), Exit::Failure));
@@ -75,7 +77,7 @@ fn as_json(mountpoints: &[PathBuf]) -> Outcome {
             Err(e) => (Map::from_iter([("error".to_owned(), e.to_string().into())]), Exit::Failure),
         };
         worst = worst.max(exit);
-        value.insert("mountpoint".to_owned(), mountpoint.display().to_string().into());
+        value.extend(json::text("mountpoint", &escape(mountpoint.as_os_str().as_encoded_bytes())));
         value.remove("schema");
         all.push(value);
     }

@@ -27,6 +27,8 @@ use table::TopView;
 use super::client;
 use super::duration::parse_duration;
 use super::outcome::{Exit, Failure, Outcome, complain};
+use crate::json;
+use crate::path::harmless_lines;
 
 /// The mount samples its own totals ten times a second.
 const INTERVAL_MIN: Duration = Duration::from_millis(200);
@@ -140,7 +142,7 @@ fn print_interval(
     let now = humantime::format_rfc3339_seconds(SystemTime::now()).to_string();
     let mut text = String::new();
     if args.json {
-        text = lines::json(&now, &mountpoint.display().to_string(), snapshot, change);
+        text = lines::json(&now, &json::lossy(mountpoint), snapshot, change);
     } else {
         if printed.is_multiple_of(lines::NAMED_EVERY) {
             text = format!("{}\n{}\n", lines::NAMES[0], lines::NAMES[1]);
@@ -149,7 +151,7 @@ fn print_interval(
         text.push_str(&lines::plain(now.get(11..19).unwrap_or(&now), snapshot, change));
     }
     let mut out = io::stdout().lock();
-    match writeln!(out, "{text}").and_then(|()| out.flush()) {
+    match writeln!(out, "{}", harmless_lines(&text)).and_then(|()| out.flush()) {
         Ok(()) => Ok(true),
         Err(e) if e.kind() == io::ErrorKind::BrokenPipe => Ok(false),
         Err(e) => Err(Failure::new(Exit::Failure, format!("cannot write to standard output: {e}"))),

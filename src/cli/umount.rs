@@ -17,6 +17,7 @@ use crate::config::Config;
 use crate::error::{Context, Error};
 use crate::json;
 use crate::mount::{self, Daemon, Detach, Left};
+use crate::path::Show as _;
 use crate::stats::render::count;
 use crate::stats::status::Safety;
 
@@ -108,7 +109,7 @@ fn as_json(named: &Path, how: How) -> Outcome {
         End::Counted(files, changes) => (Some(false), Some(*files), Some(*changes), Vec::new()),
         End::TakenAway => (None, None, None, Vec::new()),
     };
-    let mountpoint = mountpoint.display().to_string();
+    let mountpoint = json::lossy(&mountpoint);
     // A file without a name is listed with a space in its text. An escaped path has no space.
     let paths = paths.iter().filter(|path| !path.contains(' '));
     let paths: Vec<_> = paths.map(|path| json::path_of(&format!("/{path}"))).collect();
@@ -129,10 +130,10 @@ impl End {
 
 fn configured(file: &Path) -> Result<PathBuf, Error> {
     let mut config = Config::default();
-    let text = std::fs::read_to_string(file).at("read", file.display())?;
-    config.apply_toml(&text, &file.display().to_string())?;
+    let text = std::fs::read_to_string(file).at("read", file.shown())?;
+    config.apply_toml(&text, &file.shown().to_string())?;
     config.mountpoint.ok_or_else(|| {
-        Error::refused(format!("{} has no mountpoint", file.display()), "name the mount point itself, or set the key")
+        Error::refused(format!("{} has no mountpoint", file.shown()), "name the mount point itself, or set the key")
     })
 }
 
@@ -197,8 +198,8 @@ fn drain(mountpoint: &Path, limit: Option<Duration>, watch: fn(&Path) -> Progres
 fn leave_one_of_several(mountpoint: &Path, others: &[PathBuf]) -> Result<End, Failure> {
     let safety = client::status(mountpoint)?.safety;
     unmount(mountpoint)?;
-    let others: Vec<_> = others.iter().map(|path| path.display().to_string()).collect();
-    complain(format_args!("{} is unmounted; the same mount continues at {}", mountpoint.display(), others.join(", ")));
+    let others: Vec<_> = others.iter().map(|path| path.shown().to_string()).collect();
+    complain(format_args!("{} is unmounted; the same mount continues at {}", mountpoint.shown(), others.join(", ")));
     Ok(End::Elsewhere(safety))
 }
 
@@ -207,7 +208,7 @@ fn leave_by(mountpoint: &Path, take_away: impl Fn(&Path) -> Result<(), Errno>) -
     take_away(mountpoint).map_err(|errno| failed(mountpoint, errno))?;
     complain(format_args!(
         "{} is removed without draining; mount the same tiers again to copy what is only on the fast tier",
-        mountpoint.display()
+        mountpoint.shown()
     ));
     Ok(End::TakenAway)
 }
@@ -234,7 +235,7 @@ fn leave_dead(mountpoint: &Path) -> Result<End, Failure> {
     mount::detach(mountpoint, Detach::Now).map_err(|errno| failed(mountpoint, errno))?;
     complain(format_args!(
         "the daemon of {} was already gone; mount the same tiers again to copy what is only on the fast tier",
-        mountpoint.display()
+        mountpoint.shown()
     ));
     Ok(End::TakenAway)
 }
@@ -270,7 +271,7 @@ fn refuse_if_busy(mountpoint: &Path) -> Result<(), Failure> {
 
 fn busy(mountpoint: &Path, holders: &str) -> Failure {
     Error::refused(
-        format!("{} is in use by {holders}", mountpoint.display()),
+        format!("{} is in use by {holders}", mountpoint.shown()),
         "end them, or change their working directory (cd)",
     )
     .into()
@@ -278,7 +279,7 @@ fn busy(mountpoint: &Path, holders: &str) -> Failure {
 
 fn failed(mountpoint: &Path, errno: Errno) -> Failure {
     let remedy = "only root and the user who mounted it may unmount it";
-    Error::refused(format!("cannot unmount {}: {}", mountpoint.display(), errno.desc()), remedy).into()
+    Error::refused(format!("cannot unmount {}: {}", mountpoint.shown(), errno.desc()), remedy).into()
 }
 
 /// Waits for the lock, which the daemon releases as its last act, with the list of what it leaves. `device` is the
@@ -346,7 +347,7 @@ fn report(mountpoint: &Path, end: End) -> Outcome {
                 "{} and {} stay on the fast tier; the next mount at {} continues with them",
                 count(left.files, "file"),
                 count(left.events, "change"),
-                mountpoint.display()
+                mountpoint.shown()
             ));
         }
     }

@@ -8,6 +8,7 @@ use serde_json::json;
 
 use super::client::{self, ControlCall, Said};
 use super::outcome::{Exit, Failure, Outcome, complain, say, say_json};
+use crate::path::harmless;
 
 /// Compare the two copies of files that are on both tiers, byte by byte
 ///
@@ -56,7 +57,7 @@ fn verify(mountpoint: &Path, below: &Path) -> Result<(Exit, Found, String), Fail
                 return Err(Failure::new(Exit::Failure, why));
             }
             Said::Waiting(line) => match line.split_once(": ") {
-                Some(("verifying", how_far)) => progress.set_message(how_far.to_owned()),
+                Some(("verifying", how_far)) => progress.set_message(harmless(how_far).into_owned()),
                 Some((which, what)) => {
                     // Damage outweighs foreign changes, whatever the numbers of the exit codes.
                     worst = if which == "changed" && worst != Exit::Failure { Exit::Conflict } else { Exit::Failure };

@@ -19,6 +19,7 @@ use super::fleet::{self, FleetQuestion, FleetSource};
 use super::outcome::{Exit, Failure, Outcome, complain};
 use super::progress::News;
 use crate::error::{Context, Error};
+use crate::path::Show as _;
 use crate::tiers::{FLEET_MARKERS, is_temporary, step_in};
 
 /// How often PATH is looked for.
@@ -73,8 +74,8 @@ impl WaitArgs {
 
     fn wanted(&self) -> String {
         match self.step {
-            None => self.path.display().to_string(),
-            Some(step) => format!("a whole checkpoint of step {step} in {}", self.path.display()),
+            None => self.path.shown().to_string(),
+            Some(step) => format!("a whole checkpoint of step {step} in {}", self.path.shown()),
         }
     }
 }
@@ -109,7 +110,7 @@ pub(super) fn run(args: &WaitArgs) -> Outcome {
     let answer = question.answer();
     answer.why.iter().for_each(complain);
     if !exists(&path)? {
-        let why = format!("{} has been removed meanwhile", path.display());
+        let why = format!("{} has been removed meanwhile", path.shown());
         return Err(Failure::new(Exit::Failure, why));
     }
     Ok(fleet::exit(&answer))
@@ -119,10 +120,10 @@ pub(super) fn run(args: &WaitArgs) -> Outcome {
 fn of_step(dir: &Path, step: u64) -> Result<Option<PathBuf>, Error> {
     let entries = match std::fs::read_dir(dir) {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
-        entries => entries.at("list", dir.display())?,
+        entries => entries.at("list", dir.shown())?,
     };
     for entry in entries {
-        let entry = entry.at("list", dir.display())?;
+        let entry = entry.at("list", dir.shown())?;
         let name = entry.file_name();
         let name = name.as_encoded_bytes();
         if is_temporary(name) || step_in(name).is_none_or(|(_, found)| found != step) {
@@ -159,7 +160,7 @@ fn points_to(pointer: &Path, step: u64) -> bool {
 fn exists(path: &Path) -> Result<bool, Error> {
     match path.metadata() {
         Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => Ok(false),
-        found => found.map(|_| true).at("look for", path.display()),
+        found => found.map(|_| true).at("look for", path.shown()),
     }
 }
 

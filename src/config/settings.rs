@@ -9,6 +9,8 @@ use std::path::PathBuf;
 
 use super::values::{Config, KEYS, ReloadEffect, check_log, is_job, one_line};
 use crate::error::{Error, Result};
+use crate::json;
+use crate::path::Show as _;
 
 /// Which layer a value came from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, strum::Display)]
@@ -76,7 +78,7 @@ impl Settings {
         let mut layered = Config::default();
         let mut origins = BTreeMap::new();
         if let (Some(file), Some(text)) = (&sources.file, text) {
-            let keys = layered.apply_toml(text, &file.display().to_string())?;
+            let keys = layered.apply_toml(text, &file.shown().to_string())?;
             origins.extend(keys.into_iter().map(|key| (key, Origin::File)));
         }
         if let Some(log) = &sources.log {
@@ -159,17 +161,19 @@ impl Settings {
         let mut config = self.config();
         for path in [&mut config.mountpoint, &mut config.fast, &mut config.slow, &mut config.log_file] {
             // Shown lossily: TOML is UTF-8.
-            *path = path.take().map(|path| path.to_string_lossy().into_owned().into());
+            *path = path.take().map(|path| json::lossy(&path).into());
         }
         let table = toml::Table::try_from(&config).unwrap_or_default();
         let mut out = match self.file() {
             Some(file) => {
-                format!("# In force at this mount. dlio-fs reload reads {} again.\n", one_line(&file.to_string_lossy()))
+                format!("# In force at this mount. dlio-fs reload reads {} again.\n", file.shown())
             }
             None => "# In force at this mount, which has no configuration file.\n".to_owned(),
         };
         for (key, change) in KEYS {
             let line = match table.get(key) {
+                // As JSON: in TOML a text with a line break has several lines.
+                Some(toml::Value::String(text)) => format!("{key} = {}", json::string(text)),
                 Some(value) => format!("{key} = {value}"),
                 None => format!("# {key} is not set"),
             };
@@ -177,7 +181,7 @@ impl Settings {
             // Writing to a String cannot fail.
             writeln!(out, "{line:<40} # {}{remount}", self.origin(key)).expect("formatting into memory");
         }
-        out
+        json::plain(out)
     }
 }
 

@@ -20,6 +20,7 @@ use super::rules::{DrainPolicy, FullSlow, OnTerm, PathRule, Pattern, Rules, Veri
 use super::size;
 use super::streams::DrainStreams;
 use crate::error::{Error, Result};
+use crate::path::Show as _;
 
 /// When a key that was changed in the file takes effect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -186,7 +187,7 @@ impl Rules {
 impl Config {
     /// Applies the keys that a configuration file sets, and returns their names. `origin` names the file in errors.
     pub fn apply_toml(&mut self, text: &str, origin: &str) -> Result<Vec<String>> {
-        let line = |at: usize| 1 + text[..at.min(text.len())].matches('\n').count();
+        let line = |at: usize| 1 + text.bytes().take(at).filter(|byte| *byte == b'\n').count();
         let table: BTreeMap<Spanned<String>, toml::Value> = toml::from_str(text).map_err(|e: toml::de::Error| {
             let line = line(e.span().map_or(0, |span| span.start));
             let what = format!("config file {origin}, line {line}: {}", one_line(e.message()));
@@ -263,7 +264,7 @@ impl Config {
         check_range("profile_memory", self.profile_memory, 1 << 20, 1 << 40, size)?;
         for (key, dir) in [("trace", &self.trace), ("job_report", &self.job_report)] {
             if let Some(dir) = dir.as_ref().filter(|dir| !dir.is_absolute()) {
-                let what = format!("{key} = \"{}\" is not an absolute path", dir.display());
+                let what = format!("{key} = \"{}\" is not an absolute path", dir.shown());
                 return Err(Error::refused(what, "write an absolute path: the daemon's working directory is /"));
             }
         }
@@ -333,7 +334,7 @@ impl Config {
     fn validate_partner(&self) -> Result<()> {
         let Some(dir) = &self.partner_dir else { return Ok(()) };
         let refused =
-            |why: &str, remedy: &str| Err(Error::refused(format!("partner_dir = \"{}\" {why}", dir.display()), remedy));
+            |why: &str, remedy: &str| Err(Error::refused(format!("partner_dir = \"{}\" {why}", dir.shown()), remedy));
         if !dir.is_absolute() {
             return refused("is not an absolute path", "write an absolute path: the daemon's working directory is /");
         }

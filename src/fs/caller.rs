@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 
 use dashmap::DashMap;
 
+use crate::path::harmless;
 use crate::stats::processes::{Identity, Process, Processes};
 use crate::tiers::UNNAMED;
 
@@ -134,7 +135,7 @@ pub(super) fn shown(thread: u32) -> Option<String> {
     let status = read(thread, "status")?;
     let status = String::from_utf8_lossy(&status);
     let name = status.lines().find_map(|line| line.strip_prefix("Name:"))?.trim();
-    Some(format!("{name} (pid {})", group(&status)?))
+    Some(format!("{} (pid {})", harmless(name), group(&status)?))
 }
 
 /// From `stat`: the second field, which is in parentheses and may itself contain some, and the 22nd.

@@ -17,6 +17,7 @@ use nix::unistd::{Gid, Uid, fchown};
 use super::observer::Observer;
 use crate::config::is_job;
 use crate::error::{Context, Error, Result};
+use crate::path::Show as _;
 use crate::report::html;
 use crate::report::summary::Summary;
 use crate::stats::recording::Recording;
@@ -41,7 +42,7 @@ impl JobReports {
     pub fn new(dir: &Path, job: Option<&str>, mountpoint: &Path, owner: (u32, u32)) -> Result<Self> {
         let refused = |why: &str| {
             let remedy = "name an existing directory outside the mount to which reports may be written";
-            Error::refused(format!("job_report = {}: {why}", dir.display()), remedy)
+            Error::refused(format!("job_report = {}: {why}", dir.shown()), remedy)
         };
         let dir = fs::canonicalize(dir).map_err(|error| refused(&error.to_string()))?;
         if !dir.is_dir() {
@@ -82,12 +83,12 @@ impl JobReports {
         // Another daemon may leave a report of the same job at this moment.
         while let Err(error) = self.put(&place(number, "dlio"), recording) {
             if error.kind() != io::ErrorKind::AlreadyExists || number >= NUMBERS {
-                return Err(error).at("leave", place(number, "dlio").display());
+                return Err(error).at("leave", place(number, "dlio").shown());
             }
             number += 1;
         }
         let report = place(number, "html");
-        self.put(&report, page.as_bytes()).at("leave", report.display())?;
+        self.put(&report, page.as_bytes()).at("leave", report.shown())?;
         Ok(report)
     }
 

@@ -8,6 +8,7 @@ use tracing::{info, warn};
 
 use crate::config::{Config, Reloaded, Settings};
 use crate::error::{Error, Result};
+use crate::path::Show as _;
 
 /// Brings a configuration into force.
 type Apply = Box<dyn Fn(&Config) -> Result<()> + Send + Sync>;
@@ -53,7 +54,7 @@ impl LiveSettings {
         };
         // Without the lock: the file may be on a file system that hangs.
         let text = std::fs::read_to_string(&file).map_err(|e| {
-            Error::refused(format!("config file {}: {e}", file.display()), "nothing changed; make it readable text")
+            Error::refused(format!("config file {}: {e}", file.shown()), "nothing changed; make it readable text")
         })?;
         let mut settings = self.settings.lock();
         let (new, reloaded) = settings.reloaded(&text)?;

@@ -25,6 +25,7 @@ use rustix::mount::{
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags};
 
 use crate::error::{Context, Error, Result};
+use crate::path::Show as _;
 
 const DEVICE: &str = "/dev/fuse";
 const HELPER: &str = "fusermount3";
@@ -86,7 +87,7 @@ pub(super) fn attach(mountpoint: &Path, wanted: MountSpec<'_>, replace: bool) ->
             let remedy = "load it with `modprobe fuse`, or use a kernel built with CONFIG_FUSE_FS";
             return Err(Error::refused("this kernel has no FUSE file system", remedy));
         }
-        mount => mount.at("mount", mountpoint.display())?,
+        mount => mount.at("mount", mountpoint.shown())?,
     };
     let place = |how| move_mount(&mount, "", CWD, mountpoint, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH | how);
     let placed = match replace {
@@ -94,7 +95,7 @@ pub(super) fn attach(mountpoint: &Path, wanted: MountSpec<'_>, replace: bool) ->
         true => take_away(mountpoint).map(|()| place(MoveMountFlags::empty()))?,
         false => place(MoveMountFlags::empty()),
     };
-    placed.map_err(io::Error::from).at("mount", mountpoint.display())?;
+    placed.map_err(io::Error::from).at("mount", mountpoint.shown())?;
     Ok(Attached { device: device.into(), acl: SessionACL::All })
 }
 
@@ -131,8 +132,8 @@ fn detached_mount(device: &File, wanted: MountSpec<'_>) -> io::Result<OwnedFd> {
 
 pub(super) fn take_away(mountpoint: &Path) -> Result<()> {
     detach(mountpoint, Detach::Now).map_err(|errno| {
-        let what = format!("the dead mount at {} cannot be unmounted: {}", mountpoint.display(), errno.desc());
-        Error::refused(what, format!("as root: umount -l {}", mountpoint.display()))
+        let what = format!("the dead mount at {} cannot be unmounted: {}", mountpoint.shown(), errno.desc());
+        Error::refused(what, format!("as root: umount -l {}", mountpoint.shown()))
     })
 }
 
@@ -180,7 +181,7 @@ fn attach_with_helper(mountpoint: &Path, wanted: MountSpec<'_>) -> Result<Attach
     let output = child.wait_with_output().map_err(failed)?;
     if !output.status.success() {
         let why = String::from_utf8_lossy(&output.stderr).lines().collect::<Vec<_>>().join(" ");
-        let what = format!("{HELPER} could not mount at {}: {}", mountpoint.display(), why.trim());
+        let what = format!("{HELPER} could not mount at {}: {}", mountpoint.shown(), why.trim());
         return Err(Error::refused(what, helper_remedy()));
     }
     match receive_descriptor(&ours).map_err(failed)? {

@@ -17,6 +17,7 @@ use super::lock::{LOCK_FILE, Owner, owner_named_in};
 use super::process::{is_of, open_files, processes, standstill};
 use super::table::{mounted_at, mounts};
 use crate::error::Error;
+use crate::path::Show as _;
 
 /// A daemon that answers nothing for this long is stuck: these requests need no tier.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -101,13 +102,13 @@ pub fn pulse(mountpoint: &Path) -> Pulse {
 }
 
 fn another_users(mountpoint: &Path, error: &io::Error) -> Error {
-    let what = format!("the mount at {} may only be used by another user: {error}", mountpoint.display());
+    let what = format!("the mount at {} may only be used by another user: {error}", mountpoint.shown());
     Error::refused(what, "do this as that user; root may use it if /etc/fuse.conf says user_allow_other")
 }
 
 /// Why a mount does not answer, as far as can be seen, and what to do.
 pub(super) fn silent(mountpoint: &Path) -> Error {
-    let what = format!("the mount at {} does not answer", mountpoint.display());
+    let what = format!("the mount at {} does not answer", mountpoint.shown());
     let Some(daemon) = Daemon::of(mountpoint) else {
         return Error::refused(
             format!("{what}, and this user may not see its daemon"),

@@ -21,7 +21,7 @@ use super::left::Left;
 use super::process::{is_ending, standstill};
 use super::table::mounts_of;
 use crate::error::{Context, Error, Result};
-use crate::path::unescape;
+use crate::path::{Show as _, harmless, unescape};
 
 /// The name of our directory on either tier.
 pub const PRIVATE_DIR: &str = ".dlio-fs";
@@ -58,7 +58,7 @@ impl FastLock {
     pub fn acquire(fast: &Path, owner: &Owner) -> Result<FastLock> {
         let path = fast.join(LOCK_FILE);
         match DirBuilder::new().mode(0o700).create(fast.join(PRIVATE_DIR)) {
-            Err(e) if e.kind() != io::ErrorKind::AlreadyExists => return Err(e).at("mkdir", path.display()),
+            Err(e) if e.kind() != io::ErrorKind::AlreadyExists => return Err(e).at("mkdir", path.shown()),
             _ => {}
         }
         FastLock::acquire_in(fast, path, owner, true)
@@ -72,28 +72,28 @@ impl FastLock {
     fn acquire_in(fast: &Path, path: PathBuf, owner: &Owner, to_write: bool) -> Result<FastLock> {
         let (mut file, read_only) = match open_lock(fast, true) {
             Err(e) if !to_write && e.raw_os_error() == Some(Errno::EROFS as i32) => {
-                (open_lock(fast, false).at("open", path.display())?, true)
+                (open_lock(fast, false).at("open", path.shown())?, true)
             }
-            opened => (opened.at("open", path.display())?, false),
+            opened => (opened.at("open", path.shown())?, false),
         };
-        let stat = file.metadata().at("stat", path.display())?;
+        let stat = file.metadata().at("stat", path.shown())?;
         if !stat.is_file() || stat.nlink() > 1 {
-            let what = format!("{} is not a file of its own", path.display());
+            let what = format!("{} is not a file of its own", path.shown());
             return Err(Error::refused(what, "no daemon made it: find out where it comes from, then remove it"));
         }
         let begun = Instant::now();
         loop {
             file = match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
                 Ok(mut file) => {
-                    let before = whole(&mut file).at("read", path.display())?;
+                    let before = whole(&mut file).at("read", path.shown())?;
                     let mut lock = FastLock { file, path, before: Some(before), read_only };
                     lock.write(&format!("{owner}\n"))?;
                     return Ok(lock);
                 }
                 Err((file, Errno::EWOULDBLOCK)) => file,
-                Err((_, errno)) => return Err(io::Error::from(errno)).at("lock", path.display()),
+                Err((_, errno)) => return Err(io::Error::from(errno)).at("lock", path.shown()),
             };
-            let text = whole(&mut file).at("read", path.display())?;
+            let text = whole(&mut file).at("read", path.shown())?;
             let holder = text.lines().next().unwrap_or_default();
             if !Owner::parse(holder).is_some_and(|owner| owner.is_about_to_end()) || begun.elapsed() >= ENDING {
                 return Err(held(fast, holder));
@@ -124,7 +124,7 @@ impl FastLock {
             // On a full tier, write as many paths as fit into its block.
             Err(error) if error.errno() == Errno::ENOSPC && text.len() > BLOCK => {
                 let end = text.as_bytes()[..BLOCK].iter().rposition(|byte| *byte == b'\n').map_or(0, |at| at + 1);
-                self.write(&text[..end])
+                self.write(text.get(..end).unwrap_or_default())
             }
             written => written,
         }
@@ -137,7 +137,7 @@ impl FastLock {
         let file: &mut File = &mut self.file;
         // Truncated afterwards: a full tier has room only to overwrite the old text.
         let written = file.seek(SeekFrom::Start(0)).and_then(|_| file.write_all(text.as_bytes()));
-        written.and_then(|()| file.set_len(text.len() as u64)).at("write", self.path.display())
+        written.and_then(|()| file.set_len(text.len() as u64)).at("write", self.path.shown())
     }
 }
 
@@ -171,8 +171,8 @@ fn whole(file: &mut File) -> io::Result<String> {
 
 fn held(fast: &Path, holder: &str) -> Error {
     // A holder that has not written its line yet is still a holder.
-    let by = if holder.is_empty() { "another daemon".to_owned() } else { format!("a daemon ({holder})") };
-    let what = format!("--fast {} is in use by {by}", fast.display());
+    let by = if holder.is_empty() { "another daemon".to_owned() } else { format!("a daemon ({})", harmless(holder)) };
+    let what = format!("--fast {} is in use by {by}", fast.shown());
     let here = Owner::parse(holder).filter(Owner::is_here);
     match here.and_then(|owner| standstill(owner.pid)) {
         Some((why, remedy)) => Error::refused(format!("{what}, which {why}"), remedy),

@@ -16,6 +16,7 @@ use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{EnvFilter, Layer, Registry, reload};
 
 use crate::error::{Context, Error, Result};
+use crate::path::{Show as _, harmless};
 
 /// The environment variable that overrides the key `log`.
 pub const FILTER_VAR: &str = "DLIO_LOG";
@@ -70,7 +71,7 @@ pub fn start(to: &LogTo, log: &str) -> Result<()> {
 
 /// One `write` per line in append mode, so that lines of two daemons do not mix.
 fn open(path: &Path) -> Result<File> {
-    OpenOptions::new().create(true).append(true).mode(0o640).open(path).at("open", path.display())
+    OpenOptions::new().create(true).append(true).mode(0o640).open(path).at("open", path.shown())
 }
 
 /// Reopens the log file by its name, after log rotation has renamed the old one. Returns whether there is a log file at
@@ -140,13 +141,7 @@ impl<W: Write> Write for OneLine<W> {
     fn write(&mut self, event: &[u8]) -> io::Result<usize> {
         let text = String::from_utf8_lossy(event);
         let (line, end) = text.strip_suffix('\n').map_or((&*text, ""), |line| (line, "\n"));
-        if line.chars().any(char::is_control) {
-            let shown = |c: char| if c.is_control() { c.escape_default().to_string() } else { c.to_string() };
-            let line: String = line.chars().map(shown).collect();
-            self.0.write_all((line + end).as_bytes())?;
-        } else {
-            self.0.write_all(event)?;
-        }
+        self.0.write_all(format!("{}{end}", harmless(line)).as_bytes())?;
         Ok(event.len())
     }
 

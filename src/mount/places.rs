@@ -18,6 +18,7 @@ use super::lock::PRIVATE_DIR;
 use super::table::{self, Location, MountEntry};
 use super::underlay::Tree;
 use crate::error::{Error, Result};
+use crate::path::Show as _;
 
 /// How long a directory may take to answer before it counts as hung.
 const PATIENCE: Duration = Duration::from_secs(15);
@@ -72,7 +73,7 @@ impl Places {
         let mounts = self.bare(&table::mounts()?);
         let mountpoint = Spot::of("mount point", &self.mountpoint, &mounts);
         if Spot::of(option, &dir, &mounts).is_within(&mountpoint) {
-            let what = format!("{option} {} is inside {mountpoint}", file.display());
+            let what = format!("{option} {} is inside {mountpoint}", file.shown());
             return Err(Error::refused(what, "name a file outside it, best on local storage"));
         }
         Ok(())
@@ -88,7 +89,7 @@ impl Places {
         for (option, path) in [("--fast", &self.fast), ("--slow", &self.slow)] {
             let on_ours = table::holder_of(path, mounts).is_some_and(MountEntry::is_ours);
             if on_ours && !(option == "--slow" && self.slow_is_hidden()) {
-                let what = format!("{option} {} is on a dlio-fs mount", path.display());
+                let what = format!("{option} {} is on a dlio-fs mount", path.shown());
                 return Err(Error::refused(what, "name a directory of the underlying file system"));
             }
         }
@@ -140,7 +141,7 @@ impl Places {
             let was_written = root.join(PRIVATE_DIR).join("id").exists();
             Ok::<_, io::Error>((tree.is_writable(), was_written, has_foreign_private(&root), has_stats))
         });
-        let slow = self.slow.display();
+        let slow = self.slow.shown();
         let (writable, was_written, foreign, has_stats) = match looked {
             // Without the right to look beneath, the dead mount is removed first; `serve` looks then.
             Some(Err(e)) if hidden && e.raw_os_error() == Some(Errno::EPERM as i32) => return Ok(()),
@@ -214,7 +215,7 @@ struct Spot<'a> {
 
 impl std::fmt::Display for Spot<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{} {}", self.option, self.path.display())
+        write!(f, "{} {}", self.option, self.path.shown())
     }
 }
 
@@ -265,12 +266,12 @@ fn usable_directory(option: &'static str, path: &Path, access: AccessFlags) -> R
 }
 
 fn hung(option: &str, path: &Path) -> Error {
-    let what = format!("{option} {} does not answer within {} s", path.display(), PATIENCE.as_secs());
+    let what = format!("{option} {} does not answer within {} s", path.shown(), PATIENCE.as_secs());
     Error::refused(what, "check whether its server or device is up")
 }
 
 fn unusable(option: &str, path: &Path, error: &io::Error) -> Error {
-    let path = path.display();
+    let path = path.shown();
     match error.raw_os_error().map(Errno::from_raw) {
         Some(Errno::ENOENT) => Error::refused(
             format!("{option} {path} does not exist"),
@@ -311,17 +312,17 @@ fn free_mountpoint(path: &Path, mounts: &[MountEntry]) -> Result<(PathBuf, bool)
         Some(answer) => answer,
         None if ours => return Err(silent(&canonical)),
         None => {
-            let what = format!("mount point {} does not answer within {} s", path.display(), PATIENCE.as_secs());
+            let what = format!("mount point {} does not answer within {} s", path.shown(), PATIENCE.as_secs());
             return Err(Error::refused(what, "unmount what is on it"));
         }
     };
     match is_dir {
         Ok(_) if ours => {
-            let what = format!("mount point {} already has a dlio-fs mount", path.display());
-            Err(Error::refused(what, format!("use it, or unmount it first: dlio-fs umount {}", path.display())))
+            let what = format!("mount point {} already has a dlio-fs mount", path.shown());
+            Err(Error::refused(what, format!("use it, or unmount it first: dlio-fs umount {}", path.shown())))
         }
         Err(e) if ours && e.raw_os_error() == Some(Errno::EACCES as i32) => {
-            let what = format!("mount point {} already has a dlio-fs mount of another user", path.display());
+            let what = format!("mount point {} already has a dlio-fs mount of another user", path.shown());
             Err(Error::refused(what, "mount at another directory, or ask that user to unmount it"))
         }
         Ok(true) => Ok((canonical, false)),

@@ -25,6 +25,7 @@ use uuid::Uuid;
 use super::answer::within;
 use super::lock::{Owner, PRIVATE_DIR};
 use crate::fs::OtherMounts;
+use crate::path::{Show as _, harmless};
 
 /// How often others are looked for.
 const LOOK: Duration = Duration::from_secs(60);
@@ -61,7 +62,7 @@ pub fn note(slow: &Path, fleet: Option<&str>) -> Option<String> {
     let found = within(PATIENCE, move || others(&dir, fleet.as_deref(), None))?.ok()?;
     let names: Vec<_> = found.iter().map(OtherMount::name).collect();
     (!names.is_empty()).then(|| {
-        let (slow, names) = (slow.display(), names.join(", "));
+        let (slow, names) = (slow.shown(), names.join(", "));
         format!(
             "--slow {slow} is mounted by {names}, too, and order is kept for each mount only: if they write files that \
              belong together, mount all with -o fleet=NAME,fleet_size=N"
@@ -132,7 +133,7 @@ struct OtherMount {
 
 impl OtherMount {
     fn name(&self) -> String {
-        format!("{}:{}", self.owner.host, self.owner.mountpoint)
+        harmless(&format!("{}:{}", self.owner.host, self.owner.mountpoint)).into_owned()
     }
 }
 

@@ -24,6 +24,7 @@ use tracing::{info, warn};
 use crate::config::Config;
 use crate::error::{Context, Error, Result};
 use crate::fs::Observer;
+use crate::path::Show as _;
 use crate::stats::Stats;
 use crate::stats::recording::Writer;
 use crate::stats::timeline::FINEST;
@@ -56,10 +57,10 @@ impl Directory {
     /// daemon that wrote into its own mount would wait for itself.
     pub(super) fn of(config: &Config, mountpoint: &Path) -> Result<Option<Directory>> {
         let Some(path) = &config.trace else { return Ok(None) };
-        DirBuilder::new().recursive(true).mode(0o700).create(path).at("make", path.display())?;
-        let path = path.canonicalize().at("find", path.display())?;
+        DirBuilder::new().recursive(true).mode(0o700).create(path).at("make", path.shown())?;
+        let path = path.canonicalize().at("find", path.shown())?;
         if path.starts_with(mountpoint) {
-            let what = format!("trace = {}: it is inside the mount {}", path.display(), mountpoint.display());
+            let what = format!("trace = {}: it is inside the mount {}", path.shown(), mountpoint.shown());
             return Err(Error::refused(what, "name a directory outside it, best on local storage"));
         }
         Ok(Some(Directory { path, max: config.trace_max }))
@@ -198,7 +199,7 @@ impl RecordingFiles {
         let mount = observer.meta().since;
         let mut files =
             RecordingFiles { directory, stats, observer, mount, number: 0, current: None, rest_until: None };
-        files.open_next().at("write a recording to", path.display())?;
+        files.open_next().at("write a recording to", path.shown())?;
         Ok(files)
     }
 
@@ -214,7 +215,7 @@ impl RecordingFiles {
                 Err(error) => {
                     self.stats.trace.unwritten(&sealed.block);
                     if self.rest_until.is_none() {
-                        let path = self.directory.path.display();
+                        let path = self.directory.path.shown();
                         warn!(%path, %error, "the trace cannot be written; lost calls are counted: make room, or mount without trace");
                     }
                     // The file is complete up to the part that failed: start a new one.
@@ -224,7 +225,7 @@ impl RecordingFiles {
             }
         }
         if let Err(error) = self.end() {
-            warn!(path = %self.directory.path.display(), %error, "the end of the trace is not written; a report of it has no table of files");
+            warn!(path = %self.directory.path.shown(), %error, "the end of the trace is not written; a report of it has no table of files");
         }
     }
 
@@ -323,7 +324,7 @@ fn recordings(dir: &Path) -> io::Result<Vec<Recorded>> {
 
 /// The files that the latest mount has written into a directory, oldest first; none if there are no recordings.
 pub fn latest_recording(dir: &Path) -> Result<Vec<PathBuf>> {
-    let mut all = recordings(dir).at("read", dir.display())?;
+    let mut all = recordings(dir).at("read", dir.shown())?;
     let latest = all.iter().map(|file| file.mount).max();
     all.retain(|file| Some(file.mount) == latest);
     all.sort_by_key(|file| file.number);

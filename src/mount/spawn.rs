@@ -14,6 +14,7 @@ use std::time::Duration;
 use crate::error::{Context, Error, Result};
 use crate::mount::answer::{ask, within};
 use crate::mount::logging;
+use crate::path::Show as _;
 
 const READY: &[u8] = b"ready\n";
 /// How long the kernel may take to show a mount that its daemon calls ready.
@@ -35,7 +36,7 @@ pub fn start(arguments: impl IntoIterator<Item = OsString>, mountpoint: &Path) -
     // Not the name under which this program was called: it may be a mount helper's.
     command.arg0("dlio-fs");
     command.args(arguments).stdin(Stdio::null()).stdout(Stdio::piped());
-    let mut daemon = command.spawn().at("run", program.display())?;
+    let mut daemon = command.spawn().at("run", program.shown())?;
     let mut said = Vec::new();
     if let Some(mut pipe) = daemon.stdout.take() {
         pipe.by_ref().take(READY.len() as u64).read_to_end(&mut said).at("read from", "the daemon")?;
@@ -50,9 +51,9 @@ fn exited(mut daemon: Child) -> Result<Started> {
 fn answers(mountpoint: &Path) -> Result<()> {
     let asked = mountpoint.to_path_buf();
     match within(ANSWER, move || ask(&asked)) {
-        Some(answer) => answer.at("ask", mountpoint.display()),
+        Some(answer) => answer.at("ask", mountpoint.shown()),
         None => {
-            let what = format!("the mount at {} does not answer", mountpoint.display());
+            let what = format!("the mount at {} does not answer", mountpoint.shown());
             Err(Error::refused(what, "see the daemon's log"))
         }
     }

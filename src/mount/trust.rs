@@ -17,6 +17,7 @@ use nix::unistd::geteuid;
 
 use super::lock::PRIVATE_DIR;
 use crate::error::{Context, Error, Result};
+use crate::path::Show as _;
 
 /// The directories in `.dlio-fs` whose subdirectories are ours, and whose files are the users'.
 const OBJECTS: [&str; 2] = ["pool", "staged"];
@@ -42,7 +43,7 @@ pub fn check(tier: TrustedTier, root: &Path, shown: &Path) -> Result<()> {
     if tier == (TrustedTier::Slow { writable: false }) {
         return Ok(());
     }
-    let stat = fs::metadata(root).at("stat", shown.display())?;
+    let stat = fs::metadata(root).at("stat", shown.shown())?;
     let trusted = Trusted { root, given: OnceCell::new() };
     trusted.admit(&stat, root, shown, tier != TrustedTier::Fast)?;
     let (ours, shown) = (root.join(PRIVATE_DIR), shown.join(PRIVATE_DIR));
@@ -88,17 +89,17 @@ impl Trusted<'_> {
     fn node(&self, path: &Path, shown: &Path) -> Result<bool> {
         let stat = match fs::symlink_metadata(path) {
             Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(false),
-            stat => stat.at("stat", shown.display())?,
+            stat => stat.at("stat", shown.shown())?,
         };
         if stat.is_symlink() {
             let remedy = "the daemon never makes one: find out where it comes from, then remove it";
-            return Err(Error::refused(format!("{} is a symbolic link", shown.display()), remedy));
+            return Err(Error::refused(format!("{} is a symbolic link", shown.shown()), remedy));
         }
         self.admit(&stat, path, shown, false).map(|()| true)
     }
 
     fn admit(&self, stat: &Metadata, path: &Path, shown: &Path, may_be_shared: bool) -> Result<()> {
-        let (shown, mode) = (shown.display(), stat.permissions().mode());
+        let (shown, mode) = (shown.shown(), stat.permissions().mode());
         if !self.is_owner(stat.uid()) {
             return Err(Error::refused(
                 format!("{shown} belongs to user {}, who could change the daemon's files there", stat.uid()),
@@ -126,8 +127,8 @@ fn is_writable_by_others(stat: &Metadata, path: &Path) -> bool {
 
 /// Goes through a directory: each name, and whether it is a directory.
 fn each(dir: &Path, mut visit: impl FnMut(&OsStr, bool) -> Result<()>) -> Result<()> {
-    for entry in fs::read_dir(dir).at("list", dir.display())? {
-        let entry = entry.at("list", dir.display())?;
+    for entry in fs::read_dir(dir).at("list", dir.shown())? {
+        let entry = entry.at("list", dir.shown())?;
         let is_dir = entry.file_type().is_ok_and(|kind| kind.is_dir());
         visit(&entry.file_name(), is_dir)?;
     }

@@ -6,12 +6,12 @@
 use super::calls::Readers;
 use super::summary::{Advice, Staged, Summary, faster, grouped, percent, render_count, seconds_text, share};
 use super::totals::TINY;
-use crate::path;
 use crate::stats::access::AccessPattern;
 use crate::stats::counters::{Op, nanos};
 use crate::stats::plans::{Promise, RunningPlan};
 use crate::stats::recording::Checkpoint;
 use crate::stats::render::bytes;
+use crate::{json, path};
 
 /// Fewer calls than this say nothing about a habit.
 const CALLS_MIN: u64 = 1000;
@@ -280,7 +280,7 @@ fn misses(summary: &Summary) -> Option<Advice> {
         threshold: format!("more than {} of at least {} lookups", percent(MISS_SHARE), grouped(CALLS_MIN)),
         command: format!(
             "names = set(os.listdir({}))    # in your code, once, instead of a lookup per name",
-            serde_json::Value::from(listed)
+            json::string(&listed)
         ),
         gain: None,
     })

@@ -17,6 +17,7 @@ use merge::MergeInfo;
 use super::asked::{DocumentOptions, Merge};
 use super::outlet::Outlet;
 use super::traced::{self, Names, OF_THE_MOUNT, OF_UNKNOWN};
+use crate::json;
 use crate::stats::recording::{Meta, Recording};
 use crate::stats::traced::Traced;
 
@@ -55,7 +56,7 @@ pub(super) fn write(recording: &mut Recording, asked: &DocumentOptions, out: &mu
     for (at, dropped) in recording.gaps() {
         part.instant(&format!("{dropped} calls dropped"), traced::nanos(at))?;
     }
-    let told = serde_json::to_string(&traced::completeness(recording))?;
+    let told = json::plain(serde_json::to_string(&traced::completeness(recording))?);
     traced::each(recording, |traced| {
         if part.calls > 0 && part.written > asked.split {
             part.end(&told, rest.take())?;
@@ -65,7 +66,7 @@ pub(super) fn write(recording: &mut Recording, asked: &DocumentOptions, out: &mu
         part.call(traced)
     })?;
     // By now the completeness may also list unreadable blocks.
-    let told = serde_json::to_string(&traced::completeness(recording))?;
+    let told = json::plain(serde_json::to_string(&traced::completeness(recording))?);
     part.end(&told, rest)
 }
 
@@ -145,7 +146,7 @@ impl ChromePart<'_> {
     fn processes(&mut self, named: &HashSet<u64>) -> io::Result<()> {
         let names = self.names;
         let mut name = |pid: u32, name: &str| {
-            let name = serde_json::to_string(name)?;
+            let name = json::string(name);
             self.event(&format!(r#"{{"ph":"M","name":"process_name","pid":{pid},"args":{{"name":{name}}}}}"#))
         };
         name(OF_THE_MOUNT, "dlio-fs")?;
@@ -163,7 +164,7 @@ impl ChromePart<'_> {
         let began = traced::nanos(call.began);
         let span = (began, began.saturating_add(traced::nanos(call.took)));
         let owner = LaneOwner::Thread { pid: self.names.process(traced.process).0, thread: traced.thread };
-        let path = serde_json::to_string(self.names.path(traced.ino))?;
+        let path = json::string(self.names.path(traced.ino));
         let mut args = format!(r#""path":{path},"tier":"{}","handle":{}"#, call.tier.name(), traced.handle);
         if call.bytes > 0 || call.offset > 0 {
             args.push_str(&format!(r#","offset":{},"bytes":{}"#, call.offset, call.bytes));
@@ -180,7 +181,7 @@ impl ChromePart<'_> {
     fn span(&mut self, owner: LaneOwner, name: &str, (began, ended): Span, args: &str) -> io::Result<()> {
         let (id, is_new) = self.lanes.place(owner, began, ended);
         let (label, pid, thread) = labelled(owner);
-        let (name, began, ended) = (serde_json::to_string(name)?, self.time(began), self.time(ended.max(began)));
+        let (name, began, ended) = (json::string(name), self.time(began), self.time(ended.max(began)));
         let of = |phase: &str, name: &str, at: &str| {
             format!(
                 r#"{{"ph":"{phase}","cat":"{CATEGORY}","id":{id},"name":{name},"pid":{pid},"tid":{thread},"ts":{at}"#
@@ -194,7 +195,7 @@ impl ChromePart<'_> {
     }
 
     fn instant(&mut self, text: &str, at: u64) -> io::Result<()> {
-        let (text, at) = (serde_json::to_string(text)?, self.time(at));
+        let (text, at) = (json::string(text), self.time(at));
         self.event(&format!(
             r#"{{"ph":"i","s":"g","cat":"{CATEGORY}","name":{text},"pid":{OF_THE_MOUNT},"tid":0,"ts":{at}}}"#
         ))
@@ -222,7 +223,7 @@ impl ChromePart<'_> {
             self.span(LaneOwner::Named("epochs"), &format!("epoch {}", epoch.number), span, &args)?;
         }
         for one in &meta.checkpoints {
-            let path = serde_json::to_string(&one.path)?;
+            let path = json::string(&one.path);
             let args = format!(r#""files":{},"bytes":{},"path":{path}"#, one.files, one.bytes);
             let (began, absorbed) = (nanos(one.began), nanos(one.absorbed));
             let absorb = format!("absorb checkpoint {}", one.number);

@@ -4,7 +4,7 @@
 
 use std::io::{self, Write};
 
-use super::page::harmless;
+use crate::path::harmless;
 use crate::stats::files::FileLines;
 use crate::stats::recording::Recording;
 

@@ -187,7 +187,7 @@ impl DarshanData {
 
     /// A path below the mount point, unescaped; escaped if it is not text that fits on one line.
     fn full_name(&self, escaped: &str) -> String {
-        let is_plain = |text: &str| !text.chars().any(char::is_control);
+        let is_plain = |text: &str| text.chars().all(path::is_harmless);
         let told =
             path::unescape(escaped).and_then(|bytes| String::from_utf8(bytes).ok()).filter(|text| is_plain(text));
         let told = told.unwrap_or_else(|| match is_plain(escaped) {

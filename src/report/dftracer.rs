@@ -11,6 +11,7 @@ use std::io::{self, Write};
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::traced::{self, Names, OF_THE_MOUNT, Provenance};
+use crate::json;
 use crate::stats::counters::Op;
 use crate::stats::recording::Recording;
 use crate::stats::traced::Traced;
@@ -78,8 +79,7 @@ impl DftracerLines<'_> {
 
     fn metadata(&mut self, kind: &str, pid: u32, name: &str, value: &str) -> io::Result<()> {
         self.id += 1;
-        let (id, host, name, value) =
-            (self.id, &self.host, serde_json::to_string(name)?, serde_json::to_string(value)?);
+        let (id, host, name, value) = (self.id, &self.host, json::string(name), json::string(value));
         writeln!(
             self.out,
             r#"{{"id":{id},"name":"{kind}","cat":"dftracer","pid":{pid},"tid":{pid},"ph":"M","args":{{"hhash":"{host}","name":{name},"value":{value}}}}}"#

@@ -6,6 +6,7 @@ use super::asked::DocumentOptions;
 use super::outlet::Outlet;
 use super::summary::Summary;
 use super::{chrome, csv, darshan, dftracer, folded, html, markdown, rebuild, tables, text};
+use crate::json;
 use crate::stats::recording::Recording;
 
 /// A kind of document.
@@ -62,7 +63,7 @@ impl Format {
             Format::Md => out.write_all(markdown::report(&Summary::of(recording)).as_bytes()),
             Format::Html => out.write_all(html::report(&Summary::of(recording)).as_bytes()),
             Format::Json => {
-                serde_json::to_writer_pretty(&mut *out, &Summary::of(recording))?;
+                out.write_all(json::plain(serde_json::to_string_pretty(&Summary::of(recording))?).as_bytes())?;
                 writeln!(out)
             }
             Format::Csv => csv::write(recording, out),
@@ -79,8 +80,9 @@ impl Format {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::path::is_harmless;
     use crate::report::asked::Weigh;
-    use crate::report::sample::{Made, Memory, empty, hostile, made, read};
+    use crate::report::sample::{Made, Memory, empty, few_hostile, hostile, made, read};
     use clap::ValueEnum;
 
     fn asked() -> DocumentOptions {
@@ -140,7 +142,18 @@ mod tests {
             };
             let long: Vec<_> = text.lines().filter(|line| line.chars().count() > 80 && !is_free(line)).collect();
             assert!(long.is_empty(), "{long:#?}");
-            assert!(!text.chars().any(|c| c.is_control() && c != '\n'), "something a terminal would follow");
+        }
+    }
+
+    /// Whatever a program, a host or a file is called, and whatever somebody has marked.
+    #[test]
+    fn no_document_has_anything_that_a_terminal_follows() {
+        for format in
+            Format::value_variants().iter().filter(|format| !format.is_tables() && **format != Format::Darshan)
+        {
+            let text = document(*format, &few_hostile());
+            let followed = text.chars().find(|c| !matches!(c, '\n' | '\t') && !is_harmless(*c));
+            assert_eq!(followed, None, "{format:?}");
         }
     }
 

@@ -5,6 +5,8 @@
 
 use std::time::{Duration, UNIX_EPOCH};
 
+use crate::path::harmless;
+
 use super::summary::{Advice, Summary, faster, grouped, percent, render_count, seconds_text, share};
 use crate::stats::recording::{Epoch, RecordedProcess, TierPlace};
 use crate::stats::render::bytes;
@@ -76,23 +78,6 @@ pub struct Cell {
 /// A text from outside as one harmless line of limited length.
 pub fn shown(text: &str) -> String {
     shortened(&harmless(text), TEXT_MAX)
-}
-
-/// A text without control characters, and without characters that reorder or hide others.
-pub fn harmless(text: &str) -> String {
-    let strange = |c: char| {
-        c.is_control()
-            || matches!(c, '\u{AD}' | '\u{61C}' | '\u{180E}' | '\u{200B}'..='\u{200F}' | '\u{2028}'..='\u{202E}')
-            || matches!(c, '\u{2060}'..='\u{206F}' | '\u{FEFF}' | '\u{FFF9}'..='\u{FFFB}' | '\u{E0000}'..='\u{E007F}')
-    };
-    let mut out = String::new();
-    for c in text.chars() {
-        match strange(c) {
-            true => out.push_str(&format!("%{:02X}", u32::from(c))),
-            false => out.push(c),
-        }
-    }
-    out
 }
 
 /// At most `max` characters: the middle is cut out.
@@ -271,7 +256,7 @@ pub fn advised(advice: &Advice) -> Vec<(&'static str, String)> {
 
 /// The command to type, and its comment.
 pub fn command(advice: &Advice) -> (String, Option<String>) {
-    let command = harmless(&advice.command);
+    let command = harmless(&advice.command).into_owned();
     match command.split_once("    # ") {
         Some((command, comment)) => (command.to_owned(), Some(comment.to_owned())),
         None => (command, None),

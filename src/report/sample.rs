@@ -228,10 +228,29 @@ pub(crate) fn made() -> Made {
 /// Names that mean something to a browser, a terminal or a reader of Markdown, and as many of everything as there may
 /// be.
 pub(crate) fn hostile() -> Made {
-    const NAME: &str = "</script><script>alert(1)</script><b>&\"'`|[x](http://x/)\u{1b}[31m\u{202e}\r\n\t";
+    hostile_with(400)
+}
+
+/// The same with few of each.
+pub(crate) fn few_hostile() -> Made {
+    let mut made = hostile_with(2);
+    let meta = &mut made.meta;
+    meta.failures.truncate(2);
+    meta.processes.truncate(2);
+    meta.heat.rows.truncate(2);
+    meta.epochs.truncate(2);
+    meta.checkpoints.truncate(2);
+    meta.windows.truncate(2);
+    meta.marks.truncate(2);
+    made
+}
+
+fn hostile_with(files: u64) -> Made {
+    const NAME: &str =
+        "</script><script>alert(1)</script><b>&\"'`|[x](http://x/)\u{1b}[31m\u{9b}2J\u{7f}\u{202e}\u{2028}\r\n\t";
     let mut made = made();
     let long = format!("/{}/{NAME}", "d".repeat(4000));
-    for n in 0..400 {
+    for n in 0..files {
         made.file(100 + n, &format!("{long}{n}"), 1, &[(Op::Read, n, 70, 0, 5, Tier::Slow)]);
     }
     let meta = &mut made.meta;

@@ -11,6 +11,7 @@ use prometheus::proto::{Bucket, Counter, Gauge, Histogram, LabelPair, Metric, Me
 
 use super::counters::{Op, Tier};
 use super::status::{Figures, FleetFigures, Status, TierSpace};
+use crate::path::harmless;
 
 /// The content type, for the server. The encoder does not know OpenMetrics, so there is no choice.
 pub const CONTENT_TYPE: &str = prometheus::TEXT_FORMAT;
@@ -321,7 +322,7 @@ fn sample(labels: &[(&str, &str)], set: impl FnOnce(&mut Metric)) -> Metric {
     let labels = labels.iter().map(|(name, value)| {
         let mut label = LabelPair::default();
         label.set_name((*name).to_owned());
-        label.set_value((*value).to_owned());
+        label.set_value(harmless(value).into_owned());
         label
     });
     let mut metric = Metric::from_label(labels.collect());

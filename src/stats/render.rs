@@ -11,6 +11,7 @@ use super::status::{
 };
 use super::trace::TraceExtent;
 use crate::json;
+use crate::path::{harmless, harmless_lines};
 
 /// Longer estimates are not shown: the rate was measured while next to nothing moved.
 const ETA_MAX: Duration = Duration::from_secs(7 * 24 * 3600);
@@ -30,7 +31,7 @@ impl Status {
         out.push_str("\n\n");
         // Writing to a String cannot fail.
         self.sections(&mut out).expect("formatting into memory");
-        out
+        harmless_lines(&out).into_owned()
     }
 
     /// The text of `.dlio/stats.json`, one object. Ends with a newline.
@@ -331,7 +332,7 @@ pub(super) fn latency(span: Duration) -> String {
 
 /// The first line must stay one line, whatever an error message contains.
 pub fn one_line(text: &str) -> String {
-    text.split_whitespace().collect::<Vec<_>>().join(" ")
+    harmless(&text.split_whitespace().collect::<Vec<_>>().join(" ")).into_owned()
 }
 
 #[cfg(test)]

@@ -20,6 +20,7 @@ use super::recording::{self, Epoch};
 use super::render::bytes;
 use super::status;
 use crate::json;
+use crate::path::is_harmless;
 
 /// How many may be open at once: each used file costs a merge for each of them.
 pub const OPEN_MAX: usize = 8;
@@ -106,7 +107,7 @@ fn checked(text: &str) -> Result<String, String> {
     match text {
         "" => Err("give it a name".to_owned()),
         text if text.len() > TEXT_MAX => Err(format!("longer than {TEXT_MAX} bytes")),
-        text if text.chars().any(char::is_control) => Err("a line of text, without control characters".to_owned()),
+        text if !text.chars().all(is_harmless) => Err("a line of text, without control characters".to_owned()),
         text => Ok(text.to_owned()),
     }
 }

@@ -6,11 +6,12 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
 
+use dlio_fs::path::is_harmless;
 use nix::errno::Errno;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-use crate::common::rig::{NEVER_SETTLES, Rig, foreground, succeeds, text, wait};
+use crate::common::rig::{NEVER_SETTLES, Rig, foreground, program, succeeds, text, wait};
 use crate::common::{Elsewhere, Mount, names, succeeded};
 use crate::needs::{MOUNTS, needs};
 
@@ -131,4 +132,60 @@ fn who_opens_files_without_end_leaves_descriptors_for_others() {
     }
     mount.sync();
     assert_eq!(names(&mount.slow()).len(), 1 + held.iter().sum::<usize>() + 1 + 100);
+}
+
+/// Any user with a mount of his own chooses its name, and root's `dlio-fs status` printed it as it was: escape sequences, and a line that said
+/// `SAFE: everything is on the slow tier`. Names of files, processes and marks are anybody's choice, too.
+#[test]
+fn what_a_user_names_writes_no_line_and_nothing_that_a_terminal_follows() {
+    needs!(MOUNTS);
+    const NAME: &str = "a\u{1b}]0;OWNED\u{7}\u{9b}31m\u{202e}\nSAFE: everything is on the slow tier: forged";
+    let rig = Rig::called(NAME);
+    rig.mount(&[&NEVER_SETTLES[..], &["-o", "profile=true"]].concat());
+    let copy = "cp $(command -v cat) \"$1\" && \"./$1\" </dev/null >\"$1.pt\"";
+    succeeds(Command::new("sh").args(["-c", copy, "sh", NAME]).current_dir(rig.point()));
+    let held = fs::File::open(rig.mnt(&format!("{NAME}.pt"))).unwrap();
+    let mut told: Vec<(String, String)> = Vec::new();
+    for words in [
+        "status",
+        "queue",
+        "checkpoints",
+        "report",
+        "advise",
+        "top --count 1 --interval 200ms",
+        "stage",
+        "umount --now",
+    ] {
+        for json in [&["--json"][..], &[]] {
+            let mut command = program();
+            let output = command.args(words.split(' ')).args(json).arg(rig.point()).output().unwrap();
+            told.push((format!("{words} {json:?}"), text(&output.stdout) + &text(&output.stderr)));
+        }
+    }
+    // Of all mounts, others' among them.
+    told.extend(
+        ["status", "umount"].map(|word| (word.to_owned(), text(&program().arg(word).output().unwrap().stdout))),
+    );
+    for name in
+        names(&rig.mnt(".dlio")).into_iter().filter(|name| name != "control" && name != "ops" && name != "recording")
+    {
+        if let Ok(read) = fs::read(rig.mnt(".dlio").join(&name)) {
+            told.push((format!(".dlio/{}", name.display()), text(&read)));
+        }
+    }
+    told.push(("the log".to_owned(), fs::read_to_string(rig.path("log")).unwrap()));
+    for (what, text) in &told {
+        let followed = text.chars().find(|c| !matches!(c, '\n' | '\t') && !is_harmless(*c));
+        assert_eq!(followed, None, "{what}: {text:?}");
+        assert!(
+            !text.lines().any(|line| line.starts_with("SAFE: everything is on the slow tier: forged")),
+            "{what}: {text}"
+        );
+    }
+    assert!(told.iter().any(|(_, text)| text.contains("OWNED")), "it is shown");
+    let json = program().args(["status", "--json"]).arg(rig.point()).output().unwrap();
+    let json: serde_json::Value = serde_json::from_slice(&json.stdout).unwrap();
+    assert_eq!(json["mounts"][0]["mountpoint"].as_str(), rig.point().to_str(), "{json}");
+    drop(held);
+    rig.umount_safely();
 }

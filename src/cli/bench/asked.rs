@@ -14,6 +14,7 @@ use crate::bench::results::Results;
 use crate::bench::{markdown, page, text};
 use crate::config::{IoPath, SettingSources, Settings};
 use crate::error::{Context, Error};
+use crate::path::Show as _;
 
 /// The prefix of the temporary directories.
 pub(super) const PREFIX: &str = "dlio-fs-bench-";
@@ -143,7 +144,7 @@ impl Common {
             names.push(name.clone());
             let dir = directory("--also", dir)?;
             if dir.components().any(|part| part.as_os_str().as_encoded_bytes().starts_with(PREFIX.as_bytes())) {
-                let what = format!("--also {name}={} is inside another benchmark's directory", dir.display());
+                let what = format!("--also {name}={} is inside another benchmark's directory", dir.shown());
                 return Err(usage(what, "name a directory that stays"));
             }
         }
@@ -166,7 +167,7 @@ pub(super) fn check_tiers(fast: &Path, slow: &Path) -> Result<(), Failure> {
     match fast == slow {
         false => Ok(()),
         true => {
-            let what = format!("--fast and --slow are both {}", fast.display());
+            let what = format!("--fast and --slow are both {}", fast.shown());
             Err(usage(what, "name a directory on faster storage with --fast"))
         }
     }
@@ -193,10 +194,10 @@ pub(super) fn usage(what: impl Into<String>, remedy: &str) -> Failure {
 /// The path without symbolic links.
 pub(super) fn directory(option: &str, path: &Path) -> Result<PathBuf, Failure> {
     let unusable = |e: Error| Failure::new(Exit::Usage, format!("{option}: {e}; name an existing directory"));
-    let canonical = path.canonicalize().at("find", path.display()).map_err(unusable)?;
+    let canonical = path.canonicalize().at("find", path.shown()).map_err(unusable)?;
     match canonical.is_dir() {
         true => Ok(canonical),
-        false => Err(usage(format!("{option} {} is no directory", path.display()), "name an existing directory")),
+        false => Err(usage(format!("{option} {} is no directory", path.shown()), "name an existing directory")),
     }
 }
 
@@ -258,7 +259,7 @@ pub(super) fn documents(paths: &[PathBuf]) -> Result<Vec<ResultFile>, Failure> {
     let document = |path: &PathBuf| {
         let ending = path.extension().and_then(|ending| ending.to_str()).unwrap_or_default();
         let kind = ResultFormat::of_ending(ending).ok_or_else(|| {
-            let what = format!("--output {}: its ending names no format", path.display());
+            let what = format!("--output {}: its ending names no format", path.shown());
             usage(what, "end it with .html, .svg, .md, .json or .txt")
         })?;
         let dir = path.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));

@@ -23,6 +23,7 @@ use crate::bench::{StopFlag, caches, sequential};
 use crate::cli::duration::parse_duration;
 use crate::cli::outcome::{Exit, Failure, Outcome};
 use crate::error::Context;
+use crate::path::Show as _;
 
 /// Of the writes that make the files, and of the reads that bring them into the page cache.
 const PIECE: usize = 1 << 20;
@@ -208,7 +209,7 @@ fn ask_fio(
     let output = run_fio(&case.arguments(&place.dir, load.size, load.time), stop)?;
     let failed = |why: &str| {
         let said = String::from_utf8_lossy(&output.stderr);
-        let what = format!("fio, {} in {}: {why}\n{}", case.name(""), place.dir.display(), said.trim_end());
+        let what = format!("fio, {} in {}: {why}\n{}", case.name(""), place.dir.shown(), said.trim_end());
         Failure::new(Exit::Failure, what.trim_end())
     };
     if !output.status.success() && case.is_refused(&output.stderr) {
@@ -222,7 +223,7 @@ fn ask_fio(
 
 /// Errors: it could not be started, or was to stop.
 fn run_fio(arguments: &[OsString], stop: &StopFlag) -> crate::error::Result<Output> {
-    let file = || tempfile::tempfile().at("make a file in", std::env::temp_dir().display());
+    let file = || tempfile::tempfile().at("make a file in", std::env::temp_dir().shown());
     // Files, since a pipe that is not read while fio runs may fill up and hold it.
     let (said, complaint) = (file()?, file()?);
     let to = |file: &File| file.try_clone().map(Stdio::from).at("duplicate", "a file");

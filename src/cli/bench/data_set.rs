@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use super::session::{Place, Session, stage_all};
 use crate::cli::outcome::Failure;
 use crate::error::{Context, Result};
+use crate::path::Show as _;
 
 /// Directories in the mount: the copy that stays on the slow tier, and the one that is staged.
 const PLAIN: &str = "plain";
@@ -63,10 +64,10 @@ fn link_all(from: &Path, to: &Path, paths: &[PathBuf]) -> Result<()> {
     for path in paths {
         let [from, to] = [from, to].map(|dir| dir.join(path));
         if let Some(dir) = to.parent() {
-            fs::create_dir_all(dir).at("mkdir", dir.display())?;
+            fs::create_dir_all(dir).at("mkdir", dir.shown())?;
         }
         // Not every file system has links.
-        fs::hard_link(&from, &to).or_else(|_| fs::copy(&from, &to).map(drop)).at("copy", from.display())?;
+        fs::hard_link(&from, &to).or_else(|_| fs::copy(&from, &to).map(drop)).at("copy", from.shown())?;
     }
     Ok(())
 }

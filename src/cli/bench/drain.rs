@@ -17,6 +17,7 @@ use crate::bench::results::Unit;
 use crate::cli::outcome::{Exit, Failure, Outcome};
 use crate::cli::sandbox::Mount;
 use crate::error::Context;
+use crate::path::Show as _;
 use crate::stats::render::count;
 
 /// Files that are created between two looks whether the drain is copying.
@@ -166,7 +167,7 @@ fn create(session: &Session, place: &Place, entries: usize, data: &mut Data) -> 
 
 /// Where the slow tier has what the mount shows at `path`.
 fn on_slow_tier(mount: &Mount, path: &Path) -> Result<PathBuf, Failure> {
-    let below = path.strip_prefix(&mount.mountpoint).map_err(std::io::Error::other).at("find", path.display())?;
+    let below = path.strip_prefix(&mount.mountpoint).map_err(std::io::Error::other).at("find", path.shown())?;
     Ok(mount.slow.join(below))
 }
 

@@ -14,6 +14,7 @@ use crate::bench::results::Unit;
 use crate::bench::{StopFlag, files, sequential};
 use crate::cli::outcome::{Failure, Outcome};
 use crate::error::Context;
+use crate::path::Show as _;
 use crate::stats::render::count;
 
 /// Sizes of a read and of a write.
@@ -95,7 +96,7 @@ pub(super) fn run(args: &FilesArgs) -> Outcome {
             session.step(&format!("writing files to read: {}", place.name))?;
             to_read(&place.dir.join("read"), sizes, &mut data, &stop)?;
             for dir in ["new", "names"].map(|name| place.dir.join(name)) {
-                fs::create_dir(&dir).at("mkdir", dir.display())?;
+                fs::create_dir(&dir).at("mkdir", dir.shown())?;
             }
             session.settle(&place)?;
         }
@@ -106,7 +107,7 @@ pub(super) fn run(args: &FilesArgs) -> Outcome {
 /// Makes a directory with a large file and small ones.
 fn to_read(dir: &Path, sizes: Sizes, data: &mut Data, stop: &StopFlag) -> crate::error::Result<()> {
     let small = dir.join("small");
-    fs::create_dir_all(&small).at("mkdir", small.display())?;
+    fs::create_dir_all(&small).at("mkdir", small.shown())?;
     sequential::write(&dir.join("large"), sizes.large, 1 << 20, false, data, stop)?;
     sequential::write_small(&small, sizes.small, SMALL, data, stop).map(drop)
 }

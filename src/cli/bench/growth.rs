@@ -22,6 +22,7 @@ use crate::cli::progress::Steps;
 use crate::cli::sandbox::{self, Mount, Sandbox};
 use crate::error::{Context, Error};
 use crate::mount;
+use crate::path::Show as _;
 use crate::stats::render::count;
 
 /// Options of the mounts, before those of the user. No limit refuses a file; and the kernel caches no attributes, so
@@ -194,7 +195,7 @@ impl Growth {
         let mut needed: BTreeMap<u64, (u64, u64, &Path)> = BTreeMap::new();
         for (tier, log) in [(&self.mount.fast, LOG), (&self.mount.slow, 0)] {
             let dir = tier.parent().unwrap_or(tier);
-            let file_system = fs::metadata(dir).at("stat", dir.display())?.dev();
+            let file_system = fs::metadata(dir).at("stat", dir.shown())?.dev();
             let (bytes, inodes, _) = needed.entry(file_system).or_insert((0, 0, dir));
             *bytes += most * (footprint(dir)? + log);
             *inodes += most + most / PER_DIR as u64 + DIRS;
@@ -363,8 +364,8 @@ fn place(files: usize) -> String {
 }
 
 fn has_room(dir: &Path, bytes: u64, inodes: u64) -> Result<(), Failure> {
-    let stat = statvfs(dir).map_err(std::io::Error::from).at("statfs", dir.display())?;
-    let holder = dir.parent().unwrap_or(dir).display();
+    let stat = statvfs(dir).map_err(std::io::Error::from).at("statfs", dir.shown())?;
+    let holder = dir.parent().unwrap_or(dir).shown();
     let free = stat.blocks_available().saturating_mul(stat.fragment_size());
     if free < bytes {
         let what = format!("{holder} has {} free, and {} are needed", ByteSize(free), ByteSize(bytes));

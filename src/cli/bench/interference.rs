@@ -19,6 +19,7 @@ use crate::cli::client;
 use crate::cli::outcome::{Failure, Outcome};
 use crate::cli::sandbox::Mount;
 use crate::error::Context;
+use crate::path::Show as _;
 use crate::stats::render::count;
 
 /// Below a place: the data set, and what is saved.
@@ -120,7 +121,7 @@ impl TrainingJob {
         for place in session.places.clone() {
             session.step(&format!("writing a data set: {}", place.name))?;
             let dir = place.beneath().join(DATA);
-            fs::create_dir(&dir).at("mkdir", dir.display())?;
+            fs::create_dir(&dir).at("mkdir", dir.shown())?;
             let written = sequential::write_small(&dir, load.files(), SMALL, &mut data, &stop)?;
             let below = written.iter().filter_map(|path| path.strip_prefix(place.beneath()).ok());
             files = below.map(PathBuf::from).collect();
@@ -135,7 +136,7 @@ impl TrainingJob {
         let files: Vec<_> = self.files.iter().map(|path| place.dir.join(path)).collect();
         // A different order in each run, the same for all places of a run.
         let order = reader::shuffled(&files, run as u64);
-        fs::create_dir(&saves).at("mkdir", saves.display())?;
+        fs::create_dir(&saves).at("mkdir", saves.shown())?;
         session.settle(place)?;
         session.cool()?;
         let alone = load.run(&order, &self.work, &stop, || true)?;
@@ -152,7 +153,7 @@ impl TrainingJob {
             _ => None,
         };
         self.add(session, place, alone, [waits, beside], drained);
-        fs::remove_dir_all(&saves).at("remove", saves.display())?;
+        fs::remove_dir_all(&saves).at("remove", saves.shown())?;
         session.settle(place)
     }
 

@@ -12,6 +12,7 @@ use crate::cli::outcome::{Exit, Failure, Outcome, say};
 use crate::cli::sandbox;
 use crate::error::Context;
 use crate::mount;
+use crate::path::Show as _;
 
 /// Makes the places, runs `work`, removes the places, and gives out the results.
 pub(super) fn measure(
@@ -44,7 +45,7 @@ pub(super) fn give_out(json: bool, documents: &[ResultFile], results: Option<Res
 pub(super) fn publish(json: bool, documents: &[ResultFile], results: &Results) -> Result<(), Failure> {
     let write = |document: &ResultFile| {
         let path = &document.path;
-        fs::write(path, document.kind.render(results)).at("write", path.display()).map_err(Failure::from)
+        fs::write(path, document.kind.render(results)).at("write", path.shown()).map_err(Failure::from)
     };
     let written: Vec<_> = documents.iter().map(write).collect();
     match json {

@@ -24,6 +24,7 @@ use crate::bench::{StopFlag, data};
 use crate::config::IoPath;
 use crate::error::{Context, Error, Result};
 use crate::mount;
+use crate::path::Show as _;
 
 /// How often the devices are sampled during a measurement.
 const EVERY: Duration = Duration::from_millis(100);
@@ -91,9 +92,9 @@ impl Session {
             dirs.push(other);
         }
         for place in &places {
-            fs::create_dir_all(&place.dir).at("mkdir", place.dir.display())?;
+            fs::create_dir_all(&place.dir).at("mkdir", place.dir.shown())?;
             if let PlaceKind::Mount(mount) = &place.kind {
-                [&mount.fast, &mount.slow].iter().try_for_each(|dir| fs::create_dir(dir).at("mkdir", dir.display()))?;
+                [&mount.fast, &mount.slow].iter().try_for_each(|dir| fs::create_dir(dir).at("mkdir", dir.shown()))?;
             }
         }
         let tiers = MeasuredTiers { fast: tier(&asked.fast)?, slow: tier(&asked.slow)? };
@@ -159,7 +160,7 @@ impl Session {
     pub(super) fn add_copies(&mut self, streams: &[usize]) -> Result<(), Failure> {
         for streams in streams {
             let dir = self.slow().join(format!("cp-{streams}"));
-            fs::create_dir(&dir).at("mkdir", dir.display())?;
+            fs::create_dir(&dir).at("mkdir", dir.shown())?;
             self.places.push(Place { name: copies_name(*streams), dir, kind: PlaceKind::Copies(*streams) });
         }
         Ok(())
@@ -182,15 +183,15 @@ impl Session {
         let bytes = stays.saturating_mul(1 + mounts).saturating_add(passes);
         let mut needed: BTreeMap<u64, (u64, &Path)> = BTreeMap::new();
         for dir in &self.dirs {
-            let file_system = fs::metadata(dir).at("stat", dir.display())?.dev();
+            let file_system = fs::metadata(dir).at("stat", dir.shown())?.dev();
             let bytes = bytes.saturating_add(if dir == self.slow() { beneath.saturating_mul(mounts) } else { 0 });
             needed.entry(file_system).or_insert((0, dir)).0 += bytes.saturating_add(bytes / 10);
         }
         for (needed, dir) in needed.into_values() {
-            let stat = statvfs(dir).map_err(std::io::Error::from).at("statfs", dir.display())?;
+            let stat = statvfs(dir).map_err(std::io::Error::from).at("statfs", dir.shown())?;
             let free = stat.blocks_available().saturating_mul(stat.fragment_size());
             if free < needed {
-                let holder = dir.parent().unwrap_or(dir).display();
+                let holder = dir.parent().unwrap_or(dir).shown();
                 let what = format!("{holder} has {} free, and {} are needed", ByteSize(free), ByteSize(needed));
                 return Err(Failure::usage(Error::refused(what, remedy)));
             }
@@ -292,7 +293,7 @@ impl Session {
         settings.push(("runs".to_owned(), plan.runs.to_string()));
         settings.extend((!asked.options.is_empty()).then(|| ("options".to_owned(), asked.options.join(" "))));
         for (name, dir) in &asked.also {
-            settings.push((name.clone(), format!("{} ({})", dir.display(), tier(dir)?.file_system)));
+            settings.push((name.clone(), format!("{} ({})", dir.shown(), tier(dir)?.file_system)));
         }
         Ok(results(plan.name, tiers, settings, plan.caches.name(), table.rows(&names), courses))
     }
@@ -356,10 +357,10 @@ pub(super) fn results(
 /// The file system and device of a tier.
 pub(super) fn tier(path: &Path) -> Result<TierInfo> {
     let mounts = mount::mounts()?;
-    let found = path.canonicalize().at("find", path.display())?;
+    let found = path.canonicalize().at("find", path.shown())?;
     let holder = mount::holder_of(&found, &mounts);
     Ok(TierInfo {
-        path: path.display().to_string(),
+        path: path.shown().to_string(),
         file_system: holder.map(|holder| holder.fs_type.clone()).unwrap_or_default(),
         device: holder.and_then(|holder| devices::behind(&holder.source, &holder.device)),
     })

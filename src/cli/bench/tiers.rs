@@ -13,6 +13,7 @@ use crate::bench::results::Unit;
 use crate::bench::sequential;
 use crate::cli::outcome::{Failure, Outcome};
 use crate::error::Context;
+use crate::path::Show as _;
 
 /// The transfer size of IOR.
 const PIECE: usize = 1 << 20;
@@ -62,7 +63,7 @@ pub(super) fn run(args: &TiersArgs) -> Outcome {
         for place in session.places.clone() {
             session.step(&format!("writing small files: {}", place.name))?;
             let dir = place.dir.join("small");
-            fs::create_dir(&dir).at("mkdir", dir.display())?;
+            fs::create_dir(&dir).at("mkdir", dir.shown())?;
             sequential::write_small(&dir, files, SMALL, &mut data, &session.stop())?;
             session.settle(&place)?;
         }
@@ -83,6 +84,6 @@ fn one(session: &mut Session, place: &Place, size: u64, files: usize, data: &mut
     let small: Vec<_> = (0..files).map(|number| numbered(&small, number)).collect();
     let seconds = sequential::read_small(&small, 1, &stop)?;
     session.add(&place.name, "small files", Unit::Files, files as f64 / seconds);
-    fs::remove_file(&large).at("unlink", large.display())?;
+    fs::remove_file(&large).at("unlink", large.shown())?;
     session.settle(place)
 }

@@ -19,6 +19,7 @@ use crate::cli::duration::parse_duration;
 use crate::cli::outcome::{Exit, Failure, Outcome, complain};
 use crate::cli::sandbox;
 use crate::error::Context;
+use crate::path::Show as _;
 
 const EVERY_MIN: Duration = Duration::from_millis(10);
 const EVERY_MAX: Duration = Duration::from_secs(3600);
@@ -67,7 +68,7 @@ pub(super) fn run(args: &TraceArgs) -> Outcome {
     let tiers = MeasuredTiers { fast: session::tier(&args.fast)?, slow: session::tier(&args.slow)? };
     let found = devices::of_tiers(tiers.fast.device.as_deref(), tiers.slow.device.as_deref());
     if found.is_empty() {
-        let what = format!("neither {} nor {} is on a block device", args.fast.display(), args.slow.display());
+        let what = format!("neither {} nor {} is on a block device", args.fast.shown(), args.slow.shown());
         return Err(usage(what, "name directories on disks of this machine"));
     }
     for (name, tier) in [("fast", &tiers.fast), ("slow", &tiers.slow)] {

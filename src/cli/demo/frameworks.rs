@@ -9,6 +9,7 @@ use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 
 use crate::error::{Context, Result};
+use crate::path::Show as _;
 
 /// Files that the demonstration wrote and did not delete: path below the mount, and bytes.
 pub(super) type Expected = BTreeMap<PathBuf, Vec<u8>>;
@@ -49,7 +50,7 @@ impl TrainingState {
     /// name first; the manifest comes last, and only then is the oldest checkpoint deleted.
     pub(super) fn save_as_tensorflow(&self, dir: &Path) -> Result<()> {
         let temporary = dir.join(format!("ckpt-{}_temp", self.number));
-        fs::create_dir(&temporary).at("mkdir", temporary.display())?;
+        fs::create_dir(&temporary).at("mkdir", temporary.shown())?;
         let part = |suffix: &str| temporary.join(format!("part-00000-of-00001.{suffix}"));
         write(&part("data-00000-of-00001.tempstate7"), &self.data)?;
         rename(&part("data-00000-of-00001.tempstate7"), &part("data-00000-of-00001"))?;
@@ -58,7 +59,7 @@ impl TrainingState {
         rename(&part("data-00000-of-00001"), &dir.join(data_name(self.number)))?;
         write(&dir.join(index_name(self.number)), &self.index)?;
         remove(&part("index"))?;
-        fs::remove_dir(&temporary).at("rmdir", temporary.display())?;
+        fs::remove_dir(&temporary).at("rmdir", temporary.shown())?;
         write(&dir.join("checkpoint.tmp0123456789abcdef"), manifest(self.number).as_bytes())?;
         rename(&dir.join("checkpoint.tmp0123456789abcdef"), &dir.join("checkpoint"))?;
         match self.number.checked_sub(KEEP).filter(|old| *old > 0) {
@@ -103,14 +104,14 @@ fn manifest(epoch: u64) -> String {
 }
 
 fn write(path: &Path, bytes: &[u8]) -> Result<()> {
-    let mut file = File::create(path).at("create", path.display())?;
-    bytes.chunks(PIECE).try_for_each(|piece| file.write_all(piece)).at("write", path.display())
+    let mut file = File::create(path).at("create", path.shown())?;
+    bytes.chunks(PIECE).try_for_each(|piece| file.write_all(piece)).at("write", path.shown())
 }
 
 fn rename(from: &Path, to: &Path) -> Result<()> {
-    fs::rename(from, to).at("rename", from.display())
+    fs::rename(from, to).at("rename", from.shown())
 }
 
 fn remove(path: &Path) -> Result<()> {
-    fs::remove_file(path).at("unlink", path.display())
+    fs::remove_file(path).at("unlink", path.shown())
 }

@@ -14,6 +14,7 @@ use tempfile::TempDir;
 use super::finding::DoctorFinding;
 use crate::error::Error;
 use crate::mount;
+use crate::path::Show as _;
 use crate::tiers::disk::os::{OsClock, OsDir, XFS_SUPER_MAGIC};
 use crate::tiers::{Abilities, Lack};
 
@@ -44,7 +45,7 @@ pub(super) fn examine(role: Role, path: &Path) -> Vec<DoctorFinding> {
         Some(findings) => findings,
         None => vec![DoctorFinding::fail(
             role.about("answers"),
-            format!("{} did not answer within {} s", path.display(), PATIENCE.as_secs()),
+            format!("{} did not answer within {} s", path.shown(), PATIENCE.as_secs()),
             "check whether its server or device is up",
         )],
     }
@@ -52,12 +53,12 @@ pub(super) fn examine(role: Role, path: &Path) -> Vec<DoctorFinding> {
 
 fn probe(role: Role, path: &Path) -> Vec<DoctorFinding> {
     if is_on_a_mount_of_ours(path) {
-        let found = format!("{} is on a dlio-fs mount, which would be checked instead of the tier", path.display());
+        let found = format!("{} is on a dlio-fs mount, which would be checked instead of the tier", path.shown());
         let remedy = "if that mount is over the slow tier itself, unmount it first (dlio-fs umount); else name another directory";
         return vec![DoctorFinding::fail(role.about("directory"), found, remedy)];
     }
     if role == Role::Slow && statvfs(path).is_ok_and(|stat| stat.flags().contains(FsFlags::ST_RDONLY)) {
-        let found = format!("{} is on a read-only file system", path.display());
+        let found = format!("{} is on a read-only file system", path.shown());
         let remedy = "a mount over it is read-only too; remount it for writing if checkpoints are to go there";
         return vec![DoctorFinding::warn(role.about("directory"), found, remedy), file_system(role, path)];
     }
@@ -65,10 +66,10 @@ fn probe(role: Role, path: &Path) -> Vec<DoctorFinding> {
         Ok(trial) => trial,
         Err(e) => {
             let remedy = "name an existing directory that you may write to";
-            return vec![DoctorFinding::fail(role.about("directory"), format!("{}: {e}", path.display()), remedy)];
+            return vec![DoctorFinding::fail(role.about("directory"), format!("{}: {e}", path.shown()), remedy)];
         }
     };
-    let mut findings = vec![DoctorFinding::ok(role.about("directory"), format!("{} can be written", path.display()))];
+    let mut findings = vec![DoctorFinding::ok(role.about("directory"), format!("{} can be written", path.shown()))];
     findings.push(file_system(role, path));
     findings.push(owner(role, path));
     match role {

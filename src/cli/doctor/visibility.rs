@@ -16,6 +16,7 @@ use super::super::report;
 use super::super::sandbox::{self, Mount, Sandbox};
 use crate::config::IoPath;
 use crate::error::Context;
+use crate::path::Show as _;
 use crate::stats::counters::Op;
 
 /// Bytes of a file that exists before the step.
@@ -143,7 +144,7 @@ pub(super) fn run(as_json: bool) -> Outcome {
     let Some(sights) = sandbox::run(|sandbox| {
         let root = sandbox.dir(&std::env::temp_dir(), "dlio-fs-doctor-", "set TMPDIR to one that you may write to")?;
         let mount = Mount::inside(&root);
-        fs::create_dir(&mount.slow).at("mkdir", mount.slow.display())?;
+        fs::create_dir(&mount.slow).at("mkdir", mount.slow.shown())?;
         // One mount per path, one after the other over the same tiers.
         IoPath::ALL.into_iter().map(|io| observe(sandbox, &mount, io)).collect::<Result<Vec<_>, _>>()
     })?
@@ -163,14 +164,14 @@ fn observe(sandbox: &Sandbox, mount: &Mount, io: IoPath) -> Result<Sight, Failur
     let name = |at: usize| format!("{}-{at}", io.name());
     for at in 0..STEPS.len() {
         let path = mount.slow.join(name(at));
-        fs::write(&path, vec![b'd'; FILE]).at("write", path.display())?;
+        fs::write(&path, vec![b'd'; FILE]).at("write", path.shown())?;
     }
     sandbox.mount(mount, &[format!("io={}", io.name())])?;
     let mut done = Vec::with_capacity(STEPS.len());
     for (at, step) in STEPS.iter().enumerate() {
         let path = mount.mountpoint.join(name(at));
         // Look it up now, so that the lookup is not counted with the step.
-        path.metadata().at("look at", path.display())?;
+        path.metadata().at("look at", path.shown())?;
         done.push((step.run)(&path).at("do on the mount", step.what)?);
     }
     let mut recording = report::read(std::slice::from_ref(&mount.mountpoint), None)?;

@@ -16,6 +16,7 @@ use super::shown;
 use super::snapshot::{Snapshot, word};
 use super::state::{State, silence};
 use super::table::{self, ColumnKind, TopView, ViewCell, ViewColumn};
+use crate::path::is_harmless;
 use crate::stats::pace::CheckpointPace;
 use crate::stats::recording::Checkpoint;
 use crate::stats::render::{count, seconds};
@@ -111,6 +112,10 @@ pub(in crate::cli) fn draw(frame: &mut Frame<'_>, state: &State, theme: Theme) {
     keys(page.buffer, footer, state, theme);
     if state.help {
         help(page.buffer, area, &state.snapshot);
+    }
+    // Control characters are not drawn at all; others that a terminal follows are.
+    for cell in frame.buffer_mut().content.iter_mut().filter(|cell| !cell.symbol().chars().all(is_harmless)) {
+        cell.set_char('?');
     }
 }
 

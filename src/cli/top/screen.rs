@@ -16,6 +16,7 @@ use super::table::TopView;
 use super::watch::watch;
 use crate::cli::outcome::{Exit, Failure, Outcome};
 use crate::error::{Context, Error};
+use crate::path::Show as _;
 
 /// The screen is drawn at least this often, to show for how long the daemon has not answered.
 const REDRAWN: Duration = Duration::from_secs(1);
@@ -34,7 +35,7 @@ enum ScreenEvent {
 pub(super) fn run(mountpoint: &Path, interval: Duration, theme: Theme, view: TopView) -> Outcome {
     let (send, news) = mpsc::channel();
     let _signals = watch_signals(&send)?;
-    let mut state = State::new(mountpoint.display().to_string(), interval.as_secs_f64(), view);
+    let mut state = State::new(mountpoint.shown().to_string(), interval.as_secs_f64(), view);
     let snapshots = send.clone();
     let ask = watch(mountpoint.to_path_buf(), interval, Some(state.view()), move |snapshot| {
         snapshots.send(ScreenEvent::Snapshot(Box::new(snapshot))).is_ok()

@@ -8,6 +8,7 @@ use super::snapshot::{self, Checkpoints, Dated, FlowTimeline, Snapshot};
 use super::table::TopView;
 use crate::cli::client;
 use crate::error::{Errno, Error, Result};
+use crate::path::Show as _;
 
 /// Reports a look every `interval`, until `tell` returns false or a look fails. Sending a view chooses the table from
 /// then on and causes a look at once; the first table is `view`.
@@ -85,7 +86,7 @@ fn table<T>(mountpoint: &Path, name: &str, parse: impl Fn(&str) -> Result<T, Str
 fn read(mountpoint: &Path, name: &str) -> Result<String> {
     client::read(mountpoint, name).map_err(|e| match e.errno() {
         Errno::ENOENT => Error::refused(
-            format!("{} is no longer mounted", mountpoint.display()),
+            format!("{} is no longer mounted", mountpoint.shown()),
             "mount it again with dlio-fs mount; dlio-fs status lists what is mounted",
         ),
         _ => e,
@@ -93,6 +94,6 @@ fn read(mountpoint: &Path, name: &str) -> Result<String> {
 }
 
 fn misread(mountpoint: &Path, name: &str, why: &str) -> Error {
-    let what = format!("{}: {why}", mountpoint.join(".dlio").join(name).display());
+    let what = format!("{}: {why}", mountpoint.join(".dlio").join(name).shown());
     Error::refused(what, "use the dlio-fs that made the mount")
 }

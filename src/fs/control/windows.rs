@@ -5,6 +5,7 @@ use super::sources::Control;
 use crate::error::Context;
 use crate::fs::job_report::JobReports;
 use crate::fs::shown::path_of;
+use crate::path::Show as _;
 use crate::stats::render;
 
 pub(super) fn start(control: &Control, name: &str) -> Result<Reply, String> {
@@ -26,7 +27,7 @@ fn leave_report(control: &Control, window: &str) -> Option<String> {
     let recording = collected.recording_of_window(window, about, |ino| path_of(&control.tiers, ino))?;
     let left = recording.at("make", "a recording").and_then(|bytes| reports.leave_recording(job, &bytes));
     Some(match left {
-        Ok(path) => format!("report: {}", path.display()),
+        Ok(path) => format!("report: {}", path.shown()),
         Err(error) => format!("no report was written: {error}"),
     })
 }

@@ -4,6 +4,7 @@ use std::fmt::Write as _;
 use std::time::Duration;
 
 use super::numbers::signed;
+use crate::path::harmless;
 use crate::stats::recording::{Meta, TierPlace};
 
 /// The sizes of the numbers and of the text after them, with the terminating 0.
@@ -144,13 +145,13 @@ fn metadata(meta: &Meta) -> Vec<(String, String)> {
         .collect()
 }
 
-/// On one line, without control characters.
+/// On one line.
 fn plain(text: &str) -> String {
-    text.chars().map(|c| if c.is_control() { '?' } else { c }).collect()
+    harmless(text).into_owned()
 }
 
 fn cut(text: &str, len: usize) -> String {
-    text[..text.floor_char_boundary(len)].to_owned()
+    text.get(..text.floor_char_boundary(len)).unwrap_or_default().to_owned()
 }
 
 #[cfg(test)]

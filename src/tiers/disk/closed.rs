@@ -330,7 +330,7 @@ pub(crate) fn begin(root: &Arc<dyn Dir>, tmp: &Arc<dyn Dir>) -> Result<()> {
 /// first.
 pub(crate) fn close_again(root: &Arc<dyn Dir>, tmp: &dyn Dir, note: &[u8]) -> Result<()> {
     let Some(ino) = note_of(note) else { return Ok(()) };
-    let label = || String::from_utf8_lossy(note).into_owned();
+    let label = || escape(note);
     let mut text = vec![0; NOTE_MAX];
     // Opening a directory on the way to another node may have removed its note already.
     let Some(file) = absent_is_none(tmp.open(note, Access::Read)).at("open", label())? else { return Ok(()) };
@@ -338,8 +338,8 @@ pub(crate) fn close_again(root: &Arc<dyn Dir>, tmp: &dyn Dir, note: &[u8]) -> Re
     // An incomplete note was never acted upon.
     if let Some((perm, paths)) = parse(&text[..size]).filter(|_| !left_out!(CloseAgain)) {
         for path in paths {
-            if close_at(root, &path, ino, perm).at("close again on slow", String::from_utf8_lossy(&path))? {
-                tracing::info!(path = %String::from_utf8_lossy(&path), "was opened on the slow tier for one change before a crash; its mode is set back");
+            if close_at(root, &path, ino, perm).at("close again on slow", escape(&path))? {
+                tracing::info!(path = %escape(&path), "was opened on the slow tier for one change before a crash; its mode is set back");
                 break;
             }
         }

@@ -37,7 +37,7 @@ use super::{
     Access, Allocate, Dir, DirEntry, File, Inode, Kind, MetadataOrder, NewAttr, RenameMode, Seek, Space, Stat,
 };
 use crate::error::{Context, Errno, Error, Result};
-use crate::path::escape;
+use crate::path::{Show as _, escape};
 use crate::tiers::Lsn;
 
 /// The environment variable that a daemon of such a build reads.
@@ -345,7 +345,7 @@ impl Faults {
         let mut seen = self.seen.lock();
         if let Some(path) = &plan.record {
             let file = fs::OpenOptions::new().create(true).append(true).open(path);
-            seen.record = Some(file.at("open", path.display())?);
+            seen.record = Some(file.at("open", path.shown())?);
         }
         seen.fired = 0;
         *self.plan.lock() = plan;

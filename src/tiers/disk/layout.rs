@@ -6,6 +6,7 @@ use std::sync::Arc;
 use nix::unistd::{getegid, geteuid};
 
 use crate::error::{Context, Errno, Error, Result};
+use crate::path::escape;
 use crate::tiers::disk::errors::absent_is_none;
 use crate::tiers::disk::{Access, Dir, Inode, NewAttr, REFUSALS, RenameMode, acl};
 
@@ -32,7 +33,7 @@ pub(crate) fn is_at_or_below(path: &[u8], above: &[u8]) -> bool {
 
 /// One of our own directories, made if it is missing. It gives nothing on to what is made in it.
 pub(crate) fn ensure_dir(parent: &dyn Dir, name: &[u8]) -> Result<Arc<dyn Dir>> {
-    let what = || String::from_utf8_lossy(name).into_owned();
+    let what = || escape(name);
     let (dir, made) = match parent.dir(name) {
         Err(e) if e.kind() == io::ErrorKind::NotFound => {
             let made = match parent.mkdir(name, 0o700) {
@@ -117,7 +118,7 @@ pub(crate) fn remove_tree(tmp: &dyn Dir, name: &[u8]) -> Result<()> {
 }
 
 pub(crate) fn read_text(dir: &dyn Dir, name: &[u8]) -> Result<Option<String>> {
-    let what = || String::from_utf8_lossy(name).into_owned();
+    let what = || escape(name);
     let Some(file) = absent_is_none(dir.open(name, Access::Read)).at("open", what())? else { return Ok(None) };
     let len = file.stat().at("stat", what())?.size;
     let mut bytes = vec![0; len.min(TEXT_MAX) as usize];
@@ -128,7 +129,7 @@ pub(crate) fn read_text(dir: &dyn Dir, name: &[u8]) -> Result<Option<String>> {
 
 /// Writes a file beside the old one, syncs, renames and syncs again: there is always one whole file.
 pub(crate) fn replace_text(dir: &dyn Dir, name: &[u8], text: &str) -> Result<()> {
-    let what = || String::from_utf8_lossy(name).into_owned();
+    let what = || escape(name);
     let beside = [name, b".new"].concat();
     remove_leftover(dir, &beside)?;
     let file = dir.create(&beside, 0o600).at("create", what())?;

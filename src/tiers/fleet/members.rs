@@ -24,6 +24,7 @@ use uuid::Uuid;
 
 use crate::config::{FLEET_MAX, FleetSettings};
 use crate::error::{Context, Error, Result};
+use crate::path::escape;
 use crate::tiers::disk::errors::{absent_is_none, is_silence};
 use crate::tiers::disk::layout::{ensure_dir, is_taken, read_text, remove_leftover};
 use crate::tiers::disk::{Access, Dir, File, RenameMode, Stat};
@@ -407,7 +408,7 @@ fn agree(dir: &dyn Dir, settings: &FleetSettings, error: Duration, first: &Membe
 /// Makes a file that must not exist and whose bytes are all there as soon as its name is: `false` if it exists.
 fn make(dir: &dyn Dir, name: &[u8], by: Uuid, bytes: &[u8]) -> Result<bool> {
     let own = format!("{by}.new").into_bytes();
-    let what = || String::from_utf8_lossy(name).into_owned();
+    let what = || escape(name);
     remove_leftover(dir, &own)?;
     let file = dir.create(&own, 0o644).at("create", what())?;
     file.write_at(bytes, 0).at("write", what())?;

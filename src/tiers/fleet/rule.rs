@@ -62,6 +62,11 @@ impl Standing {
     }
 }
 
+/// A host's name as a word of a line, also one that others have written.
+pub(crate) fn plain_host(host: &str) -> String {
+    host.chars().filter(|c| c.is_ascii_graphic() && *c != '=').take(HOST_MAX).collect()
+}
+
 impl MemberLease {
     /// Of a member that has logged nothing yet.
     pub(crate) fn first(member: Uuid, host: String, turn: u32) -> MemberLease {
@@ -72,8 +77,7 @@ impl MemberLease {
     /// One line of `lines.rs`, padded to [`LEASE_LEN`].
     pub(crate) fn encode(&self) -> Vec<u8> {
         let MemberLease { member, least, beat, names, lost_before, turn, copy, .. } = self;
-        let is_plain = |c: &char| c.is_ascii_graphic() && *c != '=';
-        let host: String = self.host.chars().filter(is_plain).take(HOST_MAX).collect();
+        let host = plain_host(&self.host);
         let standing = self.standing.word();
         let words = format!(
             "lease member={member} host={host} least={least} beat={beat} names={names} lost={lost_before} turn={turn} \
@@ -90,7 +94,7 @@ impl MemberLease {
         let words = checked(std::str::from_utf8(bytes).ok()?.trim_end())?;
         let mut words = words.strip_prefix("lease ")?.split(' ');
         let mut value = |key: &str| words.next()?.strip_prefix(key)?.strip_prefix('=');
-        let (member, host) = (Uuid::try_parse(value("member")?).ok()?, value("host")?.to_owned());
+        let (member, host) = (Uuid::try_parse(value("member")?).ok()?, plain_host(value("host")?));
         let (least, beat) = (value("least")?.parse().ok()?, value("beat")?.parse().ok()?);
         let (names, lost_before) = (value("names")?.parse().ok()?, value("lost")?.parse().ok()?);
         let (turn, copy) = (value("turn")?.parse().ok()?, u64::from_str_radix(value("copy")?, 16).ok()?);

@@ -16,7 +16,7 @@ use std::time::Duration;
 use uuid::Uuid;
 
 use crate::tiers::fleet::lines::{checked, with_crc};
-use crate::tiers::fleet::rule::{FleetGate, ReadAt, SeenLease, Standing};
+use crate::tiers::fleet::rule::{FleetGate, ReadAt, SeenLease, Standing, plain_host};
 
 /// Bytes of the file. It is overwritten in place by one write, so it has always the same length.
 pub(crate) const SMALLEST_LEN: usize = 8192;
@@ -177,7 +177,7 @@ impl SmallLease {
         Some(SmallLease {
             slot: value(slot, "slot")?.parse().ok()?,
             member: Uuid::try_parse(value(member, "member")?).ok()?,
-            host: value(host, "host")?.to_owned(),
+            host: plain_host(value(host, "host")?),
             least: value(least, "least")?.parse().ok()?,
             beat: value(beat, "beat")?.parse().ok()?,
             standing: Standing::of_word(standing)?,

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::error::{Context, Error, Result};
-use crate::path::{escape, unescape};
+use crate::path::{escape, harmless, unescape};
 use crate::tiers::disk::fingerprint::Fingerprint;
 use crate::tiers::disk::layout::remove_leftover;
 use crate::tiers::disk::shards::{self, Shard, Shards, file_name};
@@ -213,8 +213,10 @@ impl Pool {
         let why = crate::tiers::disk::layout::read_text(&*self.quarantine, &[&file_name(number)[..], b".why"].concat());
         let why = why.ok().flatten().unwrap_or_default();
         // One printable line, whoever wrote the file.
-        let line: String = why.lines().next().unwrap_or_default().chars().filter(|c| !c.is_control()).collect();
-        if line.is_empty() { "no reason is recorded".to_owned() } else { line }
+        match why.lines().next() {
+            None | Some("") => "no reason is recorded".to_owned(),
+            Some(line) => harmless(line).into_owned(),
+        }
     }
 
     pub(crate) fn quarantined(&self) -> Result<u64> {

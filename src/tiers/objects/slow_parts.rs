@@ -85,7 +85,7 @@ impl SlowTier {
         if let Ok(tmp) = self.tmp_at(part) {
             return Ok(tmp);
         }
-        let label = || format!("{}/.dlio-fs/tmp on the slow tier", String::from_utf8_lossy(part));
+        let label = || format!("{}/.dlio-fs/tmp on the slow tier", escape(part));
         let root = self.walk(part).at("open", label())?;
         let stat = root.stat(b".").at("stat", label())?;
         if (stat.dev, stat.ino) != id {

@@ -4,6 +4,7 @@
 use foldhash::{HashMap, HashMapExt};
 
 use crate::error::{Errno, Error, Result};
+use crate::path::escape;
 use crate::tiers::disk::errors::is_elsewhere;
 use crate::tiers::disk::{MetadataOrder, NewAttr, Time};
 use crate::tiers::log::record::{Record, Step};
@@ -71,7 +72,7 @@ impl Recovery<'_> {
         let (mut met, mut touched) = (Vec::new(), SyncSet::default());
         let tree = OpenTree::new(&self.tiers.slow);
         for (_, step) in group {
-            let path = String::from_utf8_lossy(step_path(step)).into_owned();
+            let path = escape(step_path(step));
             match tree.apply(step, None) {
                 Ok(Met::Lacking) => {
                     tracing::warn!(

@@ -132,7 +132,7 @@ impl Recovery<'_> {
                 Err(e) if e.kind() == io::ErrorKind::NotFound => continue,
                 other => other.at("open", "object")?,
             };
-            let slow_stat = self.tiers.slow.stat(path).at("stat on slow", String::from_utf8_lossy(path))?;
+            let slow_stat = self.tiers.slow.stat(path).at("stat on slow", escape(path))?;
             if let Some(slow_stat) = slow_stat.filter(|slow_stat| slow_stat.ino == *ino) {
                 marked.insert(object.number);
                 Pool::set_sum(&*file, None);

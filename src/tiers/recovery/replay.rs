@@ -242,7 +242,7 @@ impl<'a> Recovery<'a> {
         let Some((path, ours)) = path.and_then(|path| self.placed_at.get_key_value(&path)) else { return Ok(None) };
         let is_ours = |stat: &Stat| stat.kind == Kind::Dir && stat.ino == *ours;
         let beside = self.tiers.slow.parent(path).and_then(|(above, name)| find_beside(&*above, name, is_ours));
-        let beside = beside.at("look on slow beside", String::from_utf8_lossy(path))?;
+        let beside = beside.at("look on slow beside", escape(path))?;
         let Some(beside) = beside else { return Ok(None) };
         Ok(self.find(&(place.0, name_of(&beside)?), None)?.filter(is_dir))
     }

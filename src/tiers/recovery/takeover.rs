@@ -10,7 +10,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use crate::error::{Context, Result};
-use crate::path::Name;
+use crate::path::{Name, escape};
 use crate::tiers::disk::errors::absent_is_none;
 use crate::tiers::disk::layout::split;
 use crate::tiers::disk::{Kind, Stat, Time};
@@ -43,14 +43,14 @@ impl Recovery<'_> {
     fn take_back_one(&mut self, half: &Half, at: u64, step: &Step) -> Result<()> {
         let tiers = self.tiers;
         let slow = &tiers.slow;
-        let stat = |path: &[u8]| slow.stat(path).at("stat on slow", String::from_utf8_lossy(path));
+        let stat = |path: &[u8]| slow.stat(path).at("stat on slow", escape(path));
         match step {
             Step::Place { tmp, ino, path, over, object, .. } => {
                 let object = object.filter(|object| object.needs_slow());
                 if let Some(object) = object
                     && stat(path)?.is_some_and(|there| there.ino == *ino)
                 {
-                    slow.place_at(object.tail(), path).at("open on slow", String::from_utf8_lossy(path))?;
+                    slow.place_at(object.tail(), path).at("open on slow", escape(path))?;
                 }
                 let left = absent_is_none(slow.tmp_of(tmp).and_then(|(dir, name)| dir.stat(name)));
                 let left = left.at("stat", "tmp on the slow tier")?;

@@ -123,7 +123,7 @@ impl Tiers {
         saving.go_on(0).at("save", "on the slow tier")?;
         move_to(&*above, &part, &*above, &name).at("rename", "saved on the slow tier")?;
         above.sync().at("fsync", "saved on the slow tier")?;
-        Ok(format!(".dlio-fs/saved/{}", String::from_utf8_lossy(&name)))
+        Ok(format!(".dlio-fs/saved/{}", escape(&name)))
     }
 
     /// The versions of a checkpoint that are not published, and how many files it has.

@@ -184,7 +184,7 @@ impl Tiers {
             let moved =
                 MoveInTmp { from, name_in_tmp, into, name: name.as_bytes(), node: *node, ino: *ino, known: *known };
             if fill.places.contains_key(node) {
-                moved.go().at("move in tmp on the slow tier", String::from_utf8_lossy(tmp))?;
+                moved.go().at("move in tmp on the slow tier", escape(tmp))?;
                 let dir = moved.into.dir(moved.name).at("open", "a directory in tmp on the slow tier")?;
                 fill.filled.dirs.insert(*node, dir);
             } else {
@@ -195,7 +195,7 @@ impl Tiers {
         let stats = ask_each(
             || self.uptime(),
             &files,
-            |file| file.go().at("move in tmp on the slow tier", String::from_utf8_lossy(file.name_in_tmp)),
+            |file| file.go().at("move in tmp on the slow tier", escape(file.name_in_tmp)),
         )?;
         fill.filled.files.extend(files.iter().map(|file| file.node).zip(stats));
         fill.planned.extend(planned);
@@ -227,7 +227,7 @@ impl Tiers {
             ask_each(|| self.uptime(), &dirs, |dir| dir.sync().at("fsync", "a directory in tmp on the slow tier"))?; // 3
         }
         if let Some(missing) = first_missing(&fill.filled.dirs, &fill.planned)? {
-            let path = String::from_utf8_lossy(step_path(&fill.planned[missing].step)).into_owned();
+            let path = escape(step_path(&fill.planned[missing].step));
             return Err(Error::io("publish", path, Errno::ENOENT.into()));
         }
         for planned in &mut fill.planned {

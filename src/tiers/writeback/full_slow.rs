@@ -57,7 +57,7 @@ impl Tiers {
                 _ => return Ok(0),
             }
         };
-        let label = || String::from_utf8_lossy(&path).into_owned();
+        let label = || escape(&path);
         let found = self.slow.stat(&path).at("stat on slow", label())?;
         let is_it =
             |stat: &crate::tiers::disk::Stat| (stat.dev, stat.ino) == id && stat.kind == Kind::File && stat.nlink == 1;

@@ -98,7 +98,7 @@ impl Tiers {
                 let (into, tmp) = self.slow.tmp_of(tmp)?;
                 self.at_slow(node, |path, id| self.slow.act(path, id, |inode| inode.link(&*into, tmp)))
             };
-            let linked = self.link_again(&tmp, again).at("link into tmp", String::from_utf8_lossy(&path))?;
+            let linked = self.link_again(&tmp, again).at("link into tmp", escape(&path))?;
             return Ok(if linked { Mended::Again } else { Mended::Never(Met::Gone) });
         }
         let lsn = group.next_content().map_or(*upto, |(lsn, _)| lsn);
@@ -113,7 +113,7 @@ impl Tiers {
         let Step::Place { tmp, ino, node, path, .. } = group.planned[group.met.len()].step.clone() else {
             return Ok(Mended::Never(Met::Gone));
         };
-        let label = || String::from_utf8_lossy(&path).into_owned();
+        let label = || escape(&path);
         if !group.is_inside_batch() {
             if let Some((_, content)) = group.next_content() {
                 self.copy_again(&content);
@@ -323,7 +323,7 @@ impl Tiers {
                     made.extend(at.map(|ino| (ino, id)));
                     there
                 }
-                other => other.at("open on slow", String::from_utf8_lossy(&dirs[..end]))?,
+                other => other.at("open on slow", escape(&dirs[..end]))?,
             };
         }
         Ok(made)
@@ -337,7 +337,7 @@ impl Tiers {
         ino: Option<Ino>,
         path: &[u8],
     ) -> Result<(Arc<dyn Dir>, SlowId)> {
-        let label = || String::from_utf8_lossy(path).into_owned();
+        let label = || escape(path);
         let (_, tmp) = self.tmp_for(above_ino.unwrap_or(ROOT))?;
         self.make_whole(&*tmp, ANEW, &self.spec_of_dir(ino))?;
         match tmp.rename(ANEW, above, name, RenameMode::NoReplace) {

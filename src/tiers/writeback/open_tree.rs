@@ -15,6 +15,7 @@ use std::time::Duration;
 use foldhash::HashMap;
 
 use crate::error::{Context, Result};
+use crate::path::escape;
 use crate::tiers::disk::errors::absent_is_none;
 use crate::tiers::disk::layout::split;
 use crate::tiers::disk::{Dir, Inode, Stat};
@@ -118,7 +119,7 @@ impl<'a> OpenTree<'a> {
 
     /// Looks at each of these paths.
     pub(super) fn stat_all(&self, uptime: impl Fn() -> Duration, paths: &[Path]) -> Result<Vec<Option<Stat>>> {
-        let shown = |path: &[u8]| String::from_utf8_lossy(path).into_owned();
+        let shown = |path: &[u8]| escape(path);
         let open = |path| absent_is_none(self.parent(path)).at("open on slow", shown(path)).map(|place| (path, place));
         let places: Vec<_> = paths.iter().map(|path| open(&path[..])).collect::<Result<_>>()?;
         ask_each(uptime, &places, |(path, place)| match place {

@@ -198,7 +198,7 @@ impl Tiers {
     /// Finds the root of the part that contains a path: the topmost directory above it into whose `tmp` nothing can be
     /// renamed from the `tmp` of `from`. Only names of ours are touched. `false`: there is none.
     fn find_part(&self, from: &[u8], path: &[u8]) -> Result<bool> {
-        let label = || String::from_utf8_lossy(path).into_owned();
+        let label = || escape(path);
         let base = self.slow.tmp_at(from).at("open", "tmp on the slow tier")?;
         remove_leftover(&*base, PROBE)?;
         base.create(PROBE, 0o600).at("create", "file in tmp")?;
@@ -207,7 +207,7 @@ impl Tiers {
         let Some((part, id)) = found? else { return Ok(false) };
         self.slow.ensure_tmp(&part, id)?;
         self.state.lock().view.add_part(id);
-        tracing::info!(part = %String::from_utf8_lossy(&part), for_ = label(), "a part of the slow tree that no rename reaches has its own .dlio-fs/tmp");
+        tracing::info!(part = %escape(&part), for_ = label(), "a part of the slow tree that no rename reaches has its own .dlio-fs/tmp");
         Ok(true)
     }
 
@@ -215,7 +215,7 @@ impl Tiers {
         let slashes = dirs.iter().enumerate().filter(|(_, byte)| **byte == b'/').map(|(at, _)| at);
         for end in slashes.chain([dirs.len()]).filter(|end| *end > from.len()) {
             let part = &dirs[..end];
-            let label = || String::from_utf8_lossy(part).into_owned();
+            let label = || escape(part);
             let dir = self.slow.walk(part).at("open on slow", label())?;
             let stat = dir.stat(b".").at("stat on slow", label())?;
             let tmp = self.slow.parts.make_tmp(&*dir)?;

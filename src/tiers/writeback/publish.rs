@@ -411,13 +411,13 @@ impl Tiers {
     /// names by itself.
     pub(crate) fn make_whole(&self, tmp: &dyn Dir, name: &[u8], spec: &Spec) -> Result<Stat> {
         remove_tree(tmp, name)?;
-        let made = make(&self.slow, tmp, name, spec).at("make on the slow tier", String::from_utf8_lossy(name))?;
+        let made = make(&self.slow, tmp, name, spec).at("make on the slow tier", escape(name))?;
         let (stat, left_out) = made;
         self.tell_left_out(escape(&self.slow.path_in_tmp(name)), &left_out);
         if spec.kind == Kind::Dir && tmp.order() == MetadataOrder::Unknown {
             // For its own attributes; other kinds have nothing to sync.
             let dir = tmp.dir(name).and_then(|dir| dir.sync());
-            dir.at("fsync", String::from_utf8_lossy(name))?;
+            dir.at("fsync", escape(name))?;
         }
         Ok(stat)
     }
@@ -442,7 +442,7 @@ impl Tiers {
             match self.slow.act(&path, id, |inode| inode.link(&*tmp, link)) {
                 // Someone else has removed or replaced it: the step finds nothing to place.
                 Err(e) if is_elsewhere(&e) => {}
-                linked => linked.at("link into tmp", String::from_utf8_lossy(&path))?,
+                linked => linked.at("link into tmp", escape(&path))?,
             }
         }
         Ok(())
@@ -497,7 +497,7 @@ impl Tiers {
             met = tree.apply(instead.unwrap_or(&group.planned[at].step), known);
         }
         tree.take_saved().iter().for_each(|(path, place)| self.tell_saved(path, place));
-        met.at("publish", String::from_utf8_lossy(&path))
+        met.at("publish", escape(&path))
     }
 
     /// Another member of the fleet had the name.
@@ -761,8 +761,8 @@ impl Tiers {
             let path = escape(step_path(&planned.step));
             self.counters.conflict(format!("/{path}: a foreign file has the name, ours is {} beside it", escape(name)));
             tracing::warn!(
-                path = %String::from_utf8_lossy(step_path(&planned.step)),
-                ours = %String::from_utf8_lossy(name),
+                path = %escape(step_path(&planned.step)),
+                ours = %escape(name),
                 "changed on the slow tier by somebody else; both versions are kept"
             );
             self.view_conflict(st, at, *ino, name, planned.upto);
@@ -774,13 +774,13 @@ impl Tiers {
         }
         if *met == Met::Gone && self.fleet.is_some() {
             // What another member removed or replaced, as it may.
-            let path = String::from_utf8_lossy(step_path(&planned.step));
+            let path = escape(step_path(&planned.step));
             tracing::info!(%path, "another member has changed the same name; this change of ours has nothing left to change");
         } else if *met == Met::Gone {
             let path = escape(step_path(&planned.step));
             self.counters.conflict(format!("/{path}: changed or gone on the slow tier, left as it is"));
             tracing::warn!(
-                path = %String::from_utf8_lossy(step_path(&planned.step)),
+                path = %escape(step_path(&planned.step)),
                 "somebody else changed or removed it on the slow tier; it is left as it is"
             );
         }

@@ -4,6 +4,7 @@
 use std::collections::BTreeSet;
 
 use crate::error::{Context, Errno, Result};
+use crate::path::escape;
 use crate::tiers::disk::errors::absent_is_none;
 use crate::tiers::disk::fingerprint::Fingerprint;
 use crate::tiers::disk::layout::split;
@@ -119,15 +120,15 @@ impl SyncSet {
     pub(crate) fn sync(&mut self, tree: &OpenTree<'_>) -> Result<()> {
         for path in std::mem::take(&mut self.dirs) {
             // A directory removed by a later step of the group has nothing left to sync.
-            let dir = absent_is_none(tree.walk(&path)).at("open on slow", String::from_utf8_lossy(&path))?;
+            let dir = absent_is_none(tree.walk(&path)).at("open on slow", escape(&path))?;
             if let Some(dir) = dir {
-                dir.sync().at("fsync on slow", String::from_utf8_lossy(&path))?;
+                dir.sync().at("fsync on slow", escape(&path))?;
             }
         }
         // The fsync of a directory does not cover the attributes of its entries: xfs delays them. Last, because on ext4
         // they are durable by now.
         for path in std::mem::take(&mut self.nodes) {
-            tree.sync_node(&path).at("fsync on slow", String::from_utf8_lossy(&path))?;
+            tree.sync_node(&path).at("fsync on slow", escape(&path))?;
         }
         Ok(())
     }
@@ -343,7 +344,7 @@ impl OpenTree<'_> {
                 return self.find_placed(place, None);
             }
             let aside = put_aside(place.tmp);
-            tracing::warn!(aside = %String::from_utf8_lossy(&aside), "a foreign version is moved aside in tmp on the slow tier");
+            tracing::warn!(aside = %escape(&aside), "a foreign version is moved aside in tmp on the slow tier");
             place.from.rename(place.tmp, place.from, &aside, RenameMode::Replace)?;
         }
         let Some((dir, name)) = absent_is_none(self.parent(place.path))? else { return Ok(Met::Lacking) };

@@ -44,6 +44,13 @@ impl Rig {
         Rig::at("slow")
     }
 
+    /// Mounts on a directory of this name.
+    pub fn called(name: &'static str) -> Self {
+        let rig = Rig::at(name);
+        fs::create_dir(rig.point()).unwrap();
+        rig
+    }
+
     fn at(point: &'static str) -> Self {
         let dir = tempfile::tempdir().unwrap();
         for name in ["mnt", "fast", "slow"] {
