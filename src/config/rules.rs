@@ -116,8 +116,8 @@ impl Pattern {
     /// The directory, or the file, that all matching paths are at or below.
     pub fn root(&self) -> &str {
         let text = self.text();
-        let Some(wildcard) = text.find(['*', '?', '[', '{', '\\']) else { return text };
-        text[..wildcard].rfind('/').map_or("", |slash| &text[..slash])
+        let Some((plain, _)) = text.split_once(['*', '?', '[', '{', '\\']) else { return text };
+        plain.rsplit_once('/').map_or("", |(above, _)| above)
     }
 }
 

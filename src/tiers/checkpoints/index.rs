@@ -733,7 +733,7 @@ fn is_marker(path: &[u8]) -> bool {
 
 /// A name that a checkpoint has while it is written.
 pub(crate) fn is_temporary(path: &[u8]) -> bool {
-    String::from_utf8_lossy(name_of(path)).to_lowercase().contains("tmp")
+    name_of(path).windows(3).any(|three| three.eq_ignore_ascii_case(b"tmp"))
 }
 
 /// The place of a checkpoint with these files, and its step: a directory that is named by the step; else the file, if
@@ -759,43 +759,57 @@ fn place(files: &[(&[u8], u64)]) -> (Path, Option<u64>) {
 }
 
 /// The step that a path names, and the index of the component that names it: the number behind a word for it; else a
-/// component that is a number; else the last number of the file's name, or of its directory's.
+/// component that is a number; else the last number of the file's name, or of its directory's. Names are bytes: beside
+/// the digits anything may stand.
 pub(crate) fn step_in(path: &[u8]) -> Option<(usize, u64)> {
     const WORDS: [&str; 5] = ["step", "iter", "ckpt", "checkpoint", "epoch"];
-    let names: Vec<String> =
-        path.split(|byte| *byte == b'/').map(|name| String::from_utf8_lossy(name).to_lowercase()).collect();
+    let names: Vec<Vec<u8>> = path.split(|byte| *byte == b'/').map(<[u8]>::to_ascii_lowercase).collect();
     let innermost = || names.iter().enumerate().rev();
     let by_word = WORDS.iter().find_map(|word| innermost().find_map(|(at, name)| Some((at, behind(name, word)?))));
-    let whole = || innermost().find_map(|(at, name)| Some((at, name.split(".orbax").next()?.parse().ok()?)));
+    let whole = || innermost().find_map(|(at, name)| Some((at, number(up_to(name, b".orbax"))?)));
     let last = || innermost().take(2).find_map(|(at, name)| Some((at, last_number(name)?)));
     by_word.or_else(whole).or_else(last)
 }
 
 /// The number behind a word, with nothing but `=`, `-`, `_`, `.` or the word's own ending between.
-fn behind(name: &str, word: &str) -> Option<u64> {
-    name.rmatch_indices(word).find_map(|(at, _)| {
-        let rest = &name[at + word.len()..];
-        let rest = rest.strip_prefix("ation").or(rest.strip_prefix("point")).or(rest.strip_prefix('s')).unwrap_or(rest);
-        let rest = rest.trim_start_matches(['=', '-', '_', '.']);
-        let digits = rest.find(|c: char| !c.is_ascii_digit()).unwrap_or(rest.len());
-        rest[..digits].parse().ok()
-    })
+fn behind(name: &[u8], word: &str) -> Option<u64> {
+    let tails = (0..name.len()).rev().filter_map(|at| name.get(at..)?.strip_prefix(word.as_bytes()));
+    let mut numbers = tails.filter_map(|rest| {
+        let endings = [&b"ation"[..], b"point", b"s"].into_iter();
+        let rest = endings.filter_map(|ending| rest.strip_prefix(ending)).next().unwrap_or(rest);
+        let begin = rest.iter().position(|byte| !b"=-_.".contains(byte))?;
+        number(rest.get(begin..)?.split(|byte| !byte.is_ascii_digit()).next()?)
+    });
+    numbers.next()
 }
 
 /// The last number of a name without its extension and without `-00001-of-00005`, which is the number of a part.
-fn last_number(name: &str) -> Option<u64> {
-    let stem = name.rsplit_once('.').map_or(name, |(stem, _)| stem);
-    let stem = match stem.rsplit_once("-of-") {
-        Some((part, _)) => part.trim_end_matches(|c: char| c.is_ascii_digit()),
+fn last_number(name: &[u8]) -> Option<u64> {
+    let stem = name.iter().rposition(|byte| *byte == b'.').and_then(|at| name.get(..at)).unwrap_or(name);
+    let of_parts = stem.windows(4).rposition(|four| four == b"-of-").and_then(|at| stem.get(..at));
+    let is_apart = |byte: &u8| !byte.is_ascii_digit();
+    let stem = match of_parts {
+        Some(part) => part.get(..part.iter().rposition(is_apart)? + 1)?,
         None => stem,
     };
-    let end = stem.rfind(|c: char| c.is_ascii_digit())? + 1;
-    let begin = stem[..end].rfind(|c: char| !c.is_ascii_digit()).map_or(0, |at| at + 1);
-    stem[begin..end].parse().ok()
+    let end = stem.iter().rposition(u8::is_ascii_digit)? + 1;
+    number(stem.get(..end)?.rsplit(is_apart).next()?)
+}
+
+/// A name up to the first of these endings.
+fn up_to<'a>(name: &'a [u8], ending: &[u8]) -> &'a [u8] {
+    name.windows(ending.len()).position(|some| some == ending).and_then(|at| name.get(..at)).unwrap_or(name)
+}
+
+fn number(digits: &[u8]) -> Option<u64> {
+    std::str::from_utf8(digits).ok().filter(|digits| !digits.starts_with('+'))?.parse().ok()
 }
 
 #[cfg(test)]
 mod tests {
+    use rand::rngs::Xoshiro256PlusPlus;
+    use rand::{RngExt, SeedableRng};
+
     use super::*;
 
     const S: Duration = Duration::from_secs(1);
@@ -842,6 +856,57 @@ mod tests {
             ("", None),
         ] {
             assert_eq!(step_in(path.as_bytes()).map(|(_, step)| step), step, "{path}");
+        }
+    }
+
+    /// Any user's `é1` ended the daemon when it was removed: its last number was looked for inside of a character.
+    #[test]
+    fn no_name_is_too_strange_to_look_for_its_step() {
+        for (path, step) in [
+            ("u/é1", Some(1)),
+            ("模型3.pt", Some(3)),
+            ("模型/\u{202e}12\u{7f}", Some(12)),
+            ("é1-of-2", None),
+            ("step模7", Some(7)),
+            ("step_٣", None),
+            ("ÉPOCH=5", Some(5)),
+        ] {
+            assert_eq!(step_in(path.as_bytes()).map(|(_, step)| step), step, "{path}");
+        }
+        let pieces: [&[u8]; 19] = [
+            b"1",
+            b"42",
+            "é".as_bytes(),
+            "模".as_bytes(),
+            b"\xff",
+            b"\xc3",
+            b"\x80",
+            b"\x1b",
+            b"\n",
+            "\u{202e}".as_bytes(),
+            b"step",
+            b"CKPT",
+            b"ation",
+            b".",
+            b"-of-",
+            b"=",
+            b"+",
+            b".orbax",
+            b"/",
+        ];
+        let mut random = Xoshiro256PlusPlus::seed_from_u64(7);
+        for _ in 0..20_000 {
+            let mut name = Vec::new();
+            let len = [3, 8, 255][random.random_range(0..3)];
+            while name.len() < len {
+                name.extend(pieces[random.random_range(0..pieces.len())]);
+            }
+            let step = step_in(&name).map(|(_, step)| step.to_string());
+            let is_in_it = |step: String| name.windows(step.len()).any(|some| some == step.as_bytes());
+            assert!(step.is_none_or(is_in_it), "{}", name.escape_ascii());
+            let (path, _) = place(&[(&name, MIB), (b"a", 1)]);
+            assert!(path.is_empty() || name.starts_with(&path), "{}", name.escape_ascii());
+            is_temporary(&name);
         }
     }
 
