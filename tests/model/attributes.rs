@@ -78,7 +78,14 @@ fn attributes_that_belong_to_the_tier_stay_there() {
     let (machine, cx) = (Machine::new(), Cx::internal());
     let file = machine.slow.root().create(b"model", 0o644).unwrap();
     file.write_at(&[1; 300], 0).unwrap();
-    for key in [&b"trusted.lov"[..], b"trusted.glusterfs.volume", b"security.selinux", b"user.mine", b"trusted.mine"] {
+    for key in [
+        &b"trusted.lov"[..],
+        b"trusted.SGI_ACL_FILE",
+        b"trusted.glusterfs.volume",
+        b"security.selinux",
+        b"user.mine",
+        b"trusted.mine",
+    ] {
         file.set_xattr(key, b"value").unwrap();
     }
     let engine = machine.open("boot");

@@ -102,8 +102,9 @@ pub(crate) fn changed_xattr(attrs: &mut Attrs, key: &[u8], value: Option<&[u8]>)
 
 /// Whether an attribute may be copied. Attributes of the tier itself hold for no other file, there or elsewhere.
 pub(crate) fn travels(key: &[u8]) -> bool {
-    // Lustre, GlusterFS.
-    const STAY: [&[u8]; 14] = [
+    // ACLs as XFS keeps them, which it shows by their usual names, too; Lustre, GlusterFS.
+    const STAY: [&[u8]; 15] = [
+        b"trusted.SGI_ACL_",
         b"trusted.lov",
         b"trusted.lma",
         b"trusted.lmv",
