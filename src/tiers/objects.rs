@@ -3,6 +3,7 @@
 
 pub(crate) mod abilities;
 pub(crate) mod admission;
+pub(crate) mod at_work;
 pub(crate) mod attrs;
 pub(crate) mod copy;
 pub(crate) mod file;
@@ -13,5 +14,5 @@ pub(crate) mod pool;
 pub(crate) mod slow_parts;
 pub(crate) mod slow_tier;
 pub(crate) mod split;
-pub(crate) mod unfinished;
+
 pub(crate) mod version;

@@ -12,7 +12,7 @@ use crate::tiers::disk::fingerprint::Fingerprint;
 use crate::tiers::disk::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use crate::tiers::disk::sync::{Mutex, MutexGuard, Rank, RwLock};
 use crate::tiers::log::record::{Home, ObjectId};
-use crate::tiers::objects::unfinished::Unfinished;
+use crate::tiers::objects::at_work::AtWork;
 use crate::tiers::objects::version::Content;
 use crate::tiers::small_deque::SmallDeque;
 
@@ -41,7 +41,7 @@ pub(crate) struct FileState {
     /// Holders that were told where the bytes are and access them directly: while there is one, the bytes stay there.
     pins: AtomicU32,
     /// Whose work on the bytes is not complete.
-    unfinished: Mutex<Unfinished>,
+    at_work: Mutex<AtWork>,
     /// A copy to the slow tier is under way.
     pub(crate) draining: AtomicBool,
     /// Its last fsync failed: earlier writes may be lost.
@@ -122,7 +122,7 @@ impl FileState {
             changes_opened: AtomicU32::new(0),
             replaced: AtomicU32::new(0),
             pins: AtomicU32::new(0),
-            unfinished: Mutex::default(),
+            at_work: Mutex::default(),
             draining: AtomicBool::new(false),
             failed: AtomicBool::new(false),
         }
@@ -138,10 +138,10 @@ impl FileState {
     /// Counts one writer less. The last one ends the work of all: a process that is gone, or a mapping, tells no other end.
     pub(crate) fn close_to_write(&self) {
         if self.writers.fetch_sub(1, Ordering::AcqRel) == 1 {
-            let mut unfinished = self.unfinished();
+            let mut at_work = self.at_work();
             // Who has opened it since has counted itself first, and begins after this.
             if self.writers.load(Ordering::Acquire) == 0 {
-                unfinished.end_all();
+                at_work.end_all();
             }
         }
     }
@@ -221,8 +221,8 @@ impl FileState {
     }
 
     /// The processes whose work on the bytes is not complete.
-    pub(crate) fn unfinished(&self) -> MutexGuard<'_, Unfinished> {
-        self.unfinished.lock()
+    pub(crate) fn at_work(&self) -> MutexGuard<'_, AtWork> {
+        self.at_work.lock()
     }
 
     /// Whether bytes were only added behind the newest version since it was made: a file to which several processes

@@ -49,17 +49,17 @@ impl Tiers {
     /// it by.
     fn ends_work(&self, cx: &Cx, state: &FileState) -> Result<bool> {
         let (wrote, anyone_wrote, nobody) = {
-            let unfinished = state.unfinished();
-            (unfinished.wrote(cx.process), unfinished.anyone_wrote(), unfinished.is_empty())
+            let at_work = state.at_work();
+            (at_work.wrote(cx.process), at_work.anyone_wrote(), at_work.is_empty())
         };
         let Some(wrote) = wrote else { return Ok(nobody) };
         // Of processes that cannot be told apart each close counts.
         if cx.process != UNNAMED && !anyone_wrote && self.is_replaced_by_nothing(cx, state)? {
             return Ok(false);
         }
-        let mut unfinished = state.unfinished();
-        unfinished.end(cx.process);
-        Ok(wrote || unfinished.is_empty())
+        let mut at_work = state.at_work();
+        at_work.end(cx.process);
+        Ok(wrote || at_work.is_empty())
     }
 
     /// Whether an earlier version is there, which a file that was only truncated would replace.
@@ -80,7 +80,7 @@ impl Tiers {
     }
 
     fn is_complete(&self, state: &FileState, io: &Io) -> bool {
-        state.unfinished().is_empty() || state.is_only_appended_to(io) || left_out!(WholeVersions)
+        state.at_work().is_empty() || state.is_only_appended_to(io) || left_out!(WholeVersions)
     }
 
     fn may_be_incomplete(&self, io: &Io) -> bool {
@@ -154,9 +154,9 @@ impl Tiers {
         }
         {
             // The kernel has sent what was stored through a mapping first.
-            let mut unfinished = state.unfinished();
-            unfinished.end(cx.process);
-            unfinished.end(MAPPING);
+            let mut at_work = state.at_work();
+            at_work.end(cx.process);
+            at_work.end(MAPPING);
         }
         self.commit(cx, state)?;
         let pending = self.unsealed(|ino, _| ino == state.ino, usize::MAX);

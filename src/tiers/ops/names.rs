@@ -315,7 +315,7 @@ impl Tiers {
         };
         let file = self.hold_open(state, open);
         if open.write {
-            file.state.unfinished().begin(cx.process, false);
+            file.state.at_work().begin(cx.process, false);
         }
         let st = self.state.lock();
         let node = st.view.get(file.ino).ok_or(Errno::ESTALE)?;

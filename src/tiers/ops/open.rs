@@ -43,7 +43,7 @@ impl Tiers {
         match self.prepare_open(cx, &file.state, mode).and_then(|()| Ok(file.expect_same()?)) {
             Ok(()) => {
                 if mode.write && self.was_never_complete(cx, &file.state)? {
-                    file.state.unfinished().begin(cx.process, false);
+                    file.state.at_work().begin(cx.process, false);
                 }
                 Ok(file)
             }
@@ -107,7 +107,7 @@ impl Tiers {
         }
         let io = self.shared(cx, state)?;
         if io.object().is_some() {
-            state.unfinished().begin(MAPPING, true);
+            state.at_work().begin(MAPPING, true);
             self.invalidate(state, &io, 0)?;
         } else {
             self.state.lock().written_in_place(state.ino, self.uptime());

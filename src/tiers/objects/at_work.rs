@@ -9,21 +9,21 @@
 
 /// The processes whose work is not complete; usually one.
 #[derive(Debug, Default)]
-pub(crate) struct Unfinished(Vec<Writer>);
+pub(crate) struct AtWork(Vec<WorkOf>);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Writer {
+struct WorkOf {
     process: u32,
     /// `false`: it has only created, truncated or opened the file.
     wrote: bool,
 }
 
-impl Unfinished {
+impl AtWork {
     /// The process creates, truncates or (`wrote`) writes the file.
     pub(crate) fn begin(&mut self, process: u32, wrote: bool) {
         match self.0.iter_mut().find(|writer| writer.process == process) {
             Some(writer) => writer.wrote |= wrote,
-            None => self.0.push(Writer { process, wrote }),
+            None => self.0.push(WorkOf { process, wrote }),
         }
     }
 
@@ -57,24 +57,20 @@ mod tests {
 
     #[test]
     fn work_is_complete_once_each_process_has_ended_after_its_last_write() {
-        let mut unfinished = Unfinished::default();
-        unfinished.begin(1, false);
-        assert_eq!((unfinished.wrote(1), unfinished.wrote(2), unfinished.anyone_wrote()), (Some(false), None, false));
-        unfinished.begin(2, true);
-        unfinished.begin(2, false);
-        assert_eq!(
-            (unfinished.wrote(2), unfinished.anyone_wrote()),
-            (Some(true), true),
-            "a truncation undoes no write"
-        );
+        let mut at_work = AtWork::default();
+        at_work.begin(1, false);
+        assert_eq!((at_work.wrote(1), at_work.wrote(2), at_work.anyone_wrote()), (Some(false), None, false));
+        at_work.begin(2, true);
+        at_work.begin(2, false);
+        assert_eq!((at_work.wrote(2), at_work.anyone_wrote()), (Some(true), true), "a truncation undoes no write");
         // One that did nothing.
-        unfinished.end(3);
-        unfinished.end(2);
-        assert!(!unfinished.is_empty());
-        unfinished.begin(2, true);
-        unfinished.end(1);
-        assert!(!unfinished.is_empty(), "it has written again");
-        unfinished.end(2);
-        assert!(unfinished.is_empty());
+        at_work.end(3);
+        at_work.end(2);
+        assert!(!at_work.is_empty());
+        at_work.begin(2, true);
+        at_work.end(1);
+        assert!(!at_work.is_empty(), "it has written again");
+        at_work.end(2);
+        assert!(at_work.is_empty());
     }
 }
