@@ -36,6 +36,7 @@ mod sandbox;
 mod set_aside;
 mod stage;
 mod status;
+mod tiers;
 mod top;
 mod umount;
 mod verify;

@@ -2,10 +2,10 @@
 //!
 //! The daemon takes these steps, in this order; a start that fails leaves no mount, or the dead one it found:
 //!
-//!  1. Call `umask(0)`: each request brings the umask of its application.
-//!  2. Raise the soft limits for descriptors and file size to the hard ones, or beyond where allowed. Catch SIGXFSZ.
-//!  3. Open the slow tree's root: our mount may be about to hide it, or a dead mount may hide it already. Refuse tiers
-//!     that other users may change (P17).
+//!  1. Open the roots of the tiers: our mount may be about to hide the slow one, or a dead mount may hide it already.
+//!     Refuse tiers that other users may change (P17).
+//!  2. Call `umask(0)`: each request brings the umask of its application.
+//!  3. Raise the soft limits for descriptors and file size to the hard ones, or beyond where allowed. Catch SIGXFSZ.
 //!  4. Lock the fast tier (P7) before reading anything on it, and bind the port of the metrics.
 //!  5. From here on use only descriptors of the tiers. Read the boot id: what was not sealed in another boot is
 //!     discarded (P4).
@@ -75,10 +75,11 @@ pub use process::{open_files, processes};
 pub use recorder::latest_recording;
 pub use spawn::{Started, describe, start as start_in_background};
 pub use table::{MountEntry, also_at, holder_of, mounted_at, mounts, mounts_of};
-pub use trust::{TrustedTier, check as check_trust};
+pub use trust::{TrustedTier, check as check_trust, enter};
+
+pub use crate::tiers::disk::held::HeldDir;
 
 use recorder::{Directory, Recorder};
-use underlay::Tree;
 
 use crate::config::{Config, OnTerm, Rules, Settings};
 use crate::error::{Context, Error, Result};
@@ -127,21 +128,50 @@ enum ServingEnd {
     Session(io::Result<()>),
 }
 
-/// Mounts, serves until told to leave, and returns what was left behind.
-pub fn serve(request: Request) -> Result<Left> {
-    let Places { mountpoint, fast, .. } = &request.places;
+/// The tiers of a mount, opened and not looked into.
+#[derive(Debug)]
+pub struct TierRoots {
+    fast: HeldDir,
+    slow: HeldDir,
+    /// There is a dead mount to replace.
+    replace: bool,
+    writable: bool,
+}
+
+impl TierRoots {
+    /// Refuses what others may change (P17).
+    pub fn check(&self) -> Result<()> {
+        trust::check(TrustedTier::Fast, &self.fast)?;
+        trust::check(self.slow_tier(), &self.slow)
+    }
+
+    fn slow_tier(&self) -> TrustedTier {
+        TrustedTier::Slow { writable: self.writable }
+    }
+}
+
+/// Step 1: opens the tiers.
+pub fn open_roots(request: &Request) -> Result<TierRoots> {
+    let (slow, replace, writable) = slow_tree(request)?;
+    let fast = &request.places.fast;
+    let fast = HeldDir::open(fast).at("open", fast.display())?;
+    Ok(TierRoots { fast, slow, replace, writable })
+}
+
+/// Mounts, serves until told to leave, and returns what was left behind. The caller has checked the tiers.
+pub fn serve(request: Request, opened: TierRoots) -> Result<Left> {
+    let Places { mountpoint, .. } = &request.places;
+    let TierRoots { fast, slow: tree, replace, writable } = &opened;
+    let (replace, writable) = (*replace, *writable);
     if request.in_background {
         spawn::become_session_leader()?;
     }
     // The directory it was started in must stay unmountable. All paths are absolute by now.
     std::env::set_current_dir("/").at("change to", "/")?;
-    umask(Mode::empty()); // 1
-    raise_descriptor_limit(); // 2
+    umask(Mode::empty()); // 2
+    raise_descriptor_limit(); // 3
     let runtime = background::runtime()?;
     raise_file_size_limit(&runtime)?;
-    let (tree, replace, writable) = slow_tree(&request)?; // 3
-    trust::check(TrustedTier::Fast, fast, fast)?;
-    trust::check(TrustedTier::Slow { writable }, &tree.by_descriptor(), tree.path())?;
     let config = request.settings.config();
     let trace = Directory::of(&config, mountpoint)?;
     let whose = owner::of(config.owner.as_deref())?;
@@ -150,7 +180,9 @@ pub fn serve(request: Request) -> Result<Left> {
     let owner = Owner::ourselves(mountpoint, Some(tree.path()), writable);
     let mut lock = FastLock::acquire(fast, &owner)?; // 4
     let port = request.settings.config().metrics_addr.as_ref().map(metrics::listen).transpose()?;
-    let tiers = Arc::new(open_tiers(&request, &tree, writable)?); // 5, 6
+    let tiers = Arc::new(open_tiers(&request, [fast, tree], writable)?); // 5, 6
+    // In a shared root somebody else may have made `.dlio-fs` since the check.
+    trust::check_top(opened.slow_tier(), tree)?;
     if let Some(dir) = config.partner_dir.clone() {
         tiers.set_partner(Box::new(move || open_partner(&dir)));
     }
@@ -207,9 +239,9 @@ pub fn serve(request: Request) -> Result<Left> {
 }
 
 /// The slow tier's root, whether there is a dead mount to replace, and whether the tree can be written.
-fn slow_tree(request: &Request) -> Result<(Tree, bool, bool)> {
+fn slow_tree(request: &Request) -> Result<(HeldDir, bool, bool)> {
     let places = &request.places;
-    let open = |hidden| Tree::open(&places.slow, hidden);
+    let open = |hidden| underlay::open(&places.slow, hidden);
     let (tree, replace) = match open(places.slow_is_hidden()) {
         // This user may not look beneath the dead mount that hides its own slow tier. The directory is bare until the
         // new mount is there, as always when such a user replaces a mount.
@@ -220,19 +252,20 @@ fn slow_tree(request: &Request) -> Result<(Tree, bool, bool)> {
         tree => (tree, places.replaces_dead),
     };
     let tree = tree.at("open", places.slow.shown())?;
-    let writable = match tree.is_writable() {
+    let writable = match underlay::is_writable(&tree) {
         Err(_) if request.flags.contains(MountFlags::MOUNT_ATTR_RDONLY) => false,
         writable => writable.at("write to", places.slow.shown())?,
     };
     Ok((tree, replace, writable))
 }
 
-fn open_tiers(request: &Request, tree: &Tree, slow_is_writable: bool) -> Result<Tiers> {
-    let fast = &request.places.fast;
+fn open_tiers(request: &Request, [fast, slow]: [&HeldDir; 2], slow_is_writable: bool) -> Result<Tiers> {
     let noatime = request.flags.contains(MountFlags::MOUNT_ATTR_NOATIME);
-    let tier = |dir: OsDir| -> Arc<dyn Dir> { Arc::new(dir.unnoticed(noatime)) };
-    let fast = tier(OsDir::open(fast).at("open", fast.shown())?);
-    let slow = tier(OsDir::open(&tree.by_descriptor()).at("open", tree.path().shown())?);
+    let tier = |dir: &HeldDir| -> Result<Arc<dyn Dir>> {
+        let opened = OsDir::open(&dir.by_descriptor()).at("open", dir.path().shown())?;
+        Ok(Arc::new(opened.unnoticed(noatime)))
+    };
+    let (fast, slow) = (tier(fast)?, tier(slow)?);
     let boot = boot_id()?;
     #[cfg(debug_assertions)]
     let ([fast, slow], boot) = tiers::disk::faults::install([fast, slow], boot)?;
@@ -243,8 +276,9 @@ fn open_tiers(request: &Request, tree: &Tree, slow_is_writable: bool) -> Result<
 
 /// What is copied there is trusted once it takes the place of the fast tier.
 fn open_partner(dir: &Path) -> Result<Arc<dyn Dir>> {
-    trust::check(TrustedTier::Fast, dir, dir)?;
-    Ok(Arc::new(OsDir::open(dir).at("open partner_dir", dir.shown())?))
+    let held = HeldDir::open(dir).at("open partner_dir", dir.shown())?;
+    trust::check(TrustedTier::Fast, &held)?;
+    Ok(Arc::new(OsDir::open(&held.by_descriptor()).at("open partner_dir", dir.shown())?))
 }
 
 /// A daemon in the background is at most a child of some service, not the service itself.

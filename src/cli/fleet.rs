@@ -8,12 +8,12 @@ use std::time::{Duration, Instant};
 
 use clap::Args;
 
-use super::client;
 use super::outcome::{Exit, Failure, Outcome, say, say_json};
-use crate::error::{Context, Error};
+use super::{client, tiers};
+use crate::error::Error;
 use crate::path::Show as _;
 use crate::stats::fleet::{FleetAnswer, FleetStatus, FleetVerdict};
-use crate::tiers::disk::os::{OsClock, OsDir};
+use crate::tiers::disk::os::OsClock;
 use crate::tiers::{FleetPeriods, FleetReader};
 
 /// How often the leases are looked at.
@@ -64,8 +64,9 @@ pub(super) enum FleetSource {
 
 impl FleetSource {
     pub(super) fn on_slow(fleet: &str, slow: &Path) -> Result<FleetSource, Failure> {
-        let dir = OsDir::open(slow).at("open", slow.shown()).map_err(Failure::usage)?;
-        let reader = FleetReader::open(&dir, fleet, Arc::new(OsClock)).map_err(Failure::usage)?;
+        let slow = tiers::open(slow)?;
+        tiers::enter(&[(tiers::SLOW, &slow)])?;
+        let reader = FleetReader::open(&*tiers::dir(&slow)?, fleet, Arc::new(OsClock)).map_err(Failure::usage)?;
         Ok(FleetSource::Slow(Box::new(reader)))
     }
 

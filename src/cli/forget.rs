@@ -1,6 +1,6 @@
 //! `dlio-fs forget`: go on without a member of a fleet whose node is lost, or with a copy of its fast tier in its place.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant, UNIX_EPOCH};
@@ -8,11 +8,13 @@ use std::time::{Duration, Instant, UNIX_EPOCH};
 use clap::Args;
 
 use super::outcome::{Exit, Failure, Outcome, complain, say};
-use crate::error::{Context, Error};
+use super::tiers;
+use crate::error::Error;
+use crate::mount::{self, HeldDir, TrustedTier};
 use crate::path::Show as _;
 use crate::stats::render::count;
 use crate::tiers::disk::Dir;
-use crate::tiers::disk::os::{OsClock, OsDir};
+use crate::tiers::disk::os::OsClock;
 use crate::tiers::{FinishedGroup, FleetReader, FoundCopy, Watched, finish_group};
 
 const LOOK: Duration = Duration::from_secs(1);
@@ -26,6 +28,7 @@ const LINE_EVERY: u32 = 10;
 /// the others not to wait for it. What only that node had is then missing on the slow tier, and newer files of the others
 /// will be there without it. What it had copied and not published is moved to .dlio-fs/saved there, each file under its
 /// path. If the member comes back, it publishes nothing more and cannot be mounted; `dlio-fs rescue` saves what it has.
+/// If the slow tier is another user's, root does all of this with the rights of that user.
 ///
 /// With --partner nobody is forgotten: the copy that the member kept in its partner_dir takes its place. Mount the copy, on
 /// any node, with the member's settings and --fast DIR/ID as the command says; it publishes what the lost node had, in its
@@ -54,9 +57,13 @@ pub(super) struct ForgetArgs {
 }
 
 pub(super) fn run(args: &ForgetArgs) -> Outcome {
-    let slow: Arc<dyn Dir> = Arc::new(OsDir::open(&args.slow).at("open", args.slow.shown()).map_err(Failure::usage)?);
+    let held = tiers::open(&args.slow)?;
+    let partner = args.partner.as_deref().map(tiers::open).transpose()?;
+    let both = [(tiers::SLOW, &held)].into_iter().chain(partner.iter().map(|dir| (TrustedTier::Fast, dir)));
+    tiers::enter(&both.collect::<Vec<_>>())?;
+    let slow = tiers::dir(&held)?;
     let watched = Watched::begin(&*slow, &args.fleet, args.member).map_err(Failure::usage)?;
-    if let Some(partner) = &args.partner {
+    if let Some(partner) = &partner {
         return hand_over(args, &watched, &slow, partner);
     }
     if watched.has_copy() && !args.without_copy {
@@ -116,18 +123,21 @@ fn tell_what_is_whole(watched: &Watched) -> Result<(), Failure> {
     ))
 }
 
-fn hand_over(args: &ForgetArgs, watched: &Watched, slow: &Arc<dyn Dir>, partner: &Path) -> Outcome {
+fn hand_over(args: &ForgetArgs, watched: &Watched, slow: &Arc<dyn Dir>, partner: &HeldDir) -> Outcome {
     if watched.is_forgotten() {
         let what = format!("member {} was forgotten, and the fleet has gone on without it", args.member);
         return Err(Failure::usage(Error::refused(what, "save what the copy has with `dlio-fs rescue`")));
     }
-    let dir: Arc<dyn Dir> = Arc::new(OsDir::open(partner).at("open", partner.shown()).map_err(Failure::usage)?);
+    let copy = partner.path().join(watched.id());
+    let dir = tiers::dir(partner)?;
+    if let Ok(root) = HeldDir::open(&partner.at(watched.id())) {
+        mount::check_trust(TrustedTier::Fast, &root).map_err(Failure::usage)?;
+    }
     // Before a minute is lost.
     if watched.find_copy(&dir)? == FoundCopy::Good {
         watch(args, watched, slow)?;
     }
     watched.hand_over(slow, &dir)?;
-    let copy = partner.join(watched.id());
     say(format!("the copy has the place of member {}; mount it with --fast {}", args.member, copy.shown()))?;
     Ok(Exit::Done)
 }

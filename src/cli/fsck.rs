@@ -1,18 +1,16 @@
 //! `dlio-fs fsck`: check a fast tier that is not mounted, and repair what is safe to repair.
 
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
 use clap::Args;
 
-use super::outcome::{Exit, Failure, Outcome, complain, say, say_json};
-use crate::error::{Context, Error};
-use crate::mount::{FastLock, Owner, PRIVATE_DIR, boot_id, mountpoint_of};
+use super::outcome::{Exit, Outcome, complain, say, say_json};
+use super::tiers;
+use crate::error::Error;
+use crate::mount::{FastLock, Owner, TrustedTier, boot_id, mountpoint_of};
 use crate::path::Show as _;
 use crate::stats::render::count;
-use crate::tiers::disk::Dir;
-use crate::tiers::disk::os::OsDir;
-use crate::tiers::{self, Finding, FsckReport, Severity};
+use crate::tiers::{self as engine, Finding, FsckReport, Severity};
 
 /// Check a fast tier that is not mounted, and repair what is safe
 ///
@@ -38,19 +36,20 @@ pub(super) struct FsckArgs {
 }
 
 pub(super) fn run(args: &FsckArgs) -> Outcome {
-    if !args.fast.join(PRIVATE_DIR).is_dir() {
-        let what = format!("{} is not a fast tier of dlio-fs: it has no {PRIVATE_DIR}", args.fast.shown());
-        return Err(Failure::usage(Error::refused(what, "name the directory that was given as --fast")));
-    }
+    let fast = tiers::open_fast(&args.fast)?;
+    let slow = args.slow.as_deref().map(tiers::open).transpose()?;
+    let both = [(TrustedTier::Fast, &fast)].into_iter().chain(slow.iter().map(|slow| (tiers::SLOW, slow)));
+    tiers::enter(&both.collect::<Vec<_>>())?;
     // Held until the end, so that no daemon changes the tier meanwhile.
     let owner = Owner::ourselves(&args.fast, None, true);
     let lock = match args.dry_run {
-        true => FastLock::acquire_to_read(&args.fast, &owner),
-        false => FastLock::acquire(&args.fast, &owner),
+        true => FastLock::acquire_to_read(&fast, &owner),
+        false => FastLock::acquire(&fast, &owner),
     };
-    let _lock = lock.map_err(|error| mountpoint_of(&args.fast).map_or(error, |at| is_mounted(&args.fast, &at)))?;
-    let slow = args.slow.as_deref().map(|slow| open(slow).map_err(Failure::usage)).transpose()?;
-    let report = tiers::fsck(open(&args.fast)?, slow, &boot_id()?, !args.dry_run)?;
+    let mounted_at = || mountpoint_of(&fast.by_descriptor());
+    let _lock = lock.map_err(|error| mounted_at().map_or(error, |at| is_mounted(&args.fast, &at)))?;
+    let slow = slow.as_ref().map(tiers::dir).transpose()?;
+    let report = engine::fsck(tiers::dir(&fast)?, slow, &boot_id()?, !args.dry_run)?;
     if args.json {
         say_json(&report)?;
     } else {
@@ -66,10 +65,6 @@ fn is_mounted(fast: &Path, at: &Path) -> Error {
         format!("{fast} is mounted at {at}, and fsck needs a tier that no daemon uses"),
         format!("unmount it first (dlio-fs umount {at}), or compare the copies of its files (dlio-fs verify {at})"),
     )
-}
-
-fn open(path: &Path) -> Result<Arc<dyn Dir>, Error> {
-    Ok(Arc::new(OsDir::open(path).at("open", path.shown())?))
 }
 
 fn line(finding: &Finding) -> String {

@@ -242,7 +242,9 @@ fn serve(args: &MountArgs, settings: Settings, flags: MountFlags, places: Places
     };
     mount::start_logging(&log, &config.log)?;
     let request = Request { places, settings, flags, in_background: args.announce };
-    let left = mount::serve(request)?;
+    let opened = mount::open_roots(&request)?;
+    opened.check().map_err(Failure::usage)?;
+    let left = mount::serve(request, opened)?;
     Ok(if left.is_nothing() { Exit::Done } else { Exit::Undrained })
 }
 

@@ -4,13 +4,14 @@ use std::fs::DirBuilder;
 use std::io::ErrorKind;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
 use clap::Args;
 
 use super::outcome::{Exit, Failure, Outcome, complain, say};
+use super::tiers;
 use crate::error::{Context, Error};
-use crate::mount::{FastLock, Owner, PRIVATE_DIR, boot_id};
+use crate::mount::{FastLock, Owner, TrustedTier, boot_id};
+use crate::tiers as engine;
 use crate::path::Show as _;
 use crate::tiers::disk::Dir;
 use crate::tiers::disk::os::OsDir;
@@ -20,8 +21,9 @@ use crate::tiers::{self, RescueReport};
 ///
 /// Reads the log of the fast tier FAST, or, without a log, the labels of the objects. It changes nothing there, so a
 /// read-only tier will do. Use it when the slow tier is lost, or the fast tier is damaged or was moved to another
-/// machine. As at a mount, a version that was not durable before a power cut counts as never written. Exit code 3 if
-/// the log is damaged or a file could not be restored completely; it lists everything.
+/// machine. As at a mount, a version that was not durable before a power cut counts as never written. If root rescues from a
+/// tier of another user, all is read and made with the rights of that user, who must be able to write to DIR. Exit code 3
+/// if the log is damaged or a file could not be restored completely; it lists everything.
 #[derive(Debug, Args)]
 #[command(after_long_help = "Example:\n  dlio-fs rescue /optane --to /home/me/rescued")]
 pub(super) struct RescueArgs {
@@ -33,14 +35,13 @@ pub(super) struct RescueArgs {
 }
 
 pub(super) fn run(args: &RescueArgs) -> Outcome {
-    if !args.fast.join(PRIVATE_DIR).is_dir() {
-        let what = format!("{} is not a fast tier of dlio-fs: it has no {PRIVATE_DIR}", args.fast.shown());
-        return Err(Failure::usage(Error::refused(what, "name the directory that was given as --fast")));
-    }
+    let fast = tiers::open_fast(&args.fast)?;
+    tiers::enter(&[(TrustedTier::Fast, &fast)])?;
     // Held until the end, so that no daemon changes the tier meanwhile.
-    let _lock = FastLock::acquire_to_read(&args.fast, &Owner::ourselves(&args.to, None, true))?;
+    let _lock = FastLock::acquire_to_read(&fast, &Owner::ourselves(&args.to, None, true))?;
     empty_directory(&args.to)?;
-    let report = rescue(&args.fast, &args.to)?;
+    let to = tiers::open(&args.to)?;
+    let report = engine::rescue(tiers::dir(&fast)?, tiers::dir(&to)?, &boot_id()?)?;
     for path in &report.restored {
         say(path)?;
     }
@@ -56,12 +57,6 @@ pub(super) fn run(args: &RescueArgs) -> Outcome {
     complain(format_args!("{} restored to {}", report.restored.len(), args.to.shown()));
     let whole = report.unexplained.is_empty() && report.short.is_empty() && report.damage.is_empty();
     Ok(if whole { Exit::Done } else { Exit::Undrained })
-}
-
-fn rescue(fast: &Path, to: &Path) -> Result<RescueReport, Error> {
-    let open =
-        |path: &Path| -> Result<Arc<dyn Dir>, Error> { Ok(Arc::new(OsDir::open(path).at("open", path.shown())?)) };
-    tiers::rescue(open(fast)?, open(to)?, &boot_id()?)
 }
 
 fn empty_directory(to: &Path) -> Result<(), Failure> {

@@ -21,6 +21,7 @@ use super::left::Left;
 use super::process::{is_ending, standstill};
 use super::table::mounts_of;
 use crate::error::{Context, Error, Result};
+use crate::tiers::disk::held::HeldDir;
 use crate::path::{Show as _, harmless, unescape};
 
 /// The name of our directory on either tier.
@@ -55,21 +56,23 @@ const BLOCK: usize = 512;
 
 impl FastLock {
     /// Takes the lock, making the private directory if it is not there. If it is held, the refusal names the holder.
-    pub fn acquire(fast: &Path, owner: &Owner) -> Result<FastLock> {
-        let path = fast.join(LOCK_FILE);
-        match DirBuilder::new().mode(0o700).create(fast.join(PRIVATE_DIR)) {
-            Err(e) if e.kind() != io::ErrorKind::AlreadyExists => return Err(e).at("mkdir", path.shown()),
+    pub fn acquire(fast: &HeldDir, owner: &Owner) -> Result<FastLock> {
+        match DirBuilder::new().mode(0o700).create(fast.at(PRIVATE_DIR)) {
+            Err(e) if e.kind() != io::ErrorKind::AlreadyExists => {
+                return Err(e).at("mkdir", fast.path().join(PRIVATE_DIR).shown());
+            }
             _ => {}
         }
-        FastLock::acquire_in(fast, path, owner, true)
+        FastLock::acquire_in(fast, owner, true)
     }
 
     /// The same for a tier that is only read, and may be unwritable.
-    pub fn acquire_to_read(fast: &Path, owner: &Owner) -> Result<FastLock> {
-        FastLock::acquire_in(fast, fast.join(LOCK_FILE), owner, false)
+    pub fn acquire_to_read(fast: &HeldDir, owner: &Owner) -> Result<FastLock> {
+        FastLock::acquire_in(fast, owner, false)
     }
 
-    fn acquire_in(fast: &Path, path: PathBuf, owner: &Owner, to_write: bool) -> Result<FastLock> {
+    fn acquire_in(held: &HeldDir, owner: &Owner, to_write: bool) -> Result<FastLock> {
+        let (fast, path) = (&*held.by_descriptor(), held.path().join(LOCK_FILE));
         let (mut file, read_only) = match open_lock(fast, true) {
             Err(e) if !to_write && e.raw_os_error() == Some(Errno::EROFS as i32) => {
                 (open_lock(fast, false).at("open", path.shown())?, true)
@@ -96,7 +99,7 @@ impl FastLock {
             let text = whole(&mut file).at("read", path.shown())?;
             let holder = text.lines().next().unwrap_or_default();
             if !Owner::parse(holder).is_some_and(|owner| owner.is_about_to_end()) || begun.elapsed() >= ENDING {
-                return Err(held(fast, holder));
+                return Err(is_held(held.path(), holder));
             }
             std::thread::sleep(POLL);
         }
@@ -169,7 +172,7 @@ fn whole(file: &mut File) -> io::Result<String> {
     Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
-fn held(fast: &Path, holder: &str) -> Error {
+fn is_held(fast: &Path, holder: &str) -> Error {
     // A holder that has not written its line yet is still a holder.
     let by = if holder.is_empty() { "another daemon".to_owned() } else { format!("a daemon ({})", harmless(holder)) };
     let what = format!("--fast {} is in use by {by}", fast.shown());
@@ -299,11 +302,15 @@ mod tests {
         Owner::ourselves(Path::new(mountpoint), Some(Path::new("/hdd 1")), true)
     }
 
+    fn held(fast: &tempfile::TempDir) -> HeldDir {
+        HeldDir::open(fast.path()).expect("it is there")
+    }
+
     #[test]
     fn a_second_holder_is_refused_naming_the_first() {
         let fast = tempfile::tempdir().expect("a temporary directory");
-        let first = FastLock::acquire(fast.path(), &owner("/mnt/a b")).expect("free");
-        let text = FastLock::acquire(fast.path(), &owner("/mnt/b")).expect_err("held").to_string();
+        let first = FastLock::acquire(&held(&fast), &owner("/mnt/a b")).expect("free");
+        let text = FastLock::acquire(&held(&fast), &owner("/mnt/b")).expect_err("held").to_string();
         assert!(text.contains(&format!("pid={}", std::process::id())), "{text}");
         assert!(text.contains("mountpoint=/mnt/a%20b slow=/hdd%201 ") && text.contains("host="), "{text}");
         assert!(last_left(fast.path()).is_none(), "held");
@@ -311,7 +318,7 @@ mod tests {
         drop(first);
         assert!(last_left(fast.path()).is_none(), "the first did not leave cleanly");
         assert_eq!(mountpoint_of(fast.path()), None);
-        FastLock::acquire(fast.path(), &owner("/mnt/b")).expect("free again");
+        FastLock::acquire(&held(&fast), &owner("/mnt/b")).expect("free again");
     }
 
     #[test]
@@ -330,7 +337,7 @@ mod tests {
     fn what_was_left_is_read_back() {
         let fast = tempfile::tempdir().expect("a temporary directory");
         assert!(last_left(fast.path()).is_none());
-        let lock = FastLock::acquire(fast.path(), &owner("/mnt")).expect("free");
+        let lock = FastLock::acquire(&held(&fast), &owner("/mnt")).expect("free");
         let left = Left { files: 2, events: 5, paths: vec!["a".into(), "b%20c".into()] };
         lock.leave(&left).expect("written");
         assert_eq!(last_left(fast.path()), Some(left));
@@ -340,12 +347,12 @@ mod tests {
     fn what_was_left_stands_until_a_mount_takes_changes() {
         let fast = tempfile::tempdir().expect("a temporary directory");
         let left = || Left { files: 1, events: 2, paths: vec!["ckpt".into()] };
-        FastLock::acquire(fast.path(), &owner("/mnt")).expect("free").leave(&left()).expect("written");
-        let refused = FastLock::acquire(fast.path(), &owner("/mnt")).expect("free");
+        FastLock::acquire(&held(&fast), &owner("/mnt")).expect("free").leave(&left()).expect("written");
+        let refused = FastLock::acquire(&held(&fast), &owner("/mnt")).expect("free");
         assert!(last_left(fast.path()).is_none(), "held");
         drop(refused);
         assert_eq!(last_left(fast.path()), Some(left()));
-        let mut killed = FastLock::acquire(fast.path(), &owner("/mnt")).expect("free");
+        let mut killed = FastLock::acquire(&held(&fast), &owner("/mnt")).expect("free");
         killed.serving();
         drop(killed);
         assert!(last_left(fast.path()).is_none(), "nobody knows what that one left");

@@ -1,8 +1,11 @@
-//! The owner of a mount: the user who mounts, or the one that `owner` names.
+//! The owner of a mount: the user who mounts, or the one that `owner` names. And how root goes on as another user.
 
-use nix::unistd::{Gid, Group, Uid, User, getegid, geteuid};
+use std::ffi::CString;
+use std::io;
 
-use crate::error::{Error, Result};
+use nix::unistd::{Gid, Group, Uid, User, getegid, geteuid, initgroups, setgroups, setresgid, setresuid, setuid};
+
+use crate::error::{Context, Errno, Error, Result};
 
 /// User and group of the mount's owner.
 ///
@@ -23,6 +26,19 @@ pub(super) fn of(owner: Option<&str>) -> Result<(u32, u32)> {
         return Err(refused("only root may give a mount to another user", "leave the key out, or mount as root"));
     }
     Ok((uid.as_raw(), gid.as_raw()))
+}
+
+/// Gives up the rights of root for those of a user, for good. One whose name is not known here has no group but
+/// nobody's: that of his files may be another's, by the directory that they were made in.
+pub(super) fn become_user(uid: u32) -> Result<()> {
+    let user = User::from_uid(Uid::from_raw(uid)).ok().flatten();
+    let (gid, name) = user.map_or((nobodys_group(), None), |user| (user.gid, CString::new(user.name).ok()));
+    let uid = Uid::from_raw(uid);
+    let groups = name.map_or_else(|| setgroups(&[gid]), |name| initgroups(&name, gid));
+    let gone = groups.and_then(|()| setresgid(gid, gid, gid)).and_then(|()| setresuid(uid, uid, uid));
+    // What the program was started with may keep capabilities.
+    let gone = gone.and_then(|()| if setuid(Uid::from_raw(0)).is_ok() { Err(Errno::EPERM) } else { Ok(()) });
+    gone.map_err(io::Error::from).at("go on", format!("with the rights of user {uid}"))
 }
 
 fn nobodys_group() -> Gid {

@@ -16,7 +16,7 @@ use super::answer::{ask, within};
 use super::daemon::silent;
 use super::lock::PRIVATE_DIR;
 use super::table::{self, Location, MountEntry};
-use super::underlay::Tree;
+use super::underlay::{self, is_writable};
 use crate::error::{Error, Result};
 use crate::path::Show as _;
 
@@ -135,11 +135,11 @@ impl Places {
     fn look_at_slow(&mut self, read_only: bool) -> Result<()> {
         let (path, hidden) = (self.slow.clone(), self.slow_is_hidden());
         let looked = within(PATIENCE, move || {
-            let tree = Tree::open(&path, hidden)?;
+            let tree = underlay::open(&path, hidden)?;
             let root = tree.by_descriptor();
             let has_stats = root.join(STATS_DIR).symlink_metadata().is_ok();
             let was_written = root.join(PRIVATE_DIR).join("id").exists();
-            Ok::<_, io::Error>((tree.is_writable(), was_written, has_foreign_private(&root), has_stats))
+            Ok::<_, io::Error>((is_writable(&tree), was_written, has_foreign_private(&root), has_stats))
         });
         let slow = self.slow.shown();
         let (writable, was_written, foreign, has_stats) = match looked {

@@ -24,7 +24,9 @@ use uuid::Uuid;
 
 use super::answer::within;
 use super::lock::{Owner, PRIVATE_DIR};
+use super::trust::{TrustedTier, check_top};
 use crate::fs::OtherMounts;
+use crate::tiers::disk::held::HeldDir;
 use crate::path::{Show as _, harmless};
 
 /// How often others are looked for.
@@ -58,8 +60,15 @@ pub(super) fn keep(runtime: &Runtime, root: File, owner: Owner, fleet: Option<St
 
 /// What the user of a mount should know before it is made, if others have the slow tree already.
 pub fn note(slow: &Path, fleet: Option<&str>) -> Option<String> {
-    let (dir, fleet) = (slow.join(MOUNTS), fleet.map(str::to_owned));
-    let found = within(PATIENCE, move || others(&dir, fleet.as_deref(), None))?.ok()?;
+    let (path, fleet) = (slow.to_path_buf(), fleet.map(str::to_owned));
+    let look = move || {
+        let root = HeldDir::open(&path)?;
+        // The mount refuses what others may change there. Nor is anything of that removed before.
+        check_top(TrustedTier::Slow { writable: true }, &root).map_err(io::Error::other)?;
+        let mounts = HeldDir::find(&root.at(MOUNTS), None)?;
+        others(&mounts.by_descriptor(), fleet.as_deref(), None)
+    };
+    let found = within(PATIENCE, look)?.ok()?;
     let names: Vec<_> = found.iter().map(OtherMount::name).collect();
     (!names.is_empty()).then(|| {
         let (slow, names) = (slow.shown(), names.join(", "));

@@ -1,22 +1,30 @@
 //! Who owns a tier (promise P17): the daemon uses its own rights on what it finds there, so nobody else may put it
-//! there.
+//! there. The same holds for every command that reads a tier without a mount.
 //!
 //! Before anything on a tier is opened, this checks the owner and the mode of its root, of `.dlio-fs`, and of all
 //! directories and files in there that are the daemon's own; the objects belong to the users whose files they are, in
 //! directories that nobody else reaches. A shared root of the slow tier may be sticky: then nobody else can remove
 //! `.dlio-fs`. Directories above a tier are its administrator's business.
+//!
+//! A command that root runs on a user's tier goes on as that user ([`enter`]): his log and his journal say what is made,
+//! linked and given away, and he may do that himself.
 
 use std::cell::OnceCell;
 use std::ffi::OsStr;
 use std::fs::{self, Metadata};
 use std::io;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
+use nix::sys::stat::{major, minor};
 use nix::unistd::geteuid;
 
 use super::lock::PRIVATE_DIR;
+use super::owner::become_user;
+use super::table::{MountEntry, mounts};
 use crate::error::{Context, Error, Result};
+use crate::tiers::disk::errors::absent_is_none;
+use crate::tiers::disk::held::HeldDir;
 use crate::path::Show as _;
 
 /// The directories in `.dlio-fs` whose subdirectories are ours, and whose files are the users'.
@@ -38,19 +46,45 @@ pub enum TrustedTier {
     },
 }
 
+/// For a command that reads tiers without a mount: root gives up its rights for good if the first of them is a user's.
+/// Then all are checked as at a mount. Returns the user as whom the command goes on.
+pub fn enter(tiers: &[(TrustedTier, &HeldDir)]) -> Result<Option<u32>> {
+    let owner = tiers.first().map(|(_, first)| owner_of(first)).transpose()?;
+    let user = owner.filter(|owner| *owner != 0 && geteuid().is_root());
+    user.map_or(Ok(()), become_user)?;
+    tiers.iter().try_for_each(|(tier, root)| check(*tier, root))?;
+    Ok(user)
+}
+
+/// Whose tier it is. Whoever owns a root with a `.dlio-fs` of somebody else's is found by the check.
+fn owner_of(root: &HeldDir) -> Result<u32> {
+    let stat = fs::metadata(root.by_descriptor()).at("stat", root.path().display())?;
+    if let Some(user) = foreign_maker_of(&stat) {
+        return Ok(user);
+    }
+    let ours = absent_is_none(fs::symlink_metadata(root.at(PRIVATE_DIR))).at("stat", root.path().display())?;
+    Ok(ours.unwrap_or(stat).uid())
+}
+
+/// The user, neither root nor this one, who has mounted the FUSE file system that this is on: all that is on it, owners
+/// included, is what a program of that user says.
+fn foreign_maker_of(stat: &Metadata) -> Option<u32> {
+    maker_of(stat.dev(), &mounts().ok()?).filter(|user| ![0, geteuid().as_raw()].contains(user))
+}
+
+fn maker_of(dev: u64, mounts: &[MountEntry]) -> Option<u32> {
+    let device = format!("{}:{}", major(dev), minor(dev));
+    mounts.iter().filter(|mount| mount.device == device).find_map(|mount| mount.user)
+}
+
 /// Refuses a tier that somebody else may change beneath the daemon, with the command that fixes it.
-pub fn check(tier: TrustedTier, root: &Path, shown: &Path) -> Result<()> {
-    if tier == (TrustedTier::Slow { writable: false }) {
+pub fn check(tier: TrustedTier, root: &HeldDir) -> Result<()> {
+    if !check_top(tier, root)? {
         return Ok(());
     }
-    let stat = fs::metadata(root).at("stat", shown.shown())?;
-    let trusted = Trusted { root, given: OnceCell::new() };
-    trusted.admit(&stat, root, shown, tier != TrustedTier::Fast)?;
-    let (ours, shown) = (root.join(PRIVATE_DIR), shown.join(PRIVATE_DIR));
-    if !trusted.node(&ours, &shown)? {
-        return Ok(());
-    }
-    each(&ours, |name, is_dir| {
+    let trusted = Trusted::on(root);
+    let (ours, shown) = (root.at(PRIVATE_DIR), root.path().join(PRIVATE_DIR));
+    each(&ours, &shown, |name, is_dir| {
         let (path, shown) = (ours.join(name), shown.join(name));
         trusted.node(&path, &shown)?;
         let is_one_of = |names: &[&str]| names.iter().any(|one| *one == name);
@@ -61,23 +95,44 @@ pub fn check(tier: TrustedTier, root: &Path, shown: &Path) -> Result<()> {
     })
 }
 
+/// The same for its root and `.dlio-fs`, but not for what is in that. Returns whether there is anything to look at in it.
+pub(super) fn check_top(tier: TrustedTier, root: &HeldDir) -> Result<bool> {
+    if tier == (TrustedTier::Slow { writable: false }) {
+        return Ok(false);
+    }
+    let (path, shown) = (root.by_descriptor(), root.path());
+    let stat = fs::metadata(&path).at("stat", shown.display())?;
+    if let Some(user) = foreign_maker_of(&stat) {
+        let what = format!("{} is on a file system that is mounted by user {user}, who could change", shown.display());
+        return Err(Error::refused(format!("{what} the daemon's files there"), "mount that one as the same user"));
+    }
+    let trusted = Trusted::on(root);
+    trusted.admit(&stat, &path, shown, tier != TrustedTier::Fast)?;
+    trusted.node(&root.at(PRIVATE_DIR), &shown.join(PRIVATE_DIR))
+}
+
 /// Who may own what the daemon uses: root, this user, and, on a tier that gives all files one owner (a squashed NFS,
 /// for instance), that owner, found by creating a file there.
-struct Trusted<'a> {
-    root: &'a Path,
+struct Trusted {
+    root: PathBuf,
     given: OnceCell<u32>,
 }
 
-impl Trusted<'_> {
+impl Trusted {
+    fn on(root: &HeldDir) -> Self {
+        Trusted { root: root.by_descriptor(), given: OnceCell::new() }
+    }
+
     fn is_owner(&self, uid: u32) -> bool {
         let ours = geteuid().as_raw();
-        let made = || tempfile::tempfile_in(self.root).and_then(|file| file.metadata()).map_or(ours, |made| made.uid());
+        let made =
+            || tempfile::tempfile_in(&self.root).and_then(|file| file.metadata()).map_or(ours, |made| made.uid());
         uid == 0 || uid == ours || uid == *self.given.get_or_init(made)
     }
 
     /// Checks the contents of one of our directories.
     fn inside(&self, dir: &Path, shown: &Path, only_dirs: bool) -> Result<()> {
-        each(dir, |name, is_dir| {
+        each(dir, shown, |name, is_dir| {
             if only_dirs && !is_dir {
                 return Ok(());
             }
@@ -126,9 +181,9 @@ fn is_writable_by_others(stat: &Metadata, path: &Path) -> bool {
 }
 
 /// Goes through a directory: each name, and whether it is a directory.
-fn each(dir: &Path, mut visit: impl FnMut(&OsStr, bool) -> Result<()>) -> Result<()> {
-    for entry in fs::read_dir(dir).at("list", dir.shown())? {
-        let entry = entry.at("list", dir.shown())?;
+fn each(dir: &Path, shown: &Path, mut visit: impl FnMut(&OsStr, bool) -> Result<()>) -> Result<()> {
+    for entry in fs::read_dir(dir).at("list", shown.shown())? {
+        let entry = entry.at("list", shown.shown())?;
         let is_dir = entry.file_type().is_ok_and(|kind| kind.is_dir());
         visit(&entry.file_name(), is_dir)?;
     }
@@ -139,7 +194,6 @@ fn each(dir: &Path, mut visit: impl FnMut(&OsStr, bool) -> Result<()>) -> Result
 mod tests {
     #![allow(clippy::unwrap_used)]
     use std::os::unix::fs::symlink;
-    use std::path::PathBuf;
 
     use tempfile::TempDir;
 
@@ -167,7 +221,8 @@ mod tests {
     }
 
     fn said(tier: TrustedTier, root: &Path) -> String {
-        check(tier, root, root).err().map(|error| error.to_string()).unwrap_or_default()
+        let held = HeldDir::open(root).unwrap();
+        check(tier, &held).err().map(|error| error.to_string()).unwrap_or_default()
     }
 
     #[test]
@@ -201,6 +256,21 @@ mod tests {
             "",
             "nobody writes through a mount that only reads"
         );
+    }
+
+    #[test]
+    fn what_a_user_has_mounted_is_that_user_s_whatever_it_says() {
+        let mount = |device: &str, user| MountEntry {
+            device: device.to_owned(),
+            root: PathBuf::from("/"),
+            at: PathBuf::from("/home/user/mnt"),
+            fs_type: "fuse".to_owned(),
+            source: PathBuf::from("program"),
+            user,
+        };
+        let mounts = [mount("8:1", None), mount("0:51", Some(1001))];
+        assert_eq!(maker_of(nix::sys::stat::makedev(0, 51), &mounts), Some(1001));
+        assert_eq!(maker_of(nix::sys::stat::makedev(8, 1), &mounts), None);
     }
 
     #[test]

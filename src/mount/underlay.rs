@@ -5,10 +5,9 @@
 //! then looked up in a private mount namespace of a thread, where the dead mount can be removed without anybody
 //! noticing; it is cloned there, with everything mounted inside it, and the clone outlives the namespace.
 
-use std::fs::File;
 use std::io;
-use std::os::fd::{AsRawFd, OwnedFd};
-use std::path::{Path, PathBuf};
+use std::os::fd::OwnedFd;
+use std::path::Path;
 
 use nix::errno::Errno;
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
@@ -18,56 +17,25 @@ use rustix::fs::CWD;
 use rustix::mount::{OpenTreeFlags, open_tree};
 
 use super::table::{self, MountEntry};
+use crate::tiers::disk::held::HeldDir;
 
-/// A directory, with the descriptor that must stay open for as long as anything below it is used.
-#[derive(Debug)]
-pub(super) struct Tree {
-    root: Root,
-    path: PathBuf,
+/// Opens the directory at `path`, or, if it is `hidden`, the one beneath our dead mounts there.
+///
+/// Errors: as `open(2)`; EPERM if it is hidden and this process may not make a mount namespace.
+pub(super) fn open(path: &Path, hidden: bool) -> io::Result<HeldDir> {
+    match hidden {
+        true => Ok(HeldDir::new(clone_hidden(path)?, path)),
+        false => HeldDir::open(path),
+    }
 }
 
-#[derive(Debug)]
-enum Root {
-    /// Reached by its path.
-    Plain(File),
-    /// A clone of a hidden tree; it is dissolved with this descriptor.
-    Clone(OwnedFd),
-}
-
-impl Tree {
-    /// Opens the directory at `path`, or, if it is `hidden`, the one beneath our dead mounts there.
-    ///
-    /// Errors: as `open(2)`; EPERM if it is hidden and this process may not make a mount namespace.
-    pub(super) fn open(path: &Path, hidden: bool) -> io::Result<Tree> {
-        let root = match hidden {
-            true => Root::Clone(clone_hidden(path)?),
-            false => Root::Plain(File::open(path)?),
-        };
-        Ok(Tree { root, path: path.to_path_buf() })
-    }
-
-    /// A path that leads to it for as long as this value lives, whatever is mounted over it.
-    pub(super) fn by_descriptor(&self) -> PathBuf {
-        let fd = match &self.root {
-            Root::Plain(file) => file.as_raw_fd(),
-            Root::Clone(fd) => fd.as_raw_fd(),
-        };
-        PathBuf::from(format!("/proc/self/fd/{fd}"))
-    }
-
-    /// The path by which the user knows it.
-    pub(super) fn path(&self) -> &Path {
-        &self.path
-    }
-
-    /// Whether this user may create entries in it. Errors: EACCES and others as `access(2)`; a file system that is
-    /// mounted read-only is no error.
-    pub(super) fn is_writable(&self) -> io::Result<bool> {
-        match eaccess(&self.by_descriptor(), AccessFlags::W_OK | AccessFlags::X_OK) {
-            Ok(()) => Ok(true),
-            Err(Errno::EROFS) => Ok(false),
-            Err(errno) => Err(errno.into()),
-        }
+/// Whether this user may create entries in it. Errors: EACCES and others as `access(2)`; a file system that is mounted
+/// read-only is no error.
+pub(super) fn is_writable(dir: &HeldDir) -> io::Result<bool> {
+    match eaccess(&dir.by_descriptor(), AccessFlags::W_OK | AccessFlags::X_OK) {
+        Ok(()) => Ok(true),
+        Err(Errno::EROFS) => Ok(false),
+        Err(errno) => Err(errno.into()),
     }
 }
 

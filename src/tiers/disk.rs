@@ -10,6 +10,7 @@ pub(crate) mod errors;
 #[cfg(debug_assertions)]
 pub mod faults;
 pub(crate) mod fingerprint;
+pub mod held;
 pub(crate) mod layout;
 pub(crate) mod modes;
 pub mod os;

@@ -174,7 +174,14 @@ impl Tiers {
             return Ok(None);
         }
         fleet.partner.lock().asked(copy, self.uptime());
-        let root = ensure_dir(&*open()?, fleet.id().to_string().as_bytes())?;
+        let partner = open()?;
+        let root = ensure_dir(&*partner, fleet.id().to_string().as_bytes())?;
+        // Whoever else has made it could change what is to take the place of the fast tier.
+        let owner = |dir: &dyn Dir| dir.stat(b".").map(|stat| stat.uid).at("stat", "the partner directory");
+        if owner(&*root)? != owner(&*partner)? {
+            let what = format!("the directory {} in the partner directory is another user's", fleet.id());
+            return Err(Error::refused(what, "find out where it comes from, then remove it"));
+        }
         let is_own = |stat: io::Result<crate::tiers::disk::Stat>| stat.map(|stat| (stat.dev, stat.ino)).ok();
         if is_own(root.stat(b".")) == is_own(self.fast.stat(b".")) {
             let what = "the partner directory has this very fast tier";

@@ -8,6 +8,8 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
+use dlio_fs::mount::{FastLock, HeldDir};
+
 use crate::common::rig::{PROGRAM, copy_program};
 use crate::needs::{MOUNTS, needs};
 
@@ -196,11 +198,15 @@ fn what_is_not_given_is_asked_for() {
     places.refused(mount().arg(places.path("mnt")).args(["--fast", "/x"]), 2, &["no slow tier is given"]);
 }
 
+fn fast(places: &Places) -> HeldDir {
+    HeldDir::open(&places.path("fast")).unwrap()
+}
+
 #[test]
 fn a_fast_tier_in_use_is_refused_naming_its_holder() {
     needs!(MOUNTS);
     let places = Places::new();
-    let _held = dlio_fs::mount::FastLock::acquire(&places.path("fast"), &owner("/mnt/other")).unwrap();
+    let _held = FastLock::acquire(&fast(&places), &owner("/mnt/other")).unwrap();
     let pid = format!("pid={}", std::process::id());
     places.refused(&mut places.mount("mnt", "fast", "slow"), 1, &["--fast", "in use", &pid, "mountpoint=/mnt/other"]);
 }
@@ -290,10 +296,10 @@ fn rescue_refuses_what_is_no_fast_tier_and_a_target_with_something_in_it() {
         command
     };
     places.refused(&mut rescue("slow", "new"), 2, &["slow is not a fast tier", "--fast"]);
-    drop(dlio_fs::mount::FastLock::acquire(&places.path("fast"), &owner("/mnt/x")).unwrap());
+    drop(FastLock::acquire(&fast(&places), &owner("/mnt/x")).unwrap());
     fs::write(places.path("slow/something"), "").unwrap();
     places.refused(&mut rescue("fast", "slow"), 2, &["--to", "slow is not empty", "a new directory"]);
-    let _held = dlio_fs::mount::FastLock::acquire(&places.path("fast"), &owner("/mnt/x")).unwrap();
+    let _held = FastLock::acquire(&fast(&places), &owner("/mnt/x")).unwrap();
     places.refused(&mut rescue("fast", "new"), 1, &["in use", "mountpoint=/mnt/x"]);
 }
 
@@ -307,7 +313,7 @@ fn fsck_refuses_what_is_no_fast_tier_and_one_that_is_in_use() {
     };
     places.refused(&mut fsck("slow", &[]), 2, &["slow is not a fast tier", "--fast"]);
     places.refused(&mut fsck("none", &[]), 2, &["none is not a fast tier"]);
-    drop(dlio_fs::mount::FastLock::acquire(&places.path("fast"), &owner("/mnt/x")).unwrap());
+    drop(FastLock::acquire(&fast(&places), &owner("/mnt/x")).unwrap());
     places.refused(&mut fsck("fast", &["--slow", "/none/such"]), 2, &["open /none/such", "No such file"]);
     let output = fsck("fast", &["--json"]).output().unwrap();
     let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
@@ -317,7 +323,7 @@ fn fsck_refuses_what_is_no_fast_tier_and_one_that_is_in_use() {
         (Some(Path::new("/slow")), &["fast is mounted at /mnt/x", "dlio-fs umount /mnt/x", "dlio-fs verify /mnt/x"]),
     ] {
         let owner = dlio_fs::mount::Owner::ourselves(Path::new("/mnt/x"), slow, true);
-        let _held = dlio_fs::mount::FastLock::acquire(&places.path("fast"), &owner).unwrap();
+        let _held = FastLock::acquire(&fast(&places), &owner).unwrap();
         for more in [&[][..], &["--dry-run"]] {
             places.refused(&mut fsck("fast", more), 1, parts);
         }
@@ -329,7 +335,7 @@ fn fsck_refuses_what_is_no_fast_tier_and_one_that_is_in_use() {
 #[test]
 fn a_lock_that_leads_out_of_the_tier_is_not_written() {
     let places = Places::new();
-    let take = |fast: &str| dlio_fs::mount::FastLock::acquire(&places.path(fast), &owner("/mnt/x"));
+    let take = |fast: &str| FastLock::acquire(&HeldDir::open(&places.path(fast)).unwrap(), &owner("/mnt/x"));
     fs::create_dir(places.path("outside")).unwrap();
     fs::write(places.path("outside/lock"), "precious").unwrap();
     symlink(places.path("outside"), places.path("fast/.dlio-fs")).unwrap();

@@ -575,6 +575,12 @@ fn a_copy_at_the_partner_takes_the_place_of_a_lost_node() {
     let of_other = ["forget", "job", "0", "--slow", slow.path().to_str().unwrap(), "--partner"];
     let (code, said) = told(&of_other, other.path());
     assert!(code == 1 && said.contains(&watched.id()), "{said}");
+    // Nor a copy that somebody else can change.
+    let its_dir = partner.path().join(watched.id());
+    std::os::unix::fs::chown(&its_dir, Some(1001), None).unwrap();
+    let (code, said) = told(&of_other, partner.path());
+    assert!(code == 2 && said.contains("belongs to user 1001"), "{said}");
+    std::os::unix::fs::chown(&its_dir, Some(0), None).unwrap();
     let copies: Arc<dyn Dir> = Arc::new(OsDir::open(partner.path()).unwrap());
     watched.hand_over(&tier, &copies).unwrap();
     assert!(!slow.path().join("latest").exists() && !slow.path().join("step").exists());

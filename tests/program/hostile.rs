@@ -2,8 +2,9 @@
 
 use std::fs::{self, Permissions};
 use std::io::{BufRead, BufReader};
-use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt, chown, lchown, symlink};
 use std::os::unix::process::CommandExt;
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
 use dlio_fs::path::is_harmless;
@@ -17,6 +18,17 @@ use crate::needs::{MOUNTS, needs};
 
 const SOMEBODY: u32 = 1001;
 
+/// The mount command looks on the slow tier who else mounts it, and removed what daemons that are gone had left there: by any link.
+fn link_to_what_a_daemon_left(rig: &Rig, victim: &Path) {
+    let (elsewhere, host) = (victim.parent().unwrap(), nix::unistd::gethostname().unwrap().into_string().unwrap());
+    fs::create_dir(elsewhere).unwrap();
+    fs::write(victim, format!("host={host} pid=1 mountpoint=/m slow=/s since=0 fleet=\n")).unwrap();
+    let link = rig.path("slow/.dlio-fs/mounts");
+    fs::remove_dir_all(&link).unwrap();
+    symlink(elsewhere, &link).unwrap();
+    lchown(link, Some(SOMEBODY), None).unwrap();
+}
+
 /// Whoever had made the directory before root mounted over it could swap the log between two mounts, and with it who owns what: the
 /// next mount made a set-id program of root's. Or read and replace everybody's pending files.
 #[test]
@@ -29,9 +41,17 @@ fn a_tier_that_somebody_else_prepared_is_refused_until_it_is_root_s() {
         let theirs = rig.path(place);
         fs::create_dir_all(&theirs).unwrap();
         chown(&theirs, Some(SOMEBODY), None).unwrap();
+        let victim = rig.path("elsewhere/lock");
+        if place == "slow" {
+            link_to_what_a_daemon_left(&rig, &victim);
+        }
         let refused = rig.mount_command().output().unwrap();
         let said = text(&refused.stderr);
-        assert_eq!(refused.status.code(), Some(1), "{said}");
+        assert_eq!(refused.status.code(), Some(2), "{said}");
+        if place == "slow" {
+            assert!(victim.exists());
+            fs::remove_file(rig.path("slow/.dlio-fs/mounts")).unwrap();
+        }
         assert!(said.contains(&format!("chown 0 {}", theirs.display())), "{said}");
         chown(&theirs, Some(0), None).unwrap();
         fs::set_permissions(&theirs, Permissions::from_mode(0o777)).unwrap();
@@ -41,6 +61,92 @@ fn a_tier_that_somebody_else_prepared_is_refused_until_it_is_root_s() {
         rig.mount(&[]);
         rig.umount_safely();
     }
+}
+
+fn open_to_all(path: &Path) {
+    fs::set_permissions(path, Permissions::from_mode(0o755)).unwrap();
+}
+
+/// Of a tier that was root's.
+fn give_away(path: &Path) {
+    succeeds(Command::new("chown").arg("-R").arg(SOMEBODY.to_string()).arg(path));
+}
+
+/// What is on a user's tier is that user's word. Root who forgot a member of a user's fleet did as the journal there said: a set-id
+/// program of root's. Root who rescued a user's fast tier made the raw disk that its log named, for everybody.
+#[test]
+fn root_reads_a_user_s_tier_as_that_user_only() {
+    needs!(MOUNTS);
+    let rig = Rig::new();
+    rig.mount(&["-o", "fleet=job,fleet_size=2,clock_error=50ms"]);
+    succeeds(Command::new("mknod").arg(rig.mnt("disk")).args(["b", "7", "0"]));
+    for (name, mode) in [("plain", 0o640), ("set-id", 0o4755)] {
+        fs::write(rig.mnt(name), name).unwrap();
+        fs::set_permissions(rig.mnt(name), Permissions::from_mode(mode)).unwrap();
+    }
+    rig.kill_daemon();
+    open_to_all(rig.dir.path());
+    let (fast, slow, out) = (rig.path("fast"), rig.path("slow"), rig.path("out"));
+    let rescue = |to: &Path| program().arg("rescue").arg(&fast).arg("--to").arg(to).output().unwrap();
+    let roots = rescue(&out);
+    assert_eq!(roots.status.code(), Some(0), "{roots:?}");
+    let mode = |name: &str| fs::symlink_metadata(out.join(name)).map(|stat| stat.mode() & 0o7777).ok();
+    assert!(fs::metadata(out.join("disk")).unwrap().file_type().is_block_device());
+    assert_eq!(mode("set-id"), Some(0o4755), "a tier of root's own gives back all that there was");
+    fs::remove_dir_all(&out).unwrap();
+
+    give_away(&fast);
+    give_away(&slow);
+    // Who owns a file may do that.
+    let mut chmod = Command::new("find");
+    succeeds(chmod.arg(fast.join(".dlio-fs/pool")).args(["-size", "6c", "-exec", "chmod", "4755", "{}", "+"]));
+    let told = "is a tier of user 1001; this goes on with the rights of that user only";
+    let refused = rescue(&out);
+    assert!(refused.status.code() == Some(1) && text(&refused.stderr).contains(told), "{refused:?}");
+    fs::create_dir(&out).unwrap();
+    chown(&out, Some(SOMEBODY), None).unwrap();
+    let rescued = rescue(&out);
+    let said = text(&rescued.stderr);
+    assert!(rescued.status.code() == Some(3) && said.contains(told), "{said}");
+    assert!(said.contains("disk: a device node in a fast tier that is not root's alone"), "{said}");
+    assert!(said.contains("set-id: without its set-id bits") && said.contains("plain: without its group"), "{said}");
+    assert_eq!((mode("disk"), mode("set-id"), mode("plain")), (None, Some(0o705), Some(0o600)));
+    assert!(names(&out).iter().all(|name| fs::metadata(out.join(name)).unwrap().uid() == SOMEBODY));
+    assert_eq!(fs::read_to_string(out.join("plain")).unwrap(), "plain");
+
+    let [fast, slow] = [&fast, &slow].map(|path| path.to_str().unwrap());
+    for command in [
+        &["fsck", fast, "--slow", slow][..],
+        &["status", "--fleet", "job", "--slow", slow],
+        &["wait", slow, "--fleet", "job", "--slow", slow, "--timeout", "1s"],
+        &["forget", "job", "1", "--slow", slow],
+    ] {
+        let said = text(&program().args(command).output().unwrap().stderr);
+        assert!(said.contains(told), "{command:?}: {said}");
+    }
+    // It watches the member for a minute, with nothing left of root's rights.
+    let mut forget = program().args(["forget", "job", "0", "--slow", slow]).stderr(Stdio::piped()).spawn().unwrap();
+    let mut lines = BufReader::new(forget.stderr.take().unwrap()).lines().map(Result::unwrap);
+    assert!(lines.any(|line| line.contains("watching member 0")));
+    let status = fs::read_to_string(format!("/proc/{}/status", forget.id())).unwrap();
+    forget.kill().unwrap();
+    forget.wait().unwrap();
+    let words = |key: &str| status.lines().find_map(|line| line.strip_prefix(key)).unwrap().split_whitespace();
+    assert!(words("Uid:").all(|uid| uid == SOMEBODY.to_string()), "{status}");
+    assert!(words("Gid:").chain(words("Groups:")).all(|gid| gid != "0"), "{status}");
+    assert!(
+        ["CapPrm:", "CapEff:"].iter().all(|key| words(key).all(|set| set.trim_matches('0').is_empty())),
+        "{status}"
+    );
+
+    // One that a user may change and that says it is root's is read by nobody.
+    chown(rig.path("fast/.dlio-fs"), Some(0), None).unwrap();
+    let refused = rescue(&rig.path("new"));
+    let said = text(&refused.stderr);
+    assert!(refused.status.code() == Some(2) && said.contains("fast belongs to user 1001, who could change"), "{said}");
+    // Nor does the doctor try anything there.
+    let doctor = program().args(["doctor", "--slow", slow]).output().unwrap();
+    assert!(text(&doctor.stdout).contains("chown 0 "), "{doctor:?}");
 }
 
 /// Each of these ended the daemon, without what a TERM has it do.

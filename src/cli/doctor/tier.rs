@@ -2,6 +2,7 @@
 
 use std::ffi::OsStr;
 use std::fs::File;
+use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -11,9 +12,9 @@ use nix::sys::statfs::{self, FsType, statfs};
 use nix::sys::statvfs::{FsFlags, statvfs};
 use tempfile::TempDir;
 
-use super::finding::DoctorFinding;
+use super::finding::{DoctorFinding, Verdict};
 use crate::error::Error;
-use crate::mount;
+use crate::mount::{self, HeldDir};
 use crate::path::Show as _;
 use crate::tiers::disk::os::{OsClock, OsDir, XFS_SUPER_MAGIC};
 use crate::tiers::{Abilities, Lack};
@@ -62,16 +63,26 @@ fn probe(role: Role, path: &Path) -> Vec<DoctorFinding> {
         let remedy = "a mount over it is read-only too; remount it for writing if checkpoints are to go there";
         return vec![DoctorFinding::warn(role.about("directory"), found, remedy), file_system(role, path)];
     }
+    let unusable = |e: &io::Error| {
+        let remedy = "name an existing directory that you may write to";
+        DoctorFinding::fail(role.about("directory"), format!("{}: {e}", path.display()), remedy)
+    };
+    let root = match HeldDir::open(path) {
+        Ok(root) => root,
+        Err(e) => return vec![unusable(&e)],
+    };
+    let owner = owner(role, &root);
+    if owner.verdict == Verdict::Fail {
+        // Whoever may change the tier could lead the trial elsewhere.
+        return vec![owner, file_system(role, path), space(role, path)];
+    }
     let trial = match tempfile::Builder::new().prefix(".dlio-fs-doctor-").tempdir_in(path) {
         Ok(trial) => trial,
-        Err(e) => {
-            let remedy = "name an existing directory that you may write to";
-            return vec![DoctorFinding::fail(role.about("directory"), format!("{}: {e}", path.shown()), remedy)];
-        }
+        Err(e) => return vec![unusable(&e)],
     };
     let mut findings = vec![DoctorFinding::ok(role.about("directory"), format!("{} can be written", path.shown()))];
     findings.push(file_system(role, path));
-    findings.push(owner(role, path));
+    findings.push(owner);
     match role {
         Role::Fast => findings.push(xattrs(&trial)),
         Role::Slow => findings.extend(abilities(&trial)),
@@ -84,13 +95,13 @@ fn probe(role: Role, path: &Path) -> Vec<DoctorFinding> {
 }
 
 /// A mount refuses a tier that other users may change.
-fn owner(role: Role, path: &Path) -> DoctorFinding {
+fn owner(role: Role, root: &HeldDir) -> DoctorFinding {
     let about = role.about("owner");
     let tier = match role {
         Role::Fast => mount::TrustedTier::Fast,
         Role::Slow => mount::TrustedTier::Slow { writable: true },
     };
-    match mount::check_trust(tier, path, path) {
+    match mount::check_trust(tier, root) {
         Ok(()) => DoctorFinding::ok(about, "nobody else may change what is kept there"),
         Err(Error::Refused { what, remedy }) => DoctorFinding::fail(about, what, remedy),
         Err(e) => DoctorFinding::fail(about, e.to_string(), "check whether its server or device is up"),

@@ -5,13 +5,15 @@
 //! previous version is restored. Without a log: objects without a fingerprint record their last name. Objects without a
 //! name are listed. The fast tier is not changed; read access is enough. Unreadable objects are listed, and the rest is
 //! restored.
+//!
+//! Whoever may write to the tier says what is restored. So only a tier of root's own gives device nodes and set-id bits.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 
-use crate::error::{Context, Error, Result};
+use crate::error::{Context, Errno, Error, Result};
 use crate::tiers::disk::layout::{OURS, split};
-use crate::tiers::disk::{Dir, Kind, modes};
+use crate::tiers::disk::{Dir, File, Kind, Stat, acl, modes};
 use crate::tiers::log::record::{Attrs, Home, Kept, ObjectId, Path, Record, Spec};
 use crate::tiers::objects::attrs::{own_xattrs, set_attrs};
 use crate::tiers::objects::copy::copy_bytes;
@@ -19,6 +21,8 @@ use crate::tiers::objects::pool::Pool;
 use crate::tiers::recovery::aside::{aside_at, left_out};
 use crate::tiers::recovery::identity::{boot_of, refuse_other_format};
 use crate::tiers::{Ino, Lsn, log};
+
+const SET_ID: u32 = 0o6000;
 
 /// The result of a rescue.
 #[derive(Debug, Default)]
@@ -46,6 +50,8 @@ enum Restored {
     Whole,
     /// Only the first number of bytes, out of the second.
     Short(u64, u64),
+    /// All of its bytes, without an attribute that is not given here.
+    Without(&'static str),
     /// Its bytes are on the slow tier.
     Elsewhere,
 }
@@ -76,6 +82,7 @@ pub fn rescue(fast: Arc<dyn Dir>, to: Arc<dyn Dir>, boot: &str) -> Result<Rescue
             Vec::new()
         }
     };
+    let is_roots = is_roots(&*fast) && is_roots(&*ours);
     let pool = Pool::open_what_is_left(&modes::with_marked_modes(&ours));
     let mut followed = Followed::default();
     followed.follow(&records, boot);
@@ -87,8 +94,12 @@ pub fn rescue(fast: Arc<dyn Dir>, to: Arc<dyn Dir>, boot: &str) -> Result<Rescue
     add_unlogged(&pool, &records, &mut tree, &mut report)?;
     for (path, found) in tree {
         let shown = crate::path::escape(&path);
-        match restore(&pool, &*to, &path, &found) {
+        match restore(&pool, &*to, &path, &found, is_roots) {
             Ok(Restored::Whole) => report.restored.push(shown),
+            Ok(Restored::Without(what)) => {
+                report.short.push(format!("{shown}: without its {what}"));
+                report.restored.push(shown);
+            }
             Ok(Restored::Short(has, of)) => {
                 report.short.push(format!("{shown}: {has} of {of} bytes, the rest are zeros"));
                 report.restored.push(shown);
@@ -260,7 +271,13 @@ fn add_unlogged(
     Ok(())
 }
 
-fn restore(pool: &Pool, to: &dyn Dir, path: &[u8], found: &RescuedAt) -> Result<Restored> {
+/// Whether nobody but root may have written in this directory.
+fn is_roots(dir: &dyn Dir) -> bool {
+    let others = |stat: &Stat| if stat.gid == 0 { stat.perm & 0o002 } else { stat.perm & 0o022 };
+    dir.stat(b".").is_ok_and(|stat| stat.uid == 0 && others(&stat) == 0)
+}
+
+fn restore(pool: &Pool, to: &dyn Dir, path: &[u8], found: &RescuedAt, is_roots: bool) -> Result<Restored> {
     let (dirs, name) = split(path);
     let label = || crate::path::escape(path);
     let mut dir: Option<Arc<dyn Dir>> = None;
@@ -276,13 +293,17 @@ fn restore(pool: &Pool, to: &dyn Dir, path: &[u8], found: &RescuedAt) -> Result<
     }
     let dir: &dyn Dir = dir.as_deref().unwrap_or(to);
     match found {
+        RescuedAt::Node(Spec { kind: Kind::CharDevice | Kind::BlockDevice, .. }) if !is_roots => {
+            let what = "a device node in a fast tier that is not root's alone";
+            return Err(Error::refused(what, "make it by hand, if it is meant"));
+        }
         RescuedAt::Node(spec) => restore_node(dir, name, spec).at("restore", label())?,
         RescuedAt::File { object, .. } if object.needs_slow() => return Ok(Restored::Elsewhere),
         RescuedAt::File { object, size } => {
             let source = pool.open_kept(object.number).at("open the object of", label())?;
             let stat = source.stat().at("stat the object of", label())?;
             let attrs = Attrs {
-                perm: stat.perm,
+                perm: if is_roots { stat.perm } else { stat.perm & !SET_ID },
                 uid: stat.uid,
                 gid: stat.gid,
                 mtime: stat.mtime,
@@ -290,17 +311,30 @@ fn restore(pool: &Pool, to: &dyn Dir, path: &[u8], found: &RescuedAt) -> Result<
             };
             let size = size.unwrap_or(stat.size);
             let file = dir.create(name, 0o600).at("create", label())?;
-            copy_bytes(&*source, &*file, size)
-                .and_then(|()| file.set_len(size))
-                .and_then(|()| set_attrs(&*file, &attrs))
-                .and_then(|()| file.sync())
-                .at("restore", label())?;
+            copy_bytes(&*source, &*file, size).and_then(|()| file.set_len(size)).at("restore", label())?;
+            let group = give_attrs(&*file, attrs).at("restore", label())?;
+            file.sync().at("restore", label())?;
             if stat.size < size {
                 return Ok(Restored::Short(stat.size, size));
             }
+            let set_id = (!is_roots && stat.perm & SET_ID != 0).then_some("set-id bits");
+            return Ok(set_id.or(group).map_or(Restored::Whole, Restored::Without));
         }
     }
     Ok(Restored::Whole)
+}
+
+/// Who is not in a file's group cannot give it: then the file has none that may use it. Returns what was not given.
+fn give_attrs(file: &dyn File, mut attrs: Attrs) -> std::io::Result<Option<&'static str>> {
+    match set_attrs(file, &attrs) {
+        Err(e) if e.raw_os_error() == Some(Errno::EPERM as i32) => {}
+        given => return given.map(|()| None),
+    }
+    attrs.gid = file.stat()?.gid;
+    attrs.perm &= !0o070;
+    // It would give them back.
+    attrs.xattrs.retain(|(key, _)| key != acl::ACCESS);
+    set_attrs(file, &attrs).map(|()| Some("group"))
 }
 
 fn restore_node(dir: &dyn Dir, name: &[u8], spec: &Spec) -> std::io::Result<()> {
