@@ -1,5 +1,6 @@
 //! Leaves the recording and the report (HTML) of a job's mount, or of its window, in the directory that `job_report`
-//! names, as Darshan leaves its log.
+//! names, as Darshan leaves its log. That directory may be in one of the job's user's, who can exchange it for a link: it
+//! is found once, and held.
 //!
 //! 1. make a file that only its owner may read, under an unpredictable name, because others may write to the directory;
 //! 2. give it to the job's user;
@@ -7,10 +8,10 @@
 //!
 //! Nothing is synced: a power cut costs a report, not data.
 
-use std::fs;
 use std::io::{self, Cursor, Write};
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use nix::unistd::{Gid, Uid, fchown};
 
@@ -21,6 +22,7 @@ use crate::path::Show as _;
 use crate::report::html;
 use crate::report::summary::Summary;
 use crate::stats::recording::Recording;
+use crate::tiers::disk::held::HeldDir;
 
 /// How many files of one job get distinct names.
 const NUMBERS: usize = 10_000;
@@ -28,7 +30,7 @@ const NUMBERS: usize = 10_000;
 /// Where reports go, and who owns them.
 #[derive(Clone, Debug)]
 pub struct JobReports {
-    dir: PathBuf,
+    dir: Arc<HeldDir>,
     job: String,
     host: String,
     owner: (u32, u32),
@@ -38,17 +40,14 @@ impl JobReports {
     /// `job`: the mount's job; `owner`: user and group of the mount. Must be called before the mount is made: a daemon
     /// that wrote into its own mount would wait for itself.
     ///
-    /// Errors: there is no such directory, or it is inside the mount.
+    /// Errors: there is no such directory, a link of another user's leads to it, or it is inside the mount.
     pub fn new(dir: &Path, job: Option<&str>, mountpoint: &Path, owner: (u32, u32)) -> Result<Self> {
         let refused = |why: &str| {
             let remedy = "name an existing directory outside the mount to which reports may be written";
             Error::refused(format!("job_report = {}: {why}", dir.shown()), remedy)
         };
-        let dir = fs::canonicalize(dir).map_err(|error| refused(&error.to_string()))?;
-        if !dir.is_dir() {
-            return Err(refused("it is not a directory"));
-        }
-        if dir.starts_with(mountpoint) {
+        let dir = Arc::new(HeldDir::find(dir, None).map_err(|error| refused(&error.to_string()))?);
+        if dir.path().starts_with(mountpoint) {
             return Err(refused("it is inside the mount"));
         }
         let last = || mountpoint.file_name().and_then(|name| name.to_str()).filter(|name| is_job(name));
@@ -76,27 +75,28 @@ impl JobReports {
         let page = html::report(&Summary::of(&mut read));
         let place = |number: usize, ending: &str| {
             let number = if number > 1 { format!("-{number}") } else { String::new() };
-            self.dir.join(format!("{job}-{}{number}.{ending}", self.host))
+            format!("{job}-{}{number}.{ending}", self.host)
         };
-        let is_free = |number: &usize| !place(*number, "dlio").exists();
+        let shown = |name: &str| self.dir.path().join(name);
+        let is_free = |number: &usize| !self.dir.at(place(*number, "dlio")).exists();
         let mut number = (1..NUMBERS).find(is_free).unwrap_or(NUMBERS);
         // Another daemon may leave a report of the same job at this moment.
         while let Err(error) = self.put(&place(number, "dlio"), recording) {
             if error.kind() != io::ErrorKind::AlreadyExists || number >= NUMBERS {
-                return Err(error).at("leave", place(number, "dlio").shown());
+                return Err(error).at("leave", shown(&place(number, "dlio")).shown());
             }
             number += 1;
         }
         let report = place(number, "html");
-        self.put(&report, page.as_bytes()).at("leave", report.shown())?;
-        Ok(report)
+        self.put(&report, page.as_bytes()).at("leave", shown(&report).shown())?;
+        Ok(shown(&report))
     }
 
-    fn put(&self, path: &Path, bytes: &[u8]) -> io::Result<()> {
-        let mut file = tempfile::Builder::new().prefix(".dlio-fs-").tempfile_in(&self.dir)?; // 1
+    fn put(&self, name: &str, bytes: &[u8]) -> io::Result<()> {
+        let mut file = tempfile::Builder::new().prefix(".dlio-fs-").tempfile_in(self.dir.by_descriptor())?; // 1
         file.write_all(bytes)?;
         let (uid, gid) = (Uid::from_raw(self.owner.0), Gid::from_raw(self.owner.1));
         fchown(file.as_file().as_fd(), Some(uid), Some(gid))?; // 2
-        file.persist_noclobber(path).map(drop).map_err(|error| error.error) // 3
+        file.persist_noclobber(self.dir.at(name)).map(drop).map_err(|error| error.error) // 3
     }
 }

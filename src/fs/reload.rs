@@ -8,6 +8,7 @@ use tracing::{info, warn};
 
 use crate::config::{Config, Reloaded, Settings};
 use crate::error::{Error, Result};
+use crate::tiers::disk::held::read_file;
 use crate::path::Show as _;
 
 /// Brings a configuration into force.
@@ -52,8 +53,9 @@ impl LiveSettings {
         let Some(file) = file else {
             return Err(Error::refused("this mount has no configuration file", "mount it with --config FILE"));
         };
-        // Without the lock: the file may be on a file system that hangs.
-        let text = std::fs::read_to_string(&file).map_err(|e| {
+        // Without the lock: the file may be on a file system that hangs. By now a user may have made it a link to what
+        // only root may read, and a complaint about that would show some of it.
+        let text = read_file(&file).map_err(|e| {
             Error::refused(format!("config file {}: {e}", file.shown()), "nothing changed; make it readable text")
         })?;
         let mut settings = self.settings.lock();

@@ -1,12 +1,15 @@
 //! Where log lines go: standard error, a file, or syslog. The filter may change while mounted, and the file may be
 //! renamed by log rotation, which then asks for a new one. An event is always one line, whatever the names in it are.
 
+use std::ffi::OsString;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 
+use nix::fcntl::OFlag;
+use nix::unistd::geteuid;
 use parking_lot::Mutex;
 use syslog_tracing::{Facility, Options, Syslog};
 use tracing::Metadata;
@@ -16,6 +19,7 @@ use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{EnvFilter, Layer, Registry, reload};
 
 use crate::error::{Context, Error, Result};
+use crate::tiers::disk::held::HeldDir;
 use crate::path::{Show as _, harmless};
 
 /// The environment variable that overrides the key `log`.
@@ -37,10 +41,37 @@ static LOG_FILE: OnceLock<LogFile> = OnceLock::new();
 
 #[derive(Debug)]
 struct LogFile {
-    path: PathBuf,
+    place: LogPlace,
     /// Replaced at each reopening. Not locked while a line is written: a disk that hangs does not block those who ask
     /// for the file.
     open: Mutex<Arc<File>>,
+}
+
+/// The directory of the log file and its name there. What a user makes of the directory's path is not followed.
+#[derive(Debug)]
+struct LogPlace {
+    dir: HeldDir,
+    name: OsString,
+}
+
+impl LogPlace {
+    /// One `write` per line in append mode, so that lines of two daemons do not mix.
+    ///
+    /// Whoever may write to the directory may put anything under the name: only a file of our own is appended to. A fifo
+    /// would block, and a link lead to any file.
+    fn open(&self) -> Result<File> {
+        let path = || self.dir.path().join(&self.name).display().to_string();
+        let flags = (OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK).bits();
+        let mut open = OpenOptions::new();
+        open.create(true).append(true).mode(0o640).custom_flags(flags);
+        let file = open.open(self.dir.at(&self.name)).at("open", path())?;
+        let stat = file.metadata().at("stat", path())?;
+        if stat.is_file() && stat.uid() == geteuid().as_raw() && stat.nlink() <= 1 {
+            return Ok(file);
+        }
+        let what = format!("{} is not a regular file of user {}, with one name", path(), geteuid());
+        Err(Error::refused(what, "remove it, or name another --log-file"))
+    }
 }
 
 impl LogFile {
@@ -55,8 +86,10 @@ pub fn start(to: &LogTo, log: &str) -> Result<()> {
     match to {
         LogTo::Stderr => install(io::stderr, true, log),
         LogTo::File(path) => {
-            let open = Mutex::new(Arc::new(open(path)?));
-            let file = LOG_FILE.get_or_init(|| LogFile { path: path.clone(), open });
+            let (dir, name) = HeldDir::find_file(path).at("open", path.display())?;
+            let place = LogPlace { dir, name };
+            let open = Mutex::new(Arc::new(place.open()?));
+            let file = LOG_FILE.get_or_init(|| LogFile { place, open });
             install(move || file.current(), true, log)
         }
         LogTo::Syslog => match Syslog::new(c"dlio-fs", Options::LOG_PID, Facility::Daemon) {
@@ -69,17 +102,12 @@ pub fn start(to: &LogTo, log: &str) -> Result<()> {
     Ok(())
 }
 
-/// One `write` per line in append mode, so that lines of two daemons do not mix.
-fn open(path: &Path) -> Result<File> {
-    OpenOptions::new().create(true).append(true).mode(0o640).open(path).at("open", path.shown())
-}
-
 /// Reopens the log file by its name, after log rotation has renamed the old one. Returns whether there is a log file at
 /// all. Errors: it cannot be opened; the old one is kept.
 pub(super) fn reopen() -> Result<bool> {
     let Some(file) = LOG_FILE.get() else { return Ok(false) };
     // Opened without the lock: the file may be on a file system that hangs.
-    let new = Arc::new(open(&file.path)?);
+    let new = Arc::new(file.place.open()?);
     *file.open.lock() = new;
     Ok(true)
 }

@@ -9,9 +9,9 @@
 //! a power cut costs a report, not data.
 
 use std::ffi::OsStr;
-use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::fs::{self, File, OpenOptions};
 use std::io;
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -30,6 +30,7 @@ use crate::stats::recording::Writer;
 use crate::stats::timeline::FINEST;
 use crate::stats::trace::Sealed;
 use crate::tiers::Tiers;
+use crate::tiers::disk::held::HeldDir;
 
 /// How many files the allowed size is divided into.
 const PARTS: u64 = 8;
@@ -45,25 +46,26 @@ const REST: Duration = Duration::from_secs(60);
 const FINISH: Duration = Duration::from_secs(30);
 
 /// Where the trace goes.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub(super) struct Directory {
-    pub(super) path: PathBuf,
+    held: HeldDir,
     /// Bytes that all files in it may take.
     pub(super) max: u64,
 }
 
 impl Directory {
-    /// The directory that the configuration names, created if necessary. Must be called before the mount is made: a
+    /// The directory that the configuration names, created if necessary, and held: a user's directory above it may be
+    /// exchanged later. Must be called before the mount is made: a
     /// daemon that wrote into its own mount would wait for itself.
     pub(super) fn of(config: &Config, mountpoint: &Path) -> Result<Option<Directory>> {
         let Some(path) = &config.trace else { return Ok(None) };
-        DirBuilder::new().recursive(true).mode(0o700).create(path).at("make", path.shown())?;
-        let path = path.canonicalize().at("find", path.shown())?;
-        if path.starts_with(mountpoint) {
-            let what = format!("trace = {}: it is inside the mount {}", path.shown(), mountpoint.shown());
+        let held = HeldDir::find(path, Some(0o700)).at("open", path.shown())?;
+        let path = held.path().shown();
+        if held.path().starts_with(mountpoint) {
+            let what = format!("trace = {path}: it is inside the mount {}", mountpoint.shown());
             return Err(Error::refused(what, "name a directory outside it, best on local storage"));
         }
-        Ok(Some(Directory { path, max: config.trace_max }))
+        Ok(Some(Directory { held, max: config.trace_max }))
     }
 }
 
@@ -195,7 +197,7 @@ struct Current {
 impl RecordingFiles {
     /// Begins the first file.
     fn new(directory: Directory, stats: Arc<Stats>, observer: Observer) -> Result<Self> {
-        let path = directory.path.clone();
+        let path = directory.held.path().to_path_buf();
         let mount = observer.meta().since;
         let mut files =
             RecordingFiles { directory, stats, observer, mount, number: 0, current: None, rest_until: None };
@@ -215,7 +217,7 @@ impl RecordingFiles {
                 Err(error) => {
                     self.stats.trace.unwritten(&sealed.block);
                     if self.rest_until.is_none() {
-                        let path = self.directory.path.shown();
+                        let path = self.directory.held.path().shown();
                         warn!(%path, %error, "the trace cannot be written; lost calls are counted: make room, or mount without trace");
                     }
                     // The file is complete up to the part that failed: start a new one.
@@ -225,7 +227,7 @@ impl RecordingFiles {
             }
         }
         if let Err(error) = self.end() {
-            warn!(path = %self.directory.path.shown(), %error, "the end of the trace is not written; a report of it has no table of files");
+            warn!(path = %self.directory.held.path().shown(), %error, "the end of the trace is not written; a report of it has no table of files");
         }
     }
 
@@ -257,7 +259,7 @@ impl RecordingFiles {
     fn open_next(&mut self) -> io::Result<()> {
         self.current = None;
         self.delete_oldest()?;
-        let path = self.directory.path.join(name(self.mount, self.number));
+        let path = self.directory.held.at(name(self.mount, self.number));
         let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)?;
         self.number += 1;
         let mut out = Writer::new(file)?;
@@ -268,7 +270,7 @@ impl RecordingFiles {
 
     /// Removes the oldest files until a whole one fits.
     fn delete_oldest(&self) -> io::Result<()> {
-        let mut all = recordings(&self.directory.path)?;
+        let mut all = recordings(&self.directory.held.by_descriptor())?;
         let mut sum: u64 = all.iter().map(|file| file.bytes).sum();
         all.sort_by_key(|file| (file.mount, file.number));
         for file in all {

@@ -1,7 +1,7 @@
 //! What users do who mean harm, or do not care (P17). Root mounts; they are others. Needs root, /dev/fuse.
 
-use std::fs::{self, Permissions};
-use std::io::{BufRead, BufReader};
+use std::fs::{self, OpenOptions, Permissions};
+use std::io::{BufRead, BufReader, Write};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt, chown, lchown, symlink};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
@@ -13,7 +13,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
 use crate::common::rig::{NEVER_SETTLES, Rig, foreground, program, succeeds, text, wait};
-use crate::common::{Elsewhere, Mount, names, succeeded};
+use crate::common::{Elsewhere, Mount, names, succeeded, until};
 use crate::needs::{MOUNTS, needs};
 
 const SOMEBODY: u32 = 1001;
@@ -147,6 +147,71 @@ fn root_reads_a_user_s_tier_as_that_user_only() {
     // Nor does the doctor try anything there.
     let doctor = program().args(["doctor", "--slow", slow]).output().unwrap();
     assert!(text(&doctor.stdout).contains("chown 0 "), "{doctor:?}");
+}
+
+/// Paths that a configuration names were looked up again at each use. Who owned a directory above exchanged it for a link: the daemon's next
+/// report went there as root, and at SIGHUP its log was appended to any file.
+#[test]
+fn a_link_that_takes_the_place_of_a_directory_or_log_leads_the_daemon_nowhere() {
+    needs!(MOUNTS);
+    let rig = Rig::new();
+    open_to_all(rig.dir.path());
+    let (home, roots) = (rig.path("home"), rig.path("roots"));
+    for dir in ["home/reports", "home/logs", "roots"] {
+        fs::create_dir_all(rig.path(dir)).unwrap();
+    }
+    give_away(&home);
+    fs::write(roots.join("precious"), "root's\n").unwrap();
+    let exchange = |name: &str, target: &Path| {
+        let path = home.join(name);
+        fs::rename(&path, home.join(format!("{name}.old"))).unwrap();
+        symlink(target, &path).unwrap();
+        lchown(path, Some(SOMEBODY), None).unwrap();
+    };
+    let in_home = |name: &str| home.join(name).display().to_string();
+    let config = rig.path("home/train.toml");
+    let settings = format!("owner = \"{SOMEBODY}\"\njob_report = \"{}\"\n", in_home("reports"));
+    fs::write(&config, &settings).unwrap();
+    let mut mount = program();
+    mount.arg("mount").arg(rig.point()).args(["--config", &in_home("train.toml"), "--log-file", &in_home("logs/log")]);
+    mount.arg("--fast").arg(rig.path("fast")).arg("--slow").arg(rig.path("slow"));
+    succeeds(&mut mount);
+    let control = |line: &str| {
+        let mut control = OpenOptions::new().read(true).write(true).open(rig.mnt(".dlio/control")).unwrap();
+        // A refusal is in the reply, too.
+        drop(control.write_all(format!("{line}\n").as_bytes()));
+        std::io::read_to_string(control).unwrap()
+    };
+    control("window start job evil");
+    exchange("reports", &roots);
+    let said = control("window stop job evil");
+    assert!(said.starts_with("ok") && names(&home.join("reports.old")).len() == 2, "{said}");
+
+    let has = |path: &str, what: &str| fs::read_to_string(home.join(path)).unwrap_or_default().contains(what);
+    let hang_up = || kill(rig.daemon(), Signal::SIGHUP).unwrap();
+    exchange("logs/log", &roots.join("precious"));
+    hang_up();
+    until("the former file goes on", || has("logs/log.old", "cannot be reopened"));
+    exchange("logs", &roots);
+    fs::remove_file(home.join("logs.old/log")).unwrap();
+    hang_up();
+    until("the log is where it was", || has("logs.old/log", "log file reopened"));
+    // Its text would be part of the complaint.
+    exchange("train.toml", &roots.join("precious"));
+    let said = control("reload");
+    assert!(said.contains("link of user 1001") && !said.contains("root's"), "{said}");
+    assert_eq!((names(&roots).len(), fs::read_to_string(roots.join("precious")).unwrap()), (1, "root's\n".to_owned()));
+    rig.umount_safely();
+
+    // Nor from the start.
+    for (option, why) in [("job_report", "reports"), ("trace", "reports"), ("log_file", "logs/log")] {
+        let mut mount = program();
+        mount.arg("mount").arg(rig.point()).arg("--fast").arg(rig.path("fast")).arg("--slow").arg(rig.path("slow"));
+        let output = mount.args(["-o", &format!("{option}={}", in_home(why))]).output().unwrap();
+        let said = text(&output.stderr);
+        assert!(!output.status.success() && said.contains("is a link of user 1001"), "{option}: {said}");
+    }
+    assert_eq!(names(&roots).len(), 1);
 }
 
 /// Each of these ended the daemon, without what a TERM has it do.
