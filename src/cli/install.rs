@@ -3,23 +3,29 @@
 //!
 //! It keeps a list of the placed files, with their hashes, and of the directories it made. It replaces or removes only
 //! files that are in this list and unchanged; a file from elsewhere, or an edited one, is named and left alone.
+//!
+//! The prefix may be in a directory of another user's than the one who runs this. So nothing is placed or removed through
+//! a link of that user's, a list of that user's is refused, and no list reaches beyond what is placed with its prefix.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
-use std::fs::{self, DirBuilder, Permissions};
-use std::io::{self, Write};
+use std::fs::{self, Permissions};
+use std::io::{self, Read, Write};
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{DirBuilderExt, PermissionsExt, symlink};
+use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 
 use clap::Args;
 use clap_complete::Shell;
+use nix::unistd::geteuid;
 use tempfile::NamedTempFile;
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::completions::{completions, man_pages};
 use super::outcome::{Exit, Failure, Outcome, complain, say};
 use crate::error::{Context, Error};
+use crate::tiers::disk::errors::absent_is_none;
+use crate::tiers::disk::held::{HeldDir, open_file};
 use crate::path::Show as _;
 
 /// The unit from the repository, for a program in `/usr/local/bin`.
@@ -73,6 +79,7 @@ const DOCS: [(&str, &str); 42] = [
 const UNIT_PROGRAM: &str = "/usr/local/bin/dlio-fs";
 /// mount(8) looks for its helpers only here.
 const SBIN: &str = "/sbin";
+const HELPERS: [&str; 2] = ["mount.fuse.dlio", "umount.fuse.dlio"];
 /// Prefixes for the whole machine: their helpers go to [`SBIN`].
 const SYSTEM_PREFIXES: [&str; 3] = ["/", "/usr", "/usr/local"];
 
@@ -109,7 +116,7 @@ pub(super) fn run(args: &InstallArgs, program: &clap::Command) -> Outcome {
     let list = prefix.join("share/dlio-fs/installed");
     match &args.root {
         Some(root) => place_below(root, &prefix, program),
-        None if args.uninstall => uninstall(&list),
+        None if args.uninstall => uninstall(&prefix, &list),
         None => install(&prefix, &list, program),
     }
 }
@@ -153,17 +160,37 @@ fn hash_of_link(target: &Path) -> u64 {
     xxh3_64(&[b"link to ", target.as_os_str().as_bytes()].concat())
 }
 
-/// The hash of what is at the path; `None` if nothing is.
-fn found(path: &Path) -> Result<Option<u64>, Error> {
-    let hash = match path.symlink_metadata() {
-        Ok(metadata) if metadata.is_symlink() => fs::read_link(path).map(|target| hash_of_link(&target)),
-        Ok(_) => fs::read(path).map(|bytes| xxh3_64(&bytes)),
-        Err(e) => Err(e),
+/// What is in a directory under a name.
+#[derive(Clone, Copy, Debug)]
+struct Placed {
+    hash: u64,
+    /// The user whose it is.
+    uid: u32,
+}
+
+/// The directory that a file is in, without following links of others', and its name there. `None`: there is no such
+/// directory.
+fn place_of(path: &Path) -> Result<Option<(HeldDir, &OsStr)>, Error> {
+    let (dir, name) = split(path);
+    Ok(absent_is_none(HeldDir::find(dir, None)).at("open", dir.display())?.map(|held| (held, name)))
+}
+
+fn split(path: &Path) -> (&Path, &OsStr) {
+    (path.parent().unwrap_or(Path::new("/")), path.file_name().unwrap_or_default())
+}
+
+/// `None` if nothing is there.
+fn found(dir: &HeldDir, name: &OsStr) -> io::Result<Option<Placed>> {
+    let Some(stat) = absent_is_none(dir.at(name).symlink_metadata())? else { return Ok(None) };
+    let hash = match stat.is_symlink() {
+        true => hash_of_link(&fs::read_link(dir.at(name))?),
+        false => {
+            let mut bytes = Vec::new();
+            open_file(dir, name)?.read_to_end(&mut bytes)?;
+            xxh3_64(&bytes)
+        }
     };
-    match hash {
-        Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(None),
-        hash => hash.map(Some).at("read", path.shown()),
-    }
+    Ok(Some(Placed { hash, uid: stat.uid() }))
 }
 
 fn install(prefix: &Path, list: &Path, program: &clap::Command) -> Outcome {
@@ -185,11 +212,11 @@ fn install(prefix: &Path, list: &Path, program: &clap::Command) -> Outcome {
         say(path.shown())?;
     }
     // Files of an older version that this one does not have.
-    let left = listed.remove_all(|path| !wanted.contains_key(path))?;
+    let left = listed.remove_all(&Reach::of(prefix)?, |path| !wanted.contains_key(path))?;
     listed.entries = wanted.iter().map(|(path, content)| (path.clone(), vec![content.hash()])).collect();
     listed.write(list)?;
-    for path in left {
-        complain(format_args!("{} is from an older version and was changed since: left as it is", path.shown()));
+    for (path, why) in left {
+        complain(format_args!("{} is from an older version and {why}: left as it is", path.shown()));
     }
     if !SYSTEM_PREFIXES.iter().any(|system| prefix == Path::new(system)) {
         complain(format_args!(
@@ -204,19 +231,24 @@ fn install(prefix: &Path, list: &Path, program: &clap::Command) -> Outcome {
     Ok(Exit::Done)
 }
 
-fn uninstall(list: &Path) -> Outcome {
+fn uninstall(prefix: &Path, list: &Path) -> Outcome {
     let listed = Manifest::read(list)?;
     if listed.entries.is_empty() {
         let what = format!("nothing was installed with this prefix: there is no {}", list.shown());
         return Err(Error::refused(what, "name the --prefix that it was installed with").into());
     }
-    let left = listed.remove_all(|_| true)?;
-    fs::remove_file(list).at("remove", list.shown())?;
+    let reach = Reach::of(prefix)?;
+    let left = listed.remove_all(&reach, |_| true)?;
+    remove(list).at("remove", list.shown())?;
     // Subdirectories sort behind their parents, so go backwards. A directory that has other files stays.
-    listed.dirs.iter().rev().for_each(|dir| drop(fs::remove_dir(dir)));
-    listed.entries.keys().filter(|path| !left.contains(path)).try_for_each(|path| say(path.shown()))?;
-    for path in &left {
-        complain(format_args!("{} was changed since it was placed: left as it is", path.shown()));
+    for dir in listed.dirs.iter().rev() {
+        if let Some((above, name)) = place_of(dir)?.filter(|(above, name)| reach.has_dir(above, name)) {
+            drop(fs::remove_dir(above.at(name)));
+        }
+    }
+    listed.entries.keys().filter(|path| !left.contains_key(*path)).try_for_each(|path| say(path.shown()))?;
+    for (path, why) in &left {
+        complain(format_args!("{} {why}: left as it is", path.shown()));
     }
     Ok(if left.is_empty() { Exit::Done } else { Exit::Failure })
 }
@@ -244,7 +276,7 @@ fn contents(
     for (name, page) in DOCS {
         all.insert(prefix.join("share/doc/dlio-fs").join(name), text(page.as_bytes().to_vec()));
     }
-    for name in ["mount.fuse.dlio", "umount.fuse.dlio"] {
+    for name in HELPERS {
         all.insert(helpers.join(name), Payload::Link(target.to_path_buf()));
     }
     for (shell, path) in [
@@ -279,20 +311,20 @@ fn unit_for(program: &Path) -> Result<String, Failure> {
 
 /// Writes a temporary file and renames it: a running program keeps its file.
 fn place(path: &Path, content: &Payload) -> Result<(), Error> {
-    let dir = path.parent().unwrap_or(Path::new("/"));
-    DirBuilder::new().recursive(true).mode(0o755).create(dir).map_err(|e| denied("mkdir", dir, e))?;
+    let (dir, name) = split(path);
+    let held = HeldDir::find(dir, Some(0o755)).map_err(|e| denied("mkdir", dir, e))?;
     match content {
         Payload::File { bytes, mode } => {
-            let mut file = NamedTempFile::new_in(dir).map_err(|e| denied("write to", dir, e))?;
+            let mut file = NamedTempFile::new_in(held.by_descriptor()).map_err(|e| denied("write to", dir, e))?;
             file.write_all(bytes).at("write", path.shown())?;
             file.as_file().set_permissions(Permissions::from_mode(*mode)).at("chmod", path.shown())?;
             file.as_file().sync_all().at("fsync", path.shown())?;
-            file.persist(path).map_err(|e| denied("write", path, e.error)).map(drop)
+            file.persist(held.at(name)).map_err(|e| denied("write", path, e.error)).map(drop)
         }
         Payload::Link(target) => {
-            let beside = path.with_extension("new");
-            let fresh = absent_is_fine(fs::remove_file(&beside)).and_then(|()| symlink(target, &beside));
-            fresh.and_then(|()| fs::rename(&beside, path)).map_err(|e| denied("link", path, e))
+            let beside = held.at(name).with_extension("new");
+            let fresh = absent_is_none(fs::remove_file(&beside)).and_then(|_| symlink(target, &beside));
+            fresh.and_then(|()| fs::rename(&beside, held.at(name))).map_err(|e| denied("link", path, e))
         }
     }
 }
@@ -307,11 +339,30 @@ fn denied(op: &'static str, path: &Path, error: io::Error) -> Error {
     }
 }
 
-fn absent_is_fine(removed: io::Result<()>) -> io::Result<()> {
-    match removed {
-        Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(()),
-        removed => removed,
+/// The list. `None`: there is none.
+fn text_of_list(file: &Path) -> Result<Option<String>, Error> {
+    let Some((dir, name)) = place_of(file)? else { return Ok(None) };
+    let opened = absent_is_none(open_file(&dir, name)).at("open", file.display())?;
+    let Some(opened) = opened else { return Ok(None) };
+    let stat = opened.metadata().at("stat", file.display())?;
+    let is_writable = stat.mode() & 0o022 != 0;
+    if ![0, geteuid().as_raw()].contains(&stat.uid()) || is_writable {
+        let what = format!(
+            "{}, the list of what was installed, may be changed by others (user {}, mode {:04o})",
+            file.display(),
+            stat.uid(),
+            stat.mode() & 0o7777
+        );
+        return Err(Error::refused(what, "nothing was touched; run this as the user who installed"));
     }
+    io::read_to_string(opened).map(Some).at("read", file.display())
+}
+
+/// Removes what is at a path, if it is there.
+fn remove(path: &Path) -> io::Result<()> {
+    let (dir, name) = split(path);
+    let held = absent_is_none(HeldDir::find(dir, None))?;
+    held.map_or(Ok(()), |held| absent_is_none(fs::remove_file(held.at(name))).map(drop))
 }
 
 /// The placed files: paths and valid hashes. During an installation a path may have more than one.
@@ -324,11 +375,10 @@ struct Manifest {
 
 impl Manifest {
     /// Lines of `HASH PATH` and `dir PATH`, the paths escaped. Empty if there is no such file.
+    ///
+    /// Errors: it is another user's.
     fn read(file: &Path) -> Result<Manifest, Error> {
-        let text = match fs::read_to_string(file) {
-            Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(Manifest::default()),
-            text => text.at("read", file.shown())?,
-        };
+        let Some(text) = text_of_list(file)? else { return Ok(Manifest::default()) };
         let mut list = Manifest::default();
         for line in text.lines() {
             let words = line.split_once(' ').and_then(|(kind, path)| Some((kind, crate::path::unescape(path)?)));
@@ -366,7 +416,8 @@ impl Manifest {
     fn not_ours<'a>(&self, paths: impl Iterator<Item = &'a PathBuf>) -> Result<Vec<String>, Error> {
         let mut foreign = Vec::new();
         for path in paths {
-            if found(path)?.is_some_and(|hash| !self.has(path, hash)) {
+            let Some((dir, name)) = place_of(path)? else { continue };
+            if found(&dir, name).at("read", path.shown())?.is_some_and(|there| !self.has(path, there.hash)) {
                 foreign.push(path.shown().to_string());
             }
         }
@@ -377,18 +428,56 @@ impl Manifest {
         self.entries.get(path).is_some_and(|hashes| hashes.contains(&hash))
     }
 
-    /// Removes the chosen files that are listed and unchanged. Returns those that were changed and stay.
-    fn remove_all(&self, chosen: impl Fn(&Path) -> bool) -> Result<Vec<PathBuf>, Error> {
-        let mut changed = Vec::new();
+    /// Removes the chosen files that are listed and unchanged. Returns the others, and why they stay.
+    fn remove_all(
+        &self,
+        reach: &Reach,
+        chosen: impl Fn(&Path) -> bool,
+    ) -> Result<BTreeMap<PathBuf, &'static str>, Error> {
+        let mut left = BTreeMap::new();
         for path in self.entries.keys().filter(|path| chosen(path)) {
-            match found(path)? {
-                None => {}
-                Some(hash) if self.has(path, hash) => {
-                    fs::remove_file(path).map_err(|e| denied("remove", path, e))?;
-                }
-                Some(_) => changed.push(path.clone()),
+            let Some((dir, name)) = place_of(path)? else { continue };
+            if !reach.has(&dir, name) {
+                left.insert(path.clone(), "is not of this prefix");
+                continue;
+            }
+            let Some(there) = found(&dir, name).at("read", path.display())? else { continue };
+            let why = match there {
+                Placed { uid, .. } if uid != geteuid().as_raw() => Some("belongs to another user"),
+                Placed { hash, .. } if !self.has(path, hash) => Some("was changed since it was placed"),
+                _ => None,
+            };
+            match why {
+                Some(why) => drop(left.insert(path.clone(), why)),
+                None => fs::remove_file(dir.at(name)).map_err(|e| denied("remove", path, e))?,
             }
         }
-        Ok(changed)
+        Ok(left)
+    }
+}
+
+/// What may be removed, whatever a list says: what is below the prefix, and the helpers.
+struct Reach {
+    prefix: PathBuf,
+    helpers: PathBuf,
+}
+
+impl Reach {
+    fn of(prefix: &Path) -> Result<Reach, Error> {
+        let real = |dir: &Path| match HeldDir::find(dir, None) {
+            Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(dir.to_path_buf()),
+            found => found.map(|held| held.path().to_path_buf()).at("open", dir.display()),
+        };
+        Ok(Reach { prefix: real(prefix)?, helpers: real(&helpers_dir(prefix))? })
+    }
+
+    fn has(&self, dir: &HeldDir, name: &OsStr) -> bool {
+        dir.path().starts_with(&self.prefix)
+            || (dir.path() == self.helpers && HELPERS.iter().any(|helper| *helper == name))
+    }
+
+    /// The prefix was made with the directories above it.
+    fn has_dir(&self, above: &HeldDir, name: &OsStr) -> bool {
+        above.path().starts_with(&self.prefix) || self.prefix.starts_with(above.path().join(name))
     }
 }

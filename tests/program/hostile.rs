@@ -214,6 +214,37 @@ fn a_link_that_takes_the_place_of_a_directory_or_log_leads_the_daemon_nowhere() 
     assert_eq!(names(&roots).len(), 1);
 }
 
+/// The list of what was installed named a file of root's, of which its user knew the content: root who uninstalled removed it.
+#[test]
+fn root_uninstalls_by_no_list_of_a_user_s_and_nothing_beyond_the_prefix() {
+    needs!(MOUNTS);
+    let dir = tempfile::tempdir().unwrap();
+    let (prefix, precious) = (dir.path().join("home/.local"), dir.path().join("precious"));
+    let install = |more: &[&str]| program().arg("install").arg("--prefix").arg(&prefix).args(more).output().unwrap();
+    assert!(install(&[]).status.success());
+    let (page, list) = (prefix.join("share/doc/dlio-fs/README.md"), prefix.join("share/dlio-fs/installed"));
+    fs::copy(&page, &precious).unwrap();
+    let text_of_list = fs::read_to_string(&list).unwrap();
+    let hash = text_of_list.lines().find_map(|line| line.strip_suffix("/README.md")?.split_once(' ')).unwrap().0;
+    fs::write(&list, format!("{text_of_list}{hash} {}\n", precious.display())).unwrap();
+    chown(&list, Some(SOMEBODY), None).unwrap();
+    for arguments in [&["--uninstall"][..], &[]] {
+        let said = text(&install(arguments).stderr);
+        assert!(said.contains("the list of what was installed, may be changed by others"), "{said}");
+    }
+    // A list of root's own reaches no further, and through no link of a user's.
+    chown(&list, Some(0), None).unwrap();
+    let mine = prefix.join("share/man");
+    chown(prefix.join("bin/dlio-fs"), Some(SOMEBODY), None).unwrap();
+    let output = install(&["--uninstall"]);
+    let said = text(&output.stderr);
+    assert!(
+        said.contains("precious is not of this prefix") && said.contains("bin/dlio-fs belongs to another"),
+        "{said}"
+    );
+    assert!(output.status.code() == Some(1) && precious.exists() && !mine.exists(), "{said}");
+}
+
 /// Each of these ended the daemon, without what a TERM has it do.
 #[test]
 fn signals_that_nobody_means_by_it_do_not_end_the_daemon() {
