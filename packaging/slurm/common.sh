@@ -30,6 +30,7 @@ request=$requests/$SLURM_JOB_ID
 undone=$request.nodes
 # The job's nodes, a line each. Slurm tells them to the prolog only, so it notes them.
 nodes=$fast.nodes
+# Of the mounts that root makes. Those of users log to syslog: no file in there is a user's.
 log=$log_dir/dlio-fs-$SLURM_JOB_ID.log
 # Why the job's directives could not be carried out. Root writes it; task_prolog.sh shows it to the job.
 failure=$mountpoint.failed
@@ -80,5 +81,6 @@ mount_job() {
     fi
     set --
     if is_fleet; then set -- -o "fleet=$SLURM_JOB_ID,fleet_size=$count${clock_error:+,clock_error=$clock_error}"; fi
-    as_owner dlio-fs mount "$mountpoint" --fast "$fast" --slow "$(slow_directory)" --log-file "$log" --job "$SLURM_JOB_ID" "$@"
+    if [ ! -e "$request" ]; then set -- --log-file "$log" "$@"; fi
+    as_owner dlio-fs mount "$mountpoint" --fast "$fast" --slow "$(slow_directory)" --job "$SLURM_JOB_ID" "$@"
 }

@@ -23,8 +23,12 @@ make() { mkdir -m "$1" "$2" 2>/dev/null && chown "$owner" "$2"; }
 mkdir -p "$fast_root" "$mount_root" || exit
 rm -f "$failure"
 owner=0
-if [ -e "$request" ]; then owner=$SLURM_JOB_UID; fi
-make 755 "$mountpoint"
+mode=755
+if [ -e "$request" ]; then
+    owner=$SLURM_JOB_UID
+    mode=700
+fi
+make $mode "$mountpoint"
 
 # 1. The nodes' names are known: by hand they are those of before. A list of one needs no scontrol.
 list=${SLURM_JOB_NODELIST:-${SLURM_NODELIST:-}}
@@ -45,15 +49,12 @@ fi
 echo "$names" >"$nodes.new" && sync "$nodes.new" && mv "$nodes.new" "$nodes" && sync "$fast_root" || exit
 # From now on an epilog that finds no note has another disk before it.
 if [ -e "$request" ]; then echo begun >"$undone/$node" || exit; fi
-# 4. The slow directory that the job names is its own: a link to the job. Two mounts over one directory that are no fleet would not know
-# of each other. No path that burst_buffer.lua takes has a `%`.
+# 4. The slow directory that the job names is its own: a link to the job claims it. Two mounts over one directory that are no fleet would
+# not know of each other. No path that burst_buffer.lua takes has a `%`.
 claim=$requests/$(slow_directory | tr / %)
-if [ -e "$request" ] && ! ln -s "$SLURM_JOB_ID" "$claim" 2>/dev/null; then
-    holder=$(readlink "$claim") || exit
-    if [ "$holder" != "$SLURM_JOB_ID" ]; then
-        fail "$(slow_directory) is in use by job $holder on $(ls "$requests/$holder.nodes" | tr '\n' ' ')($claim)"
-    fi
-fi
+is_anothers() { holder=$(readlink "$claim") && [ "$holder" != "$SLURM_JOB_ID" ]; }
+in_use() { fail "$(slow_directory) is in use by job $holder on $(ls "$requests/$holder.nodes" | tr '\n' ' ')($claim)"; }
+if [ -e "$request" ] && is_anothers; then in_use; fi
 fresh=false
 if make 700 "$fast"; then fresh=true; fi
 [ -d "$fast" ] || exit
@@ -63,9 +64,6 @@ if [ ! -e "$request" ]; then
     mkdir -p "$slow" || exit
     # Sticky: the job makes files there, and cannot take away what the daemon keeps there.
     chgrp "$(id -g "$SLURM_JOB_USER")" "$slow" && chmod 1770 "$slow" || exit
-else
-    # Root's directory: the daemon of a user finds a file there, and cannot make one.
-    : >>"$log" && chown "$owner" "$log" && chmod 600 "$log" || exit
 fi
 
 said=$(mount_job 2>&1)
@@ -79,6 +77,16 @@ if [ $code != 0 ]; then
     exit 1
 fi
 if [ ! -e "$request" ]; then exit; fi
+# 5. Claimed by a mount that stands, so the job's user may have it: whoever could claim a directory of somebody else's would make that
+# one's jobs fail. Of two jobs that come here at once the second one leaves, before it has written anything.
+if ! ln -s "$SLURM_JOB_ID" "$claim" 2>/dev/null; then
+    [ -L "$claim" ] || exit
+    if is_anothers; then
+        as_owner dlio-fs umount --now "$mountpoint" || exit
+        if $fresh; then rm -r "$fast"; fi
+        in_use
+    fi
+fi
 sed -n 's/^stage_in //p' "$request" | while read -r path; do
     said=$(as_owner dlio-fs stage --wait "$mountpoint$path" 2>&1 </dev/null) || fail "cannot stage $path: $said"
 done

@@ -274,7 +274,10 @@ fn contents(
         (prefix.join("lib/systemd/system/dlio-fs@.service"), text(unit.into_bytes())),
     ]);
     for (name, page) in DOCS {
-        all.insert(prefix.join("share/doc/dlio-fs").join(name), text(page.as_bytes().to_vec()));
+        // `common.sh` is read by the others.
+        let mode = if page.starts_with("#!") { 0o755 } else { 0o644 };
+        let page = Payload::File { bytes: page.as_bytes().to_vec(), mode };
+        all.insert(prefix.join("share/doc/dlio-fs").join(name), page);
     }
     for name in HELPERS {
         all.insert(helpers.join(name), Payload::Link(target.to_path_buf()));

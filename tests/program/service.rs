@@ -202,6 +202,11 @@ fn install_places_everything_and_takes_exactly_that_away() {
         let help = succeeds(Command::new(prefix.join("sbin").join(name)).arg("--help"));
         assert!(help.contains(&format!("Usage: {name}")), "{help}");
     }
+    // They could not be run as the page says.
+    for (script, mode) in [("prolog", 0o755), ("epilog", 0o755), ("task_prolog", 0o755), ("common", 0o644)] {
+        let script = prefix.join("share/doc/dlio-fs/packaging/slurm").join(script).with_extension("sh");
+        assert_eq!(fs::metadata(&script).unwrap().permissions().mode() & 0o777, mode, "{}", script.display());
+    }
     let page = fs::read_to_string(prefix.join("share/man/man1/dlio-fs-mount.1")).unwrap();
     assert!(page.contains(".TH dlio-fs-mount") && page.contains("read\\-only"), "{page}");
     let bash = fs::read_to_string(prefix.join("share/bash-completion/completions/dlio-fs")).unwrap();

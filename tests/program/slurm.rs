@@ -154,7 +154,7 @@ fn the_scripts_for_slurm_mount_drain_and_tell_what_is_left() {
     let in_time = |script: &str| site.run(script).status.code();
 
     // A slow tier that does not take anything in time: the files stay, are listed, and the node is noticed.
-    site.edit("common.sh", " --log-file", &format!(" {} --log-file", NEVER_SETTLES.join(" ")));
+    site.edit("common.sh", " --job ", &format!(" {} --job ", NEVER_SETTLES.join(" ")));
     site.edit("epilog.sh", "--timeout \"$drain_timeout\"", "--now");
     assert_eq!(in_time("prolog.sh"), Some(0));
     fs::write(mountpoint.join("ckpt"), "weights").unwrap();
@@ -165,7 +165,7 @@ fn the_scripts_for_slurm_mount_drain_and_tell_what_is_left() {
     assert!(fast.exists(), "the only copy is not removed");
 
     // As the page says: the prolog once more, then the epilog.
-    site.edit("common.sh", &format!(" {} --log-file", NEVER_SETTLES.join(" ")), " --log-file");
+    site.edit("common.sh", &format!(" {} --job ", NEVER_SETTLES.join(" ")), " --job ");
     site.edit("epilog.sh", "--now", "--timeout \"$drain_timeout\"");
     assert_eq!(in_time("prolog.sh"), Some(0));
     assert_eq!(fs::read_to_string(mountpoint.join("ckpt")).unwrap(), "weights");
@@ -269,6 +269,8 @@ fn a_job_with_directives_is_staged_and_drained_with_the_rights_of_its_user() {
             as_user sh -c 'head -c 100000 /dev/urandom > lustre/home/run7/data/samples'
             bin/prolog.sh
             as_user bin/task_prolog.sh
+            # Nothing of a user's is there, and no other user may look into what is.
+            ls log; stat -c %a optane/17
             # Not even root gets in: nothing of it was made by root.
             ! ls mnt/17 2> /dev/null
             as_user getfattr --only-values -n user.dlio.state mnt/17/data/samples; echo
@@ -280,7 +282,7 @@ fn a_job_with_directives_is_staged_and_drained_with_the_rights_of_its_user() {
             bin/epilog.sh
             ! ls mnt/17 optane/17 mnt/17.failed lustre/requests/17 2> /dev/null";
         let output = site.session(&session.replace("CONTROLLER", &waits.0.id().to_string()));
-        let said = format!("export DLIO_MOUNT={}\nstaged\n", mountpoint.display());
+        let said = format!("export DLIO_MOUNT={}\n700\nstaged\n", mountpoint.display());
         assert_eq!((output.status.code(), text(&output.stdout)), (Some(0), said), "{output:?}");
         assert_eq!(fs::read(slow.join("run/ckpt")).unwrap(), fs::read(slow.join("data/samples")).unwrap());
         assert_eq!(slow.join("run/ckpt").metadata().unwrap().uid(), NOBODY);
@@ -301,15 +303,21 @@ fn what_cannot_be_mounted_or_staged_fails_the_job_and_not_the_node() {
     needs!(MOUNTS, "setpriv");
     let site = Site::new();
     fs::create_dir(site.path("lustre/roots")).unwrap();
+    // Everybody may write there, and only its owner may mount it: the node is not at fault either.
+    fs::create_dir(site.path("lustre/theirs")).unwrap();
+    chown(site.path("lustre/theirs"), Some(1001), None).unwrap();
+    fs::set_permissions(site.path("lustre/theirs"), fs::Permissions::from_mode(0o1777)).unwrap();
     let home = site.path("lustre/home").display().to_string();
     for (request, why) in [
         (format!("slow {home}/none\n"), "none"),
         (format!("slow {}\n", site.path("lustre/roots").display()), "roots"),
+        (format!("slow {}\n", site.path("lustre/theirs").display()), "theirs belongs to user 1001"),
         (format!("slow {home}\nstage_in /nothing\n"), "cannot stage /nothing: "),
     ] {
         fs::write(site.path("lustre/requests/17"), &request).unwrap();
         let output = site.session(
             "bin/prolog.sh
+            find lustre/requests -type l -printf 'claimed\n'
             code=0; as_user bin/task_prolog.sh || code=$?
             bin/epilog.sh
             ! ls mnt/17 optane/17 mnt/17.failed lustre/requests/17 2> /dev/null
@@ -317,6 +325,9 @@ fn what_cannot_be_mounted_or_staged_fails_the_job_and_not_the_node() {
         );
         assert_eq!(output.status.code(), Some(1), "{request}: {output:?}");
         let said = text(&output.stdout);
+        // Whoever may not have a directory must not keep its owner's jobs from it.
+        let (said, claimed) = said.strip_prefix("claimed\n").map_or((&*said, false), |rest| (rest, true));
+        assert_eq!(claimed, request.contains("stage_in"), "{request}");
         assert!(said.starts_with("print dlio-fs: ") && said.contains(why), "{request}: {output:?}");
     }
     assert_eq!(fs::read_dir(site.path("lustre/roots")).unwrap().count(), 0, "nothing was made as root");
@@ -345,6 +356,16 @@ fn a_slow_directory_is_one_jobs() {
     assert!(output.status.success() && said.contains("is in use by job 16 on node3 "), "{output:?}");
     assert_eq!(fs::read_link(&claim).unwrap(), Path::new("16"), "it stays theirs");
     assert!(!request.exists());
+    fs::remove_file(&claim).unwrap();
+    // The other one claims it a moment later.
+    fs::write(&request, format!("slow {slow}\n")).unwrap();
+    site.edit("prolog.sh", "\nif ! ln -s ", &format!("\nln -s 16 '{}'\nif ! ln -s ", claim.display()));
+    let session = "bin/prolog.sh; ls optane mnt; as_user bin/task_prolog.sh || :; bin/epilog.sh; ! ls optane/17 mnt/17 2> /dev/null";
+    let output = site.session(session);
+    let said = text(&output.stdout);
+    assert!(output.status.success() && said.contains("is in use by job 16 on node3 "), "{output:?}");
+    assert!(said.starts_with("mnt:\n17\n17.failed\n\noptane:\n17.nodes\n"), "nothing is mounted: {said}");
+    site.edit("prolog.sh", &format!("\nln -s 16 '{}'", claim.display()), "");
     fs::remove_file(&claim).unwrap();
     fs::remove_dir_all(site.path("lustre/requests/16.nodes")).unwrap();
     fs::write(&request, format!("slow {slow}\n")).unwrap();

@@ -93,7 +93,7 @@ class Cluster:
             if file.name == "common.sh":
                 # One clock, so it is never off; and what a check wants of the mounts of one node.
                 text = text.replace("\nclock_error=\n", "\nclock_error=2ms\n")
-                text = text.replace(" --log-file", f" $(cat {self.top}/options-$node 2>/dev/null) --log-file")
+                text = text.replace(" --job ", f" $(cat {self.top}/options-$node 2>/dev/null) --job ")
             to.write_text(text)
             to.chmod(0o755)
         # The scripts find scontrol as on a node where Slurm is installed.
