@@ -154,7 +154,7 @@ impl TierRoots {
 pub fn open_roots(request: &Request) -> Result<TierRoots> {
     let (slow, replace, writable) = slow_tree(request)?;
     let fast = &request.places.fast;
-    let fast = HeldDir::open(fast).at("open", fast.display())?;
+    let fast = HeldDir::open(fast).at("open", fast.shown())?;
     Ok(TierRoots { fast, slow, replace, writable })
 }
 

@@ -24,9 +24,9 @@ use xxhash_rust::xxh3::xxh3_64;
 use super::completions::{completions, man_pages};
 use super::outcome::{Exit, Failure, Outcome, complain, say};
 use crate::error::{Context, Error};
+use crate::path::Show as _;
 use crate::tiers::disk::errors::absent_is_none;
 use crate::tiers::disk::held::{HeldDir, open_file};
-use crate::path::Show as _;
 
 /// The unit from the repository, for a program in `/usr/local/bin`.
 const UNIT: &str = include_str!("../../systemd/dlio-fs@.service");
@@ -172,7 +172,7 @@ struct Placed {
 /// directory.
 fn place_of(path: &Path) -> Result<Option<(HeldDir, &OsStr)>, Error> {
     let (dir, name) = split(path);
-    Ok(absent_is_none(HeldDir::find(dir, None)).at("open", dir.display())?.map(|held| (held, name)))
+    Ok(absent_is_none(HeldDir::find(dir, None)).at("open", dir.shown())?.map(|held| (held, name)))
 }
 
 fn split(path: &Path) -> (&Path, &OsStr) {
@@ -345,20 +345,20 @@ fn denied(op: &'static str, path: &Path, error: io::Error) -> Error {
 /// The list. `None`: there is none.
 fn text_of_list(file: &Path) -> Result<Option<String>, Error> {
     let Some((dir, name)) = place_of(file)? else { return Ok(None) };
-    let opened = absent_is_none(open_file(&dir, name)).at("open", file.display())?;
+    let opened = absent_is_none(open_file(&dir, name)).at("open", file.shown())?;
     let Some(opened) = opened else { return Ok(None) };
-    let stat = opened.metadata().at("stat", file.display())?;
+    let stat = opened.metadata().at("stat", file.shown())?;
     let is_writable = stat.mode() & 0o022 != 0;
     if ![0, geteuid().as_raw()].contains(&stat.uid()) || is_writable {
         let what = format!(
             "{}, the list of what was installed, may be changed by others (user {}, mode {:04o})",
-            file.display(),
+            file.shown(),
             stat.uid(),
             stat.mode() & 0o7777
         );
         return Err(Error::refused(what, "nothing was touched; run this as the user who installed"));
     }
-    io::read_to_string(opened).map(Some).at("read", file.display())
+    io::read_to_string(opened).map(Some).at("read", file.shown())
 }
 
 /// Removes what is at a path, if it is there.
@@ -444,7 +444,7 @@ impl Manifest {
                 left.insert(path.clone(), "is not of this prefix");
                 continue;
             }
-            let Some(there) = found(&dir, name).at("read", path.display())? else { continue };
+            let Some(there) = found(&dir, name).at("read", path.shown())? else { continue };
             let why = match there {
                 Placed { uid, .. } if uid != geteuid().as_raw() => Some("belongs to another user"),
                 Placed { hash, .. } if !self.has(path, hash) => Some("was changed since it was placed"),
@@ -469,7 +469,7 @@ impl Reach {
     fn of(prefix: &Path) -> Result<Reach, Error> {
         let real = |dir: &Path| match HeldDir::find(dir, None) {
             Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(dir.to_path_buf()),
-            found => found.map(|held| held.path().to_path_buf()).at("open", dir.display()),
+            found => found.map(|held| held.path().to_path_buf()).at("open", dir.shown()),
         };
         Ok(Reach { prefix: real(prefix)?, helpers: real(&helpers_dir(prefix))? })
     }

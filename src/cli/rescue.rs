@@ -11,11 +11,8 @@ use super::outcome::{Exit, Failure, Outcome, complain, say};
 use super::tiers;
 use crate::error::{Context, Error};
 use crate::mount::{FastLock, Owner, TrustedTier, boot_id};
-use crate::tiers as engine;
 use crate::path::Show as _;
-use crate::tiers::disk::Dir;
-use crate::tiers::disk::os::OsDir;
-use crate::tiers::{self, RescueReport};
+use crate::tiers as engine;
 
 /// Restore every file that only the fast tier has into a directory, without a mount
 ///

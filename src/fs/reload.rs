@@ -8,8 +8,8 @@ use tracing::{info, warn};
 
 use crate::config::{Config, Reloaded, Settings};
 use crate::error::{Error, Result};
-use crate::tiers::disk::held::read_file;
 use crate::path::Show as _;
+use crate::tiers::disk::held::read_file;
 
 /// Brings a configuration into force.
 type Apply = Box<dyn Fn(&Config) -> Result<()> + Send + Sync>;

@@ -21,8 +21,8 @@ use super::left::Left;
 use super::process::{is_ending, standstill};
 use super::table::mounts_of;
 use crate::error::{Context, Error, Result};
-use crate::tiers::disk::held::HeldDir;
 use crate::path::{Show as _, harmless, unescape};
+use crate::tiers::disk::held::HeldDir;
 
 /// The name of our directory on either tier.
 pub const PRIVATE_DIR: &str = ".dlio-fs";

@@ -19,8 +19,8 @@ use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{EnvFilter, Layer, Registry, reload};
 
 use crate::error::{Context, Error, Result};
-use crate::tiers::disk::held::HeldDir;
 use crate::path::{Show as _, harmless};
+use crate::tiers::disk::held::HeldDir;
 
 /// The environment variable that overrides the key `log`.
 pub const FILTER_VAR: &str = "DLIO_LOG";
@@ -60,7 +60,7 @@ impl LogPlace {
     /// Whoever may write to the directory may put anything under the name: only a file of our own is appended to. A fifo
     /// would block, and a link lead to any file.
     fn open(&self) -> Result<File> {
-        let path = || self.dir.path().join(&self.name).display().to_string();
+        let path = || self.dir.path().join(&self.name).shown().to_string();
         let flags = (OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK).bits();
         let mut open = OpenOptions::new();
         open.create(true).append(true).mode(0o640).custom_flags(flags);
@@ -86,7 +86,7 @@ pub fn start(to: &LogTo, log: &str) -> Result<()> {
     match to {
         LogTo::Stderr => install(io::stderr, true, log),
         LogTo::File(path) => {
-            let (dir, name) = HeldDir::find_file(path).at("open", path.display())?;
+            let (dir, name) = HeldDir::find_file(path).at("open", path.shown())?;
             let place = LogPlace { dir, name };
             let open = Mutex::new(Arc::new(place.open()?));
             let file = LOG_FILE.get_or_init(|| LogFile { place, open });

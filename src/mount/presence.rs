@@ -26,8 +26,8 @@ use super::answer::within;
 use super::lock::{Owner, PRIVATE_DIR};
 use super::trust::{TrustedTier, check_top};
 use crate::fs::OtherMounts;
-use crate::tiers::disk::held::HeldDir;
 use crate::path::{Show as _, harmless};
+use crate::tiers::disk::held::HeldDir;
 
 /// How often others are looked for.
 const LOOK: Duration = Duration::from_secs(60);

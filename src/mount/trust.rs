@@ -23,9 +23,9 @@ use super::lock::PRIVATE_DIR;
 use super::owner::become_user;
 use super::table::{MountEntry, mounts};
 use crate::error::{Context, Error, Result};
+use crate::path::Show as _;
 use crate::tiers::disk::errors::absent_is_none;
 use crate::tiers::disk::held::HeldDir;
-use crate::path::Show as _;
 
 /// The directories in `.dlio-fs` whose subdirectories are ours, and whose files are the users'.
 const OBJECTS: [&str; 2] = ["pool", "staged"];
@@ -58,11 +58,11 @@ pub fn enter(tiers: &[(TrustedTier, &HeldDir)]) -> Result<Option<u32>> {
 
 /// Whose tier it is. Whoever owns a root with a `.dlio-fs` of somebody else's is found by the check.
 fn owner_of(root: &HeldDir) -> Result<u32> {
-    let stat = fs::metadata(root.by_descriptor()).at("stat", root.path().display())?;
+    let stat = fs::metadata(root.by_descriptor()).at("stat", root.path().shown())?;
     if let Some(user) = foreign_maker_of(&stat) {
         return Ok(user);
     }
-    let ours = absent_is_none(fs::symlink_metadata(root.at(PRIVATE_DIR))).at("stat", root.path().display())?;
+    let ours = absent_is_none(fs::symlink_metadata(root.at(PRIVATE_DIR))).at("stat", root.path().shown())?;
     Ok(ours.unwrap_or(stat).uid())
 }
 
@@ -101,9 +101,9 @@ pub(super) fn check_top(tier: TrustedTier, root: &HeldDir) -> Result<bool> {
         return Ok(false);
     }
     let (path, shown) = (root.by_descriptor(), root.path());
-    let stat = fs::metadata(&path).at("stat", shown.display())?;
+    let stat = fs::metadata(&path).at("stat", shown.shown())?;
     if let Some(user) = foreign_maker_of(&stat) {
-        let what = format!("{} is on a file system that is mounted by user {user}, who could change", shown.display());
+        let what = format!("{} is on a file system that is mounted by user {user}, who could change", shown.shown());
         return Err(Error::refused(format!("{what} the daemon's files there"), "mount that one as the same user"));
     }
     let trusted = Trusted::on(root);

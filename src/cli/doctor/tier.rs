@@ -65,7 +65,7 @@ fn probe(role: Role, path: &Path) -> Vec<DoctorFinding> {
     }
     let unusable = |e: &io::Error| {
         let remedy = "name an existing directory that you may write to";
-        DoctorFinding::fail(role.about("directory"), format!("{}: {e}", path.display()), remedy)
+        DoctorFinding::fail(role.about("directory"), format!("{}: {e}", path.shown()), remedy)
     };
     let root = match HeldDir::open(path) {
         Ok(root) => root,
