@@ -261,11 +261,9 @@ fn slow_tree(request: &Request) -> Result<(HeldDir, bool, bool)> {
 
 fn open_tiers(request: &Request, [fast, slow]: [&HeldDir; 2], slow_is_writable: bool) -> Result<Tiers> {
     let noatime = request.flags.contains(MountFlags::MOUNT_ATTR_NOATIME);
-    let tier = |dir: &HeldDir| -> Result<Arc<dyn Dir>> {
-        let opened = OsDir::open(&dir.by_descriptor()).at("open", dir.path().shown())?;
-        Ok(Arc::new(opened.unnoticed(noatime)))
-    };
-    let (fast, slow) = (tier(fast)?, tier(slow)?);
+    let open = |dir: &HeldDir| OsDir::open(&dir.by_descriptor()).at("open", dir.path().shown());
+    let tier = |dir: OsDir| -> Arc<dyn Dir> { Arc::new(dir.unnoticed(noatime)) };
+    let (fast, slow) = (tier(open(fast)?), tier(open(slow)?.telling_births()));
     let boot = boot_id()?;
     #[cfg(debug_assertions)]
     let ([fast, slow], boot) = tiers::disk::faults::install([fast, slow], boot)?;

@@ -40,7 +40,7 @@ macro_rules! contract {
                 return;
             }
             let dir = tempfile::tempdir().unwrap();
-            super::$name(std::sync::Arc::new(super::OsDir::open(dir.path()).unwrap()));
+            super::$name(std::sync::Arc::new(super::OsDir::open(dir.path()).unwrap().telling_births()));
         })* }
 
         mod simulated { $(#[test] fn $name() {
@@ -280,6 +280,26 @@ contract! {
         root.symlink(b"s", b"d").unwrap();
         root.link(b"s", &*root, b"t").unwrap();
         assert_eq!(root.readlink(b"t").unwrap(), b"d");
+    }
+
+    /// By its name, held, open, and under another name. A file system may keep no times of birth.
+    fn a_birth_is_of_one_file_however_it_is_looked_at(root) {
+        let file = root.create(b"a", 0o600).unwrap();
+        let birth = file.stat().unwrap().birth;
+        file.write_at(b"later", 0).unwrap();
+        root.link(b"a", &*root, b"b").unwrap();
+        file.set_attr(&NewAttr { mtime: Some(Time { sec: 1, nsec: 0 }), perm: Some(0o640), ..NewAttr::default() }).unwrap();
+        root.rename(b"a", &*root, b"c", RenameMode::Replace).unwrap();
+        for name in [&b"b"[..], b"c"] {
+            let held = root.inode(name).unwrap().stat().unwrap().birth;
+            let opened = root.open(name, Access::Read).unwrap().stat().unwrap().birth;
+            let at_hand = root.stat_at_hand(name).map_or(birth, |stat| stat.unwrap().birth);
+            let seen = [root.stat(name).unwrap().birth, root.stat_now(name).unwrap().birth, held, opened, at_hand];
+            assert_eq!(seen, [birth; 5]);
+        }
+        // The clock of a file system has ticks.
+        let other = (0..).map(|n| root.create(format!("other{n}").as_bytes(), 0o600).unwrap().stat().unwrap().birth);
+        assert!(birth == 0 || other.take(1 << 20).any(|other| other != birth));
     }
 
     fn renames_replace_refuse_and_exchange(root) {

@@ -58,6 +58,8 @@ mod pair;
 mod parts;
 #[path = "model/reference.rs"]
 mod reference;
+#[path = "model/reused.rs"]
+mod reused;
 #[path = "model/same_names.rs"]
 mod same_names;
 #[path = "model/slots.rs"]

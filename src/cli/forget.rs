@@ -61,7 +61,7 @@ pub(super) fn run(args: &ForgetArgs) -> Outcome {
     let partner = args.partner.as_deref().map(tiers::open).transpose()?;
     let both = [(tiers::SLOW, &held)].into_iter().chain(partner.iter().map(|dir| (TrustedTier::Fast, dir)));
     tiers::enter(&both.collect::<Vec<_>>())?;
-    let slow = tiers::dir(&held)?;
+    let slow = tiers::slow_dir(&held)?;
     let watched = Watched::begin(&*slow, &args.fleet, args.member).map_err(Failure::usage)?;
     if let Some(partner) = &partner {
         return hand_over(args, &watched, &slow, partner);

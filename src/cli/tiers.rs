@@ -39,5 +39,14 @@ pub(super) fn enter(tiers: &[(TrustedTier, &HeldDir)]) -> Result<(), Failure> {
 }
 
 pub(super) fn dir(tier: &HeldDir) -> Result<Arc<dyn Dir>, Error> {
-    Ok(Arc::new(OsDir::open(&tier.by_descriptor()).at("open", tier.path().shown())?))
+    Ok(Arc::new(opened(tier)?))
+}
+
+/// The slow tier for a command that changes what is there: it tells apart the files that have had one inode number.
+pub(super) fn slow_dir(tier: &HeldDir) -> Result<Arc<dyn Dir>, Error> {
+    Ok(Arc::new(opened(tier)?.telling_births()))
+}
+
+fn opened(tier: &HeldDir) -> Result<OsDir, Error> {
+    OsDir::open(&tier.by_descriptor()).at("open", tier.path().shown())
 }

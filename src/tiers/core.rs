@@ -11,8 +11,11 @@ use crate::path::escape;
 use crate::tiers::counters::{Counters, Troubles};
 use crate::tiers::disk::errors::{is_broken, is_silence, with_remedy};
 use crate::tiers::disk::sync::{Mutex, Rank, RwLock};
-use crate::tiers::disk::{Clock, Dir, Time};
+use crate::tiers::disk::{Clock, Dir, Kind, Stat, Time};
 use crate::tiers::log::Log;
+use crate::tiers::log::record::Owned;
+use crate::tiers::model::event::Change;
+use crate::tiers::model::node::NodeAttrs;
 use crate::tiers::model::state::EngineState;
 use crate::tiers::model::view::{Ages, View};
 use crate::tiers::objects::pool::Pool;
@@ -161,6 +164,24 @@ impl EngineCore {
     /// The same, escaped, for messages and statistics.
     pub fn path_of(&self, ino: Ino) -> Option<String> {
         self.label_of(&self.state.lock(), ino)
+    }
+
+    /// Whether a slow file is whose the view says, by which the kernel has admitted who opens it: on a tier that tells no
+    /// birth, another file may have its number. A change of its owner that is pending may have been applied or not. An object
+    /// has the owner of its file.
+    pub(crate) fn has_its_owner(&self, ino: Ino, stat: &Stat) -> bool {
+        let st = self.state.lock();
+        let Some(node) = st.view.get(ino) else { return false };
+        let NodeAttrs { uid, gid, .. } = node.meta();
+        let is_of = |known: &Owned| self.slow.abilities.owned(stat, known) == *known;
+        let before = |change: &Change| match change {
+            Change::SetAttr { ino: other, of, .. } => *other == ino && is_of(&of.owned),
+            _ => false,
+        };
+        let is_pending = node.meta_lsn() > st.queue.applied();
+        node.holds_bytes()
+            || is_of(&Owned { kind: Kind::File, uid, gid })
+            || (is_pending && st.queue.events().iter().any(|event| before(&event.change)))
     }
 
     pub(crate) fn label_of(&self, st: &EngineState, ino: Ino) -> Option<String> {

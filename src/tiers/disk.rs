@@ -10,6 +10,7 @@ pub(crate) mod errors;
 #[cfg(debug_assertions)]
 pub mod faults;
 pub(crate) mod fingerprint;
+mod handle;
 pub mod held;
 pub(crate) mod layout;
 pub(crate) mod modes;
@@ -20,7 +21,7 @@ pub(crate) mod shards;
 pub mod sync;
 pub(crate) mod throttle;
 
-use std::fmt::Debug;
+use std::fmt::{self, Debug, Display, Formatter};
 use std::io;
 use std::ops::Range;
 use std::os::fd::BorrowedFd;
@@ -65,7 +66,57 @@ pub struct Stat {
     pub atime: Time,
     pub mtime: Time,
     pub ctime: Time,
+    /// Tells this file from others that have had its inode number, or will. 0: the tier does not tell.
+    pub birth: u32,
 }
+
+impl Stat {
+    pub(crate) fn file(&self) -> FileId {
+        FileId { ino: self.ino, birth: self.birth }
+    }
+
+    pub(crate) fn id(&self) -> SlowId {
+        (self.dev, self.file())
+    }
+}
+
+/// Which file of a file system. An inode number alone does not say: some file systems give one out again at once.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct FileId {
+    pub(crate) ino: u64,
+    /// As [`Stat::birth`].
+    pub(crate) birth: u32,
+}
+
+/// A birth that is not known says nothing. Of one tier all are known or none, so two files that equal a third equal each
+/// other.
+impl PartialEq for FileId {
+    fn eq(&self, other: &Self) -> bool {
+        self.ino == other.ino && (self.birth == other.birth || self.birth == 0 || other.birth == 0)
+    }
+}
+
+impl Eq for FileId {}
+
+impl Display for FileId {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        match self.birth {
+            0 => write!(f, "{}", self.ino),
+            birth => write!(f, "{}:{birth}", self.ino),
+        }
+    }
+}
+
+impl FileId {
+    /// As it is displayed.
+    pub(crate) fn decode(text: &str) -> Option<FileId> {
+        let (ino, birth) = text.split_once(':').unwrap_or((text, "0"));
+        Some(FileId { ino: ino.parse().ok()?, birth: birth.parse().ok()? })
+    }
+}
+
+/// The device, and which file of it.
+pub(crate) type SlowId = (u64, FileId);
 
 /// Attributes to change; a `None` stays as it is. Applied in the order owner, mode, times (a chown clears suid).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -19,7 +19,7 @@ use super::model::{Done, Model, SLOTS, xattr};
 use super::ops::{Dice, Op, Path, Step, random_path};
 use super::reference::{Fs, Id};
 use super::sim::image::Image;
-use super::sim::{Lose, SimClock, SimDisk, SimPower};
+use super::sim::{Lose, Numbers, SimClock, SimDisk, SimPower};
 use super::walk::{self, Glance};
 
 /// What a case met, so that the run can tell whether it tested anything.
@@ -220,6 +220,8 @@ impl Case {
         };
         let fast = SimDisk::new("fast", order(&mut rng), capacity, &power, &clock);
         let slow = SimDisk::new("slow", order(&mut rng), LARGE, &power, &clock);
+        let at_once = slow.root().order() == MetadataOrder::Journaled && seed % 2 == 0;
+        slow.give_numbers(Numbers { at_once, births: seed % 3 > 0 });
         populate(&*slow.root(), &mut rng);
         slow.settle();
         fast.heed_modes(without_root(seed));

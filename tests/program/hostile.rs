@@ -13,7 +13,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
 use crate::common::rig::{NEVER_SETTLES, Rig, foreground, program, succeeds, text, wait};
-use crate::common::{Elsewhere, Mount, names, succeeded, until};
+use crate::common::{Elsewhere, Mount, Volume, names, succeeded, until};
 use crate::needs::{MOUNTS, needs};
 
 const SOMEBODY: u32 = 1001;
@@ -284,6 +284,44 @@ fn what_a_user_writes_into_a_set_id_program_never_runs_with_its_privileges() {
             assert_eq!(succeeds(&mut sh).trim(), SOMEBODY.to_string(), "{io}: {written}");
         }
         rig.umount_safely();
+    }
+}
+
+/// xfs gives a freed inode number out again at once. A user's `chmod 4755` of his own file waited; he removed the file on the slow tier,
+/// root's new program got its number, and he gave it the name: it was set-id, and he was root. With 666 he could read another user's
+/// file, and on the mount he could at once: the kernel knew his.
+#[test]
+fn what_waits_for_a_users_file_is_not_done_to_the_next_one_with_its_inode_number() {
+    needs!(MOUNTS, "mkfs.xfs");
+    for (waits, next, perm) in [("4755", 0, 0o755), ("666", SOMEBODY + 1, 0o600)] {
+        let volume = Volume::xfs();
+        let home = volume.tier().join("home");
+        fs::create_dir(&home).unwrap();
+        fs::write(home.join("x"), "his").unwrap();
+        [home.clone(), home.join("x")].iter().for_each(|path| chown(path, Some(SOMEBODY), None).unwrap());
+        let mut mount = Mount::over(volume.tier(), &["settle=30min", "live_after=1h"]);
+        succeeded(mount.as_user(SOMEBODY, &format!("cat home/x && chmod {waits} home/x")));
+        let number = fs::metadata(home.join("x")).unwrap().ino();
+        fs::remove_file(home.join("x")).unwrap();
+        // The kernel frees it a little later.
+        until("the number is given out again", || {
+            fs::write(home.join("next"), "next").unwrap();
+            let is_it = fs::metadata(home.join("next")).unwrap().ino() == number;
+            if !is_it {
+                fs::remove_file(home.join("next")).unwrap();
+            }
+            is_it
+        });
+        chown(home.join("next"), Some(next), None).unwrap();
+        fs::set_permissions(home.join("next"), Permissions::from_mode(perm)).unwrap();
+        fs::rename(home.join("next"), home.join("x")).unwrap();
+        let read = mount.as_user(SOMEBODY, "cat home/x");
+        assert_eq!(read.status.success(), perm == 0o755, "{}", text(&read.stderr));
+        mount.sync();
+        let is = fs::metadata(home.join("x")).unwrap();
+        assert_eq!((is.mode() & 0o7777, is.uid()), (perm, next));
+        assert_eq!(fs::read_to_string(home.join("x")).unwrap(), "next");
+        mount.stop();
     }
 }
 

@@ -199,6 +199,7 @@ impl State {
             atime: inode.meta.atime,
             mtime: inode.meta.mtime,
             ctime: inode.meta.ctime,
+            birth: if self.numbers.births { inode.birth } else { 0 },
         })
     }
 
@@ -227,6 +228,8 @@ impl State {
         self.room_for(INODE_BYTES)?;
         inode.meta = Meta { atime: now, mtime: now, ctime: now, ..inode.meta };
         let ino = self.free_ino();
+        self.made += 1;
+        inode.birth = self.made;
         let named = Change::Entry { dir, name: name.to_vec(), ino: Some(ino) };
         self.commit(vec![Change::New(ino, Box::new(inode)), named], Behind::Nothing);
         self.touch(dir, now);

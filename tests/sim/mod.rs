@@ -190,12 +190,30 @@ enum Behind {
     All,
 }
 
+/// What becomes of the number of an inode that is gone, and what tells the next one with it from that.
+#[derive(Clone, Copy, Debug)]
+pub struct Numbers {
+    /// It is given out again at once, as on xfs. Otherwise once the removal is durable. Of a disk with a journal.
+    pub at_once: bool,
+    /// Each inode tells its birth.
+    pub births: bool,
+}
+
+impl Default for Numbers {
+    fn default() -> Self {
+        Numbers { at_once: false, births: true }
+    }
+}
+
 #[derive(Debug, Default)]
 struct State {
     live: Tree,
     /// What is on the disk for certain, and what was done since, oldest first. A file's durable bytes are in here too.
     durable: Tree,
     pending: Vec<Transaction>,
+    numbers: Numbers,
+    /// So many inodes were made.
+    made: u32,
     /// Open descriptors, by inode.
     open: BTreeMap<Ino, u64>,
     capacity: u64,
@@ -314,6 +332,14 @@ impl SimDisk {
         self.0.state.lock().nfs = Some(0);
     }
 
+    pub fn give_numbers(&self, numbers: Numbers) {
+        assert!(
+            !numbers.at_once || self.0.order == MetadataOrder::Journaled,
+            "without an order a number says too little"
+        );
+        self.0.state.lock().numbers = numbers;
+    }
+
     pub fn used(&self) -> u64 {
         self.0.state.lock().used()
     }
@@ -413,6 +439,8 @@ impl SimDisk {
             parts: state.parts.clone(),
             heeds_modes: state.heeds_modes,
             nfs: state.nfs,
+            numbers: state.numbers,
+            made: state.made,
             ..after
         };
         let disk = Self::with(self.0.label, self.0.order, &self.0.power, &self.0.clock, after);
@@ -433,8 +461,11 @@ impl State {
         if self.used() + bytes > self.capacity { Err(Errno::ENOSPC.into()) } else { Ok(()) }
     }
 
-    /// The lowest number that nothing on the disk or in anybody's hands goes by: numbers come back, as on ext4.
+    /// The lowest number that nothing on the disk or in anybody's hands goes by: numbers come back.
     fn free_ino(&self) -> Ino {
+        if self.numbers.at_once {
+            return (11..).find(|ino| !self.live.inodes.contains_key(ino)).expect("a disk has fewer than 2^64 inodes");
+        }
         let taken = |ino: &Ino| self.live.inodes.contains_key(ino) || self.durable.inodes.contains_key(ino);
         let unsynced: BTreeSet<Ino> = self
             .pending
@@ -687,7 +718,7 @@ impl State {
             }
         }
         for (ino, inode) in &self.live.inodes {
-            if let Some(found) = tree.inodes.get_mut(ino) {
+            if let Some(found) = tree.inodes.get_mut(ino).filter(|found| found.birth == inode.birth) {
                 found.bytes = inode.bytes.torn(&found.bytes, rng);
             }
         }

@@ -32,6 +32,8 @@ pub struct Inode {
     /// Every directory and name that leads here.
     pub names: BTreeSet<(Ino, Vec<u8>)>,
     pub bytes: Bytes,
+    /// No two of a disk have the same.
+    pub birth: u32,
 }
 
 impl Inode {
@@ -45,6 +47,7 @@ impl Inode {
             entries: BTreeMap::new(),
             names: BTreeSet::new(),
             bytes: Bytes::default(),
+            birth: 0,
         }
     }
 }

@@ -27,7 +27,7 @@ use crate::tiers::disk::fingerprint::Fingerprint;
 use crate::tiers::disk::layout::{ensure_dir, is_at_or_below};
 use crate::tiers::disk::shards::{Shard, Shards, file_name};
 use crate::tiers::disk::sync::Mutex;
-use crate::tiers::disk::{Access, Dir, File, Kind, RenameMode, Time};
+use crate::tiers::disk::{Access, Dir, File, FileId, Kind, RenameMode, Time};
 use crate::tiers::model::node::ObservedAt;
 use crate::tiers::model::state::EngineState;
 use crate::tiers::objects::file::{Bytes, Copy, FileState};
@@ -48,15 +48,20 @@ struct Label {
 }
 
 impl Label {
-    /// `<epoch> <size> <mtime> <ctime>`. The copy's name is the rest of the fingerprint.
+    /// `<epoch> <size> <mtime> <ctime>`. The copy's name is the rest of the fingerprint, but for the birth, for which there
+    /// is no room and no need: a file that got its number since has a later ctime, for this one had not been changed for a
+    /// while when it was copied.
     fn encode(&self) -> String {
-        format!("{} {}", self.epoch, self.fingerprint.encode_but_ino())
+        format!("{} {}", self.epoch, self.fingerprint.encode_but_file())
     }
 
     /// `None`: not one of our labels.
     fn decode(number: u64, text: &[u8]) -> Option<Self> {
         let (epoch, fingerprint) = std::str::from_utf8(text).ok()?.split_once(' ')?;
-        Some(Label { fingerprint: Fingerprint::decode_but_ino(number, fingerprint)?, epoch: epoch.parse().ok()? })
+        Some(Label {
+            fingerprint: Fingerprint::decode_but_file(FileId { ino: number, birth: 0 }, fingerprint)?,
+            epoch: epoch.parse().ok()?,
+        })
     }
 
     fn of(number: u64, file: &dyn File) -> io::Result<Option<Self>> {
@@ -193,7 +198,7 @@ impl Copies {
     /// Installs the finished copy of this slow file, in place of an older copy. `false`: the older copy is just being
     /// removed.
     pub(crate) fn finish(&self, name: &[u8], fingerprint: &Fingerprint, epoch: u64, now: Duration) -> io::Result<bool> {
-        let (number, bytes) = (fingerprint.ino, fingerprint.size);
+        let (number, bytes) = (fingerprint.file.ino, fingerprint.size);
         if self.index.lock().going.contains(&number) {
             return Ok(false);
         }
@@ -405,7 +410,7 @@ impl Tiers {
 
     pub(crate) fn copy_number_in(&self, st: &EngineState, ino: Ino) -> Option<u64> {
         let node = st.view.get(ino).filter(|node| node.kind == Kind::File && node.meta().nlink == 1)?;
-        node.slow_id().filter(|id| id.0 == st.view.root_dev()).map(|id| id.1)
+        node.slow_id().filter(|id| id.0 == st.view.root_dev()).map(|id| id.1.ino)
     }
 
     /// Called at each open: lets a file whose bytes are on the slow tier be read from its copy, if that still equals
@@ -491,9 +496,14 @@ impl Tiers {
             Err(e) if is_elsewhere(&e) => return Ok(false),
             found => found.at("stat on slow", self.label(ino))?,
         };
+        if !self.has_its_owner(ino, &found) {
+            return Ok(false);
+        }
         let mut st = self.state.lock();
         let applied = st.queue.applied();
-        st.view.refresh(ino, &found, asked, applied);
+        if st.view.get(ino).is_some_and(|node| node.slow_id() == Some(found.id())) {
+            st.view.refresh(ino, &found, asked, applied);
+        }
         Ok(Fingerprint::of(&found) == *fingerprint)
     }
 
@@ -617,7 +627,7 @@ mod tests {
     #[test]
     fn a_label_round_trips_and_nonsense_is_none() {
         let time = Time { sec: 1_700_000_000, nsec: 1 };
-        let fingerprint = Fingerprint { ino: 7, size: 12_288, mtime: time, ctime: time };
+        let fingerprint = Fingerprint { file: FileId { ino: 7, birth: 0 }, size: 12_288, mtime: time, ctime: time };
         let label = Label { fingerprint, epoch: 1_700_000_123 };
         assert_eq!(Label::decode(7, label.encode().as_bytes()), Some(label.clone()));
         assert!(label.encode().len() <= 60, "it has to fit into an inode of ext4: {}", label.encode());

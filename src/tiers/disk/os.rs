@@ -23,17 +23,22 @@ use nix::errno::Errno;
 use nix::fcntl::{self, AtFlags, FallocateFlags, OFlag, OpenHow, PosixFadviseAdvice, ResolveFlag};
 use nix::libc;
 use nix::sys::stat::{self, FchmodatFlags, FileStat, Mode, SFlag, UtimensatFlags};
-use nix::sys::statfs::{BTRFS_SUPER_MAGIC, EXT4_SUPER_MAGIC, FsType, TMPFS_MAGIC, fstatfs};
+use nix::sys::statfs::{
+    BTRFS_SUPER_MAGIC, EXT4_SUPER_MAGIC, FsType, NFS_SUPER_MAGIC, OVERLAYFS_SUPER_MAGIC, TMPFS_MAGIC, fstatfs,
+};
 use nix::sys::statvfs::fstatvfs;
 use nix::sys::time::TimeSpec;
 use nix::time::{ClockId, clock_gettime};
 use nix::unistd::{self, Gid, Uid, UnlinkatFlags, Whence};
 use procfs::process::Process;
 use rtime_clock::adjtime::{Timex, adjtimex};
-use rustix::fs::{IFlags, RenameFlags, ioctl_ficlone, ioctl_getflags, ioctl_setflags, renameat_with};
+use rustix::fs::{
+    IFlags, RenameFlags, Statx, StatxFlags, ioctl_ficlone, ioctl_getflags, ioctl_setflags, renameat_with,
+};
 use rustix::io::{ReadWriteFlags, preadv2, pwritev2};
 use xattr::FileExt as _;
 
+use super::handle;
 use super::page_cache::{self, PageCache};
 use super::sync::Mutex;
 use super::{
@@ -65,8 +70,49 @@ pub struct OsDir {
     fd: fs::File,
     /// If the kernel's cache of the file system is authoritative and can be asked without I/O.
     remembered: Option<Remembered>,
+    births: Births,
     /// Reads beneath it leave access times unchanged, where the file's owner lets us.
     unnoticed: bool,
+}
+
+/// By what [`Stat::birth`] tells files apart that have had one inode number.
+#[derive(Clone, Copy, Debug)]
+enum Births {
+    /// Nothing, or nobody asks.
+    Untold,
+    /// The time at which the file was made, which nobody can set and no call of its own asks for. Two files of one tick of
+    /// the kernel's clock are not told apart.
+    Time,
+    /// The file's handle, in a call of its own. Of this device only.
+    Handle { dev: u64 },
+}
+
+impl Births {
+    /// Of the file system that has this directory. An overlay shows those of the file below or above, one after the other.
+    /// A file system in user space makes its handles anew; others are known to keep them.
+    fn of(dir: &fs::File) -> io::Result<Births> {
+        let kind = fstatfs(dir)?.filesystem_type();
+        let has_time = || Ok::<_, io::Error>(statx(dir, OsStr::new(""))?.stx_mask & StatxFlags::BTIME.bits() != 0);
+        match kind {
+            OVERLAYFS_SUPER_MAGIC => Ok(Births::Untold),
+            NFS_SUPER_MAGIC => Ok(Births::Handle { dev: stat::fstat(dir)?.st_dev }),
+            // An ext4 with small inodes, an xfs of the former format.
+            EXT4_SUPER_MAGIC | XFS_SUPER_MAGIC if !has_time()? => Ok(Births::Handle { dev: stat::fstat(dir)?.st_dev }),
+            _ => has_time().map(|_| Births::Time),
+        }
+    }
+
+    fn stat(self, fd: &fs::File) -> io::Result<Stat> {
+        match self {
+            Births::Time => statx(fd, OsStr::new("")).map(|s| from_statx(&s)),
+            Births::Untold => retry(|| stat::fstat(fd)).map(|s| to_stat(&s)),
+            Births::Handle { dev } => {
+                let stat = retry(|| stat::fstat(fd)).map(|s| to_stat(&s))?;
+                let birth = if stat.dev == dev { handle::birth(fd.as_fd()) } else { 0 };
+                Ok(Stat { birth, ..stat })
+            }
+        }
+    }
 }
 
 /// A file system that is remembered.
@@ -93,7 +139,14 @@ impl OsDir {
             }
             _ => None,
         };
-        Ok(OsDir { fd: fd.into(), remembered, unnoticed: false })
+        Ok(OsDir { fd: fd.into(), remembered, births: Births::Untold, unnoticed: false })
+    }
+
+    /// The same for the slow tier: what is looked at tells its [`Stat::birth`], if the file system has one. A kernel or
+    /// sandbox without the calls has none.
+    pub fn telling_births(self) -> OsDir {
+        let births = Births::of(&self.fd).unwrap_or(Births::Untold);
+        OsDir { births, ..self }
     }
 
     /// The same for a mount that keeps no access times (`noatime`).
@@ -109,7 +162,7 @@ impl OsDir {
     fn below(&self, fd: fs::File) -> OsDir {
         // Another file system may be mounted there.
         let is_same = |of: &Remembered| stat::fstat(&fd).is_ok_and(|s| s.st_dev == of.dev);
-        OsDir { remembered: self.remembered.filter(is_same), fd, unnoticed: self.unnoticed }
+        OsDir { remembered: self.remembered.filter(is_same), fd, births: self.births, unnoticed: self.unnoticed }
     }
 
     fn open_at(&self, name: &OsStr, flags: OFlag, perm: u32) -> io::Result<fs::File> {
@@ -118,16 +171,23 @@ impl OsDir {
     }
 
     fn file(&self, fd: fs::File) -> Arc<dyn File> {
-        Arc::new(OsFile { fd, remembered: self.remembered, cached: Mutex::default(), unnoticed: self.unnoticed })
+        let (remembered, births, unnoticed) = (self.remembered, self.births, self.unnoticed);
+        Arc::new(OsFile { fd, remembered, births, cached: Mutex::default(), unnoticed })
     }
 }
 
 impl Dir for OsDir {
     fn stat(&self, name: &[u8]) -> io::Result<Stat> {
         let name = entry_or_self(name)?;
-        let found = retry(|| stat::fstatat(&self.fd, name, AtFlags::AT_SYMLINK_NOFOLLOW));
-        let found = if is_closed(&found, name) { retry(|| stat::fstat(&self.fd)) } else { found };
-        found.map(|s| to_stat(&s))
+        let found = match self.births {
+            Births::Untold => {
+                retry(|| stat::fstatat(&self.fd, name, AtFlags::AT_SYMLINK_NOFOLLOW)).map(|s| to_stat(&s))
+            }
+            Births::Time => statx(&self.fd, name).map(|s| from_statx(&s)),
+            // Both of one file, whatever the name leads to meanwhile.
+            Births::Handle { .. } => self.open_at(name, OFlag::O_PATH, 0).and_then(|fd| self.births.stat(&fd)),
+        };
+        if is_closed(&found, name) { self.births.stat(&self.fd) } else { found }
     }
 
     fn stat_at_hand(&self, name: &[u8]) -> Option<io::Result<Stat>> {
@@ -136,7 +196,7 @@ impl Dir for OsDir {
         let resolve = RESOLVE_CACHED | ResolveFlag::RESOLVE_NO_XDEV;
         let how = OpenHow::new().flags(OFlag::O_PATH | SAFE).resolve(resolve);
         match fcntl::openat2(&self.fd, name, how) {
-            Ok(fd) => Some(stat::fstat(&fd).map(|s| to_stat(&s)).map_err(Into::into)),
+            Ok(fd) => Some(self.births.stat(&fd.into())),
             Err(Errno::ENOENT) => Some(Err(Errno::ENOENT.into())),
             // Not in memory, or a kernel or sandbox without this call: a caller that may wait finds out.
             Err(_) => None,
@@ -149,7 +209,7 @@ impl Dir for OsDir {
             let flags = rustix::fs::AtFlags::STATX_FORCE_SYNC | rustix::fs::AtFlags::SYMLINK_NOFOLLOW;
             for name in [OsStr::from_bytes(b"."), entry_or_self(name)?] {
                 // If this fails, so does the stat below.
-                rustix::fs::statx(&self.fd, name, flags, rustix::fs::StatxFlags::BASIC_STATS).ok();
+                rustix::fs::statx(&self.fd, name, flags, StatxFlags::BASIC_STATS).ok();
             }
         }
         self.stat(name)
@@ -236,7 +296,7 @@ impl Dir for OsDir {
             b"." => self.fd.try_clone()?,
             name => self.open_at(entry(name)?, OFlag::O_PATH, 0)?,
         };
-        Ok(Arc::new(OsInode { fd }))
+        Ok(Arc::new(OsInode { fd, births: self.births }))
     }
 
     fn rename(&self, name: &[u8], to: &dyn Dir, to_name: &[u8], mode: RenameMode) -> io::Result<()> {
@@ -335,6 +395,7 @@ impl Dir for OsDir {
 #[derive(Debug)]
 struct OsInode {
     fd: fs::File,
+    births: Births,
 }
 
 impl OsInode {
@@ -358,7 +419,7 @@ impl OsInode {
 
 impl Inode for OsInode {
     fn stat(&self) -> io::Result<Stat> {
-        retry(|| stat::fstat(&self.fd)).map(|s| to_stat(&s))
+        self.births.stat(&self.fd)
     }
 
     fn set_attr(&self, new: &NewAttr) -> io::Result<()> {
@@ -413,6 +474,7 @@ pub struct OsFile {
     fd: fs::File,
     /// Of the directory: something else may be mounted on the file.
     remembered: Option<Remembered>,
+    births: Births,
     cached: Mutex<Option<page_cache::Known>>,
     unnoticed: bool,
 }
@@ -426,7 +488,7 @@ impl OsFile {
 
 impl Inode for OsFile {
     fn stat(&self) -> io::Result<Stat> {
-        retry(|| stat::fstat(&self.fd)).map(|s| to_stat(&s))
+        self.births.stat(&self.fd)
     }
 
     fn set_attr(&self, new: &NewAttr) -> io::Result<()> {
@@ -468,8 +530,8 @@ impl File for OsFile {
         let open = |flags| retry(|| fcntl::open(path.as_str(), flags, Mode::empty()));
         let flags = OFlag::O_RDWR | OFlag::O_CLOEXEC;
         let fd: OwnedFd = if self.unnoticed { unnoticed_if_may(open, flags) } else { open(flags) }?;
-        let (remembered, unnoticed) = (self.remembered, self.unnoticed);
-        Ok(Arc::new(OsFile { fd: fd.into(), remembered, cached: Mutex::default(), unnoticed }))
+        let (remembered, births, unnoticed) = (self.remembered, self.births, self.unnoticed);
+        Ok(Arc::new(OsFile { fd: fd.into(), remembered, births, cached: Mutex::default(), unnoticed }))
     }
 
     fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
@@ -766,6 +828,36 @@ fn from_dirent(kind: dir::Type) -> Kind {
     }
 }
 
+/// Of a name, or with an empty one of the descriptor itself.
+fn statx(fd: impl AsFd, name: &OsStr) -> io::Result<Statx> {
+    use rustix::fs::AtFlags as At;
+    let (flags, asked) = (At::SYMLINK_NOFOLLOW | At::EMPTY_PATH, StatxFlags::BASIC_STATS | StatxFlags::BTIME);
+    Ok(rustix::io::retry_on_intr(|| rustix::fs::statx(&fd, name, flags, asked))?)
+}
+
+fn from_statx(s: &Statx) -> Stat {
+    let time = |t: rustix::fs::StatxTimestamp| Time { sec: t.tv_sec, nsec: t.tv_nsec };
+    let made = time(s.stx_btime);
+    let made = (s.stx_mask & StatxFlags::BTIME.bits() != 0).then_some(made);
+    let mode = s.stx_mode.into();
+    Stat {
+        dev: rustix::fs::makedev(s.stx_dev_major, s.stx_dev_minor),
+        ino: s.stx_ino,
+        kind: kind(mode),
+        perm: mode & 0o7777,
+        nlink: s.stx_nlink,
+        uid: s.stx_uid,
+        gid: s.stx_gid,
+        rdev: rustix::fs::makedev(s.stx_rdev_major, s.stx_rdev_minor),
+        size: s.stx_size,
+        blocks: s.stx_blocks,
+        atime: time(s.stx_atime),
+        mtime: time(s.stx_mtime),
+        ctime: time(s.stx_ctime),
+        birth: made.map_or(0, |at| handle::number(&[at.sec.to_le_bytes(), i64::from(at.nsec).to_le_bytes()].concat())),
+    }
+}
+
 fn to_stat(s: &FileStat) -> Stat {
     let time = |sec, nsec: i64| Time { sec, nsec: nsec as u32 };
     Stat {
@@ -782,5 +874,6 @@ fn to_stat(s: &FileStat) -> Stat {
         atime: time(s.st_atime, s.st_atime_nsec),
         mtime: time(s.st_mtime, s.st_mtime_nsec),
         ctime: time(s.st_ctime, s.st_ctime_nsec),
+        birth: 0,
     }
 }

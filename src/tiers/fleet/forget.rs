@@ -118,16 +118,17 @@ impl Watched {
         let copies = copies.at("read", "the journal of its copies")?.unwrap_or_default();
         let (time, mut moved) = (host_and_time(), 0);
         let mut made: HashMap<Path, HashMap<u64, FoundFile>> = HashMap::new();
-        for WaitingCopy { tmp, ino, size, path } in copies {
+        for WaitingCopy { tmp, id, size, path } in copies {
             let (part, name) = split(&tmp);
             let Ok(in_part) = tmp_of(part) else { continue };
             let in_lane = lane_of(name).map_or(Ok(in_part.clone()), |lane| in_part.dir(lane));
-            let is_it =
-                |dir: &Arc<dyn Dir>, name: &[u8]| dir.stat(name).is_ok_and(|stat| (stat.ino, stat.size) == (ino, size));
+            let is_it = |dir: &Arc<dyn Dir>, name: &[u8]| {
+                dir.stat(name).is_ok_and(|stat| (stat.file(), stat.size) == (id, size))
+            };
             // It may be in a new directory already, which waits for its turn with all that is in it.
             let moved_on = || {
                 let made = made.entry(part.to_vec()).or_insert_with(|| files_in_made(&in_part));
-                made.get(&ino).filter(|(dir, name)| is_it(dir, name)).cloned()
+                made.get(&id.ino).filter(|(dir, name)| is_it(dir, name)).cloned()
             };
             let waits = in_lane.ok().filter(|dir| is_it(dir, name)).map(|dir| (dir, name.to_vec()));
             // Otherwise it is published, or was copied again.

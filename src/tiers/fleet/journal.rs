@@ -2,7 +2,7 @@
 //! publishes: written by the member, read when its node is lost (`fleet/forget.rs`, `recovery/lost_member.rs`), as its
 //! log is lost with it.
 //!
-//! *Copies.* One line for each copy, in `journal.0` or `journal.1` beside the copies: the copy's name in `tmp`, its inode number and
+//! *Copies.* One line for each copy, in `journal.0` or `journal.1` beside the copies: the copy's name in `tmp`, which file it is, its
 //! size, and the path that its file had in the view. Streams write side by side, each at a place that it has taken for
 //! itself, so a line may be missing between others; lines that are not whole are skipped. A copy that was published has no
 //! name in `tmp` any more, and a start removes all copies and the journal. When the journal is full, a second one is begun
@@ -22,7 +22,7 @@ use crate::tiers::Lsn;
 use crate::tiers::disk::errors::absent_is_none;
 use crate::tiers::disk::layout::is_taken;
 use crate::tiers::disk::sync::{Mutex, Rank};
-use crate::tiers::disk::{Access, Dir, File};
+use crate::tiers::disk::{Access, Dir, File, FileId};
 use crate::tiers::fleet::lines::{checked, with_crc};
 use crate::tiers::log::record::{Path, Record, Step};
 
@@ -39,7 +39,7 @@ const GROUP_MAX: u64 = 64 << 20;
 pub(crate) struct WaitingCopy {
     /// Its name in `tmp`, behind the part that this is in.
     pub(crate) tmp: Path,
-    pub(crate) ino: u64,
+    pub(crate) id: FileId,
     pub(crate) size: u64,
     /// Where its file is in the view.
     pub(crate) path: Path,
@@ -47,8 +47,8 @@ pub(crate) struct WaitingCopy {
 
 impl WaitingCopy {
     fn encode(&self) -> String {
-        let WaitingCopy { tmp, ino, size, path } = self;
-        let words = format!("copy tmp={} ino={ino} size={size} path={}", escape(tmp), escape(path));
+        let WaitingCopy { tmp, id, size, path } = self;
+        let words = format!("copy tmp={} slow={id} size={size} path={}", escape(tmp), escape(path));
         with_crc(&words) + "\n"
     }
 
@@ -58,7 +58,7 @@ impl WaitingCopy {
         let mut value = |key: &str| words.next()?.strip_prefix(key)?.strip_prefix('=');
         Some(WaitingCopy {
             tmp: unescape(value("tmp")?)?,
-            ino: value("ino")?.parse().ok()?,
+            id: FileId::decode(value("slow")?)?,
             size: value("size")?.parse().ok()?,
             path: unescape(value("path")?)?,
         })
@@ -212,7 +212,7 @@ pub(super) fn read(tmp: &dyn Dir) -> io::Result<Vec<WaitingCopy>> {
         found.extend(lines.filter_map(|line| WaitingCopy::decode(str::from_utf8(line).ok()?)));
     }
     // Of two with one name the number tells which of them is there.
-    found.sort_by(|one, other| (&one.tmp, one.ino).cmp(&(&other.tmp, other.ino)));
+    found.sort_by(|one, other| (&one.tmp, one.id.ino).cmp(&(&other.tmp, other.id.ino)));
     found.dedup();
     Ok(found)
 }
@@ -227,7 +227,7 @@ mod tests {
     fn copy(number: u64) -> WaitingCopy {
         WaitingCopy {
             tmp: format!("c{number:016x}-3").into_bytes(),
-            ino: number,
+            id: FileId { ino: number, birth: 3 },
             size: 7,
             path: b"run/a b\n\xff".to_vec(),
         }
@@ -265,7 +265,7 @@ mod tests {
 
     #[test]
     fn a_group_is_there_whole_or_not_at_all() {
-        let step = |path: &[u8]| Step::Remove { path: path.to_vec(), ino: 7, dir: false };
+        let step = |path: &[u8]| Step::Remove { path: path.to_vec(), id: FileId { ino: 7, birth: 8 }, dir: false };
         let group = |paths: &[&[u8]]| -> Vec<GroupStep> {
             (3..).zip(paths).map(|(upto, path)| GroupStep { upto, end: 1000 + upto, step: step(path) }).collect()
         };

@@ -18,7 +18,7 @@
 use crate::path::{Name, escape, unescape};
 use crate::tiers::disk::fingerprint::Fingerprint;
 use crate::tiers::disk::layout::{OURS, PRIVATE};
-use crate::tiers::disk::{Kind, NewAttr, Stat, Time};
+use crate::tiers::disk::{FileId, Kind, NewAttr, Stat, Time};
 use crate::tiers::{Ino, Lsn};
 
 /// A path from the mount root: names joined by `/`, no leading slash.
@@ -137,6 +137,31 @@ impl Kept {
     }
 }
 
+/// Of which kind a node is, and whose.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Owned {
+    pub(crate) kind: Kind,
+    pub(crate) uid: u32,
+    pub(crate) gid: u32,
+}
+
+impl Owned {
+    /// Whether a node like `other` may be this one, perhaps after `new` was applied to it.
+    pub(crate) fn may_be(&self, other: &Owned, new: &NewAttr) -> bool {
+        let same = |was: u32, is: u32, new: Option<u32>| is == was || Some(is) == new;
+        self.kind == other.kind && same(self.uid, other.uid, new.uid) && same(self.gid, other.gid, new.gid)
+    }
+}
+
+/// Whose attributes an event changes, as the view had the node then. They are given to no other: set-id bits and access
+/// control lists are rights that its owner gives.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct AttrsOf {
+    pub(crate) owned: Owned,
+    /// `None`: it is not on the slow tier yet, or will be another file there by then.
+    pub(crate) slow: Option<FileId>,
+}
+
 /// The size and mtime of a file that waits in `tmp`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct TmpStat {
@@ -156,8 +181,8 @@ impl TmpStat {
     }
 }
 
-/// One primitive change of the slow tree, with what it expects to find. `ino` and `over` are the slow tier's own inode
-/// numbers; `over` is what the target name held before, `None` for nothing.
+/// One primitive change of the slow tree, with what it expects to find. `id` and `over` are files of the slow tier; `over`
+/// is what the target name held before, `None` for nothing.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Step {
     /// Renames a finished node out of `tmp`. `tmp` is the name behind the path of the root of the part of the tree that
@@ -165,43 +190,45 @@ pub(crate) enum Step {
     /// the waiting file, if that does not change: inode numbers are reused.
     Place {
         tmp: Vec<u8>,
-        ino: u64,
+        id: FileId,
         path: Path,
-        over: Option<u64>,
+        over: Option<FileId>,
         node: Ino,
         object: Option<ObjectId>,
         known: Option<TmpStat>,
     },
     Move {
         path: Path,
-        ino: u64,
+        id: FileId,
         to: Path,
-        over: Option<u64>,
+        over: Option<FileId>,
     },
     Swap {
         a: Path,
-        a_ino: u64,
+        a_id: FileId,
         b: Path,
-        b_ino: u64,
+        b_id: FileId,
     },
     Link {
         path: Path,
-        ino: u64,
+        id: FileId,
         to: Path,
     },
     Remove {
         path: Path,
-        ino: u64,
+        id: FileId,
         dir: bool,
     },
     Attr {
         path: Path,
-        ino: u64,
+        id: FileId,
+        of: Owned,
         new: NewAttr,
     },
     Xattr {
         path: Path,
-        ino: u64,
+        id: FileId,
+        of: Owned,
         key: Vec<u8>,
         value: Option<Vec<u8>>,
     },
@@ -239,15 +266,19 @@ pub(crate) enum Record {
         size: u64,
         attrs: Attrs,
     },
+    /// `slow`: as [`AttrsOf::slow`].
     Link {
         path: Path,
         to: Path,
         ino: Ino,
+        slow: Option<FileId>,
     },
+    /// `slow`: as [`AttrsOf::slow`].
     Rename {
         path: Path,
         to: Path,
         ino: Ino,
+        slow: Option<FileId>,
         exchange: bool,
     },
     Remove {
@@ -258,12 +289,14 @@ pub(crate) enum Record {
     SetAttr {
         path: Path,
         ino: Ino,
+        of: AttrsOf,
         new: NewAttr,
     },
     /// `None` removes.
     SetXattr {
         path: Path,
         ino: Ino,
+        of: AttrsOf,
         key: Vec<u8>,
         value: Option<Vec<u8>>,
     },
@@ -285,11 +318,11 @@ pub(crate) enum Record {
         object: ObjectId,
         from: u64,
     },
-    /// The file, `slow` by its number there, was written in place at `mtime` while changes of its times were pending:
+    /// The file, which is `slow` there, was written in place at `mtime` while changes of its times were pending:
     /// the pending changes before this record set `mtime`, whatever they say.
     InPlace {
         ino: Ino,
-        slow: u64,
+        slow: FileId,
         mtime: Time,
     },
     /// The object's bytes and name behind content event `of` are durable on fast.
@@ -447,24 +480,24 @@ impl Record {
                 line.word("content").bytes("path", path).number("ino", *ino).object(*object);
                 line.number("size", *size).attrs(attrs);
             }
-            Record::Link { path, to, ino } => {
-                line.word("link").bytes("path", path).bytes("to", to).number("ino", *ino);
+            Record::Link { path, to, ino, slow } => {
+                line.word("link").bytes("path", path).bytes("to", to).number("ino", *ino).optional_file("slow", *slow);
             }
-            Record::Rename { path, to, ino, exchange } => {
+            Record::Rename { path, to, ino, slow, exchange } => {
                 line.word(if *exchange { "exchange" } else { "rename" });
-                line.bytes("path", path).bytes("to", to).number("ino", *ino);
+                line.bytes("path", path).bytes("to", to).number("ino", *ino).optional_file("slow", *slow);
             }
             Record::Remove { path, ino, dir } => {
                 line.word(if *dir { "rmdir" } else { "unlink" }).bytes("path", path).number("ino", *ino);
             }
-            Record::SetAttr { path, ino, new } => {
-                line.word("setattr").bytes("path", path).number("ino", *ino).new_attr(new);
+            Record::SetAttr { path, ino, of, new } => {
+                line.word("setattr").bytes("path", path).number("ino", *ino).subject(of).new_attr(new);
             }
-            Record::SetXattr { path, ino, key, value } => {
-                line.word("setxattr").bytes("path", path).number("ino", *ino).xattr(key, value.as_deref());
+            Record::SetXattr { path, ino, of, key, value } => {
+                line.word("setxattr").bytes("path", path).number("ino", *ino).subject(of).xattr(key, value.as_deref());
             }
             Record::Expect { path, slow } => {
-                line.word("expect").bytes("path", path).optional("slow", slow.map(|slow| slow.ino));
+                line.word("expect").bytes("path", path).optional_file("slow", slow.map(|slow| slow.file));
                 if let Some(Fingerprint { size, mtime, ctime, .. }) = slow {
                     line.number("size", *size).time("mtime", *mtime).time("ctime", *ctime);
                 }
@@ -476,7 +509,7 @@ impl Record {
                 line.word("invalidate").number("ino", *ino).object(*object).number("from", *from);
             }
             Record::InPlace { ino, slow, mtime } => {
-                line.word("in-place").number("ino", *ino).number("slow", *slow).time("mtime", *mtime);
+                line.word("in-place").number("ino", *ino).file("slow", *slow).time("mtime", *mtime);
             }
             Record::Seal { of, size } => {
                 line.word("seal").number("of", *of).number("size", *size);
@@ -535,6 +568,13 @@ fn kind_word(kind: Kind) -> &'static str {
         Kind::CharDevice => "char",
         Kind::BlockDevice => "block",
     }
+}
+
+/// Not of a file.
+fn kind_of(word: &str) -> Option<Kind> {
+    [Kind::Dir, Kind::Symlink, Kind::Fifo, Kind::Socket, Kind::CharDevice, Kind::BlockDevice]
+        .into_iter()
+        .find(|kind| kind_word(*kind) == word)
 }
 
 struct LogLine(String);
@@ -603,6 +643,25 @@ impl LogLine {
         }
     }
 
+    fn file(&mut self, key: &str, file: FileId) -> &mut Self {
+        self.word(&format!("{key}={file}"))
+    }
+
+    fn optional_file(&mut self, key: &str, file: Option<FileId>) -> &mut Self {
+        match file {
+            Some(file) => self.file(key, file),
+            None => self.word(&format!("{key}=-")),
+        }
+    }
+
+    fn owned(&mut self, of: &Owned) -> &mut Self {
+        self.word(kind_word(of.kind)).number("owner", of.uid.into()).number("group", of.gid.into())
+    }
+
+    fn subject(&mut self, of: &AttrsOf) -> &mut Self {
+        self.optional_file("slow", of.slow).owned(&of.owned)
+    }
+
     fn new_attr(&mut self, new: &NewAttr) -> &mut Self {
         self.optional("uid", new.uid.map(u64::from)).optional("gid", new.gid.map(u64::from));
         self.optional("perm", new.perm.map(u64::from));
@@ -617,8 +676,8 @@ impl LogLine {
 
     fn step(&mut self, step: &Step) -> &mut Self {
         match step {
-            Step::Place { tmp, ino, path, over, node, object, known } => {
-                self.word("place").bytes("tmp", tmp).number("slow", *ino).bytes("path", path).optional("over", *over);
+            Step::Place { tmp, id, path, over, node, object, known } => {
+                self.word("place").bytes("tmp", tmp).file("slow", *id).bytes("path", path).optional_file("over", *over);
                 self.number("ino", *node);
                 match object {
                     Some(id) => self.object(*id),
@@ -629,21 +688,21 @@ impl LogLine {
                     None => self,
                 }
             }
-            Step::Move { path, ino, to, over } => {
-                self.word("move").bytes("path", path).number("slow", *ino).bytes("to", to).optional("over", *over)
+            Step::Move { path, id, to, over } => {
+                self.word("move").bytes("path", path).file("slow", *id).bytes("to", to).optional_file("over", *over)
             }
-            Step::Swap { a, a_ino, b, b_ino } => {
-                self.word("swap").bytes("path", a).number("slow", *a_ino).bytes("to", b).number("over", *b_ino)
+            Step::Swap { a, a_id, b, b_id } => {
+                self.word("swap").bytes("path", a).file("slow", *a_id).bytes("to", b).file("over", *b_id)
             }
-            Step::Link { path, ino, to } => self.word("link").bytes("path", path).number("slow", *ino).bytes("to", to),
-            Step::Remove { path, ino, dir } => {
-                self.word(if *dir { "rmdir" } else { "unlink" }).bytes("path", path).number("slow", *ino)
+            Step::Link { path, id, to } => self.word("link").bytes("path", path).file("slow", *id).bytes("to", to),
+            Step::Remove { path, id, dir } => {
+                self.word(if *dir { "rmdir" } else { "unlink" }).bytes("path", path).file("slow", *id)
             }
-            Step::Attr { path, ino, new } => {
-                self.word("setattr").bytes("path", path).number("slow", *ino).new_attr(new)
+            Step::Attr { path, id, of, new } => {
+                self.word("setattr").bytes("path", path).file("slow", *id).owned(of).new_attr(new)
             }
-            Step::Xattr { path, ino, key, value } => {
-                self.word("setxattr").bytes("path", path).number("slow", *ino).xattr(key, value.as_deref())
+            Step::Xattr { path, id, of, key, value } => {
+                self.word("setxattr").bytes("path", path).file("slow", *id).owned(of).xattr(key, value.as_deref())
             }
         }
     }
@@ -694,10 +753,21 @@ impl<'a> Words<'a> {
         self.bytes(key).filter(|path| path.is_empty() || is_below_root(path))
     }
 
-    /// The path that a step moves, the slow inode expected there, and the target path.
-    fn moved(&mut self) -> Option<(Path, u64, Path)> {
-        let (from, ino, to) = (self.path("path")?, self.number("slow")?, self.path("to")?);
-        are_apart(&from, &to).then_some((from, ino, to))
+    fn file(&mut self, key: &str) -> Option<FileId> {
+        FileId::decode(self.value(key)?)
+    }
+
+    fn optional_file(&mut self, key: &str) -> Option<Option<FileId>> {
+        match self.value(key)? {
+            "-" => Some(None),
+            file => Some(Some(FileId::decode(file)?)),
+        }
+    }
+
+    /// The path that a step moves, the slow file expected there, and the target path.
+    fn moved(&mut self) -> Option<(Path, FileId, Path)> {
+        let (from, id, to) = (self.path("path")?, self.file("slow")?, self.path("to")?);
+        are_apart(&from, &to).then_some((from, id, to))
     }
 
     fn optional(&mut self, key: &str) -> Option<Option<u64>> {
@@ -775,16 +845,19 @@ impl<'a> Words<'a> {
         })
     }
 
-    fn spec(&mut self) -> Option<Spec> {
-        let kind = self.kind()?;
-        Some(Spec { kind, attrs: self.attrs()?, rdev: self.number("rdev")?, target: self.bytes("target")? })
+    fn owned(&mut self) -> Option<Owned> {
+        let word = self.0.next()?;
+        let kind = if word == kind_word(Kind::File) { Kind::File } else { kind_of(word)? };
+        Some(Owned { kind, uid: self.small("owner")?, gid: self.small("group")? })
     }
 
-    fn kind(&mut self) -> Option<Kind> {
-        let word = self.0.next()?;
-        [Kind::Dir, Kind::Symlink, Kind::Fifo, Kind::Socket, Kind::CharDevice, Kind::BlockDevice]
-            .into_iter()
-            .find(|kind| kind_word(*kind) == word)
+    fn subject(&mut self) -> Option<AttrsOf> {
+        Some(AttrsOf { slow: self.optional_file("slow")?, owned: self.owned()? })
+    }
+
+    fn spec(&mut self) -> Option<Spec> {
+        let kind = kind_of(self.0.next()?)?;
+        Some(Spec { kind, attrs: self.attrs()?, rdev: self.number("rdev")?, target: self.bytes("target")? })
     }
 
     fn record(&mut self) -> Option<Record> {
@@ -805,27 +878,33 @@ impl<'a> Words<'a> {
                 size: self.size("size")?,
                 attrs: self.attrs()?,
             },
-            "link" => Record::Link { path: self.path("path")?, to: self.path("to")?, ino: self.ino()? },
+            "link" => {
+                let (path, to, ino) = (self.path("path")?, self.path("to")?, self.ino()?);
+                Record::Link { path, to, ino, slow: self.optional_file("slow")? }
+            }
             word @ ("rename" | "exchange") => {
                 let (path, to) = (self.path("path")?, self.path("to")?);
-                let ino = self.ino()?;
-                are_apart(&path, &to).then_some(Record::Rename { path, to, ino, exchange: word == "exchange" })?
+                let (ino, slow) = (self.ino()?, self.optional_file("slow")?);
+                are_apart(&path, &to).then_some(Record::Rename { path, to, ino, slow, exchange: word == "exchange" })?
             }
             word @ ("rmdir" | "unlink") => {
                 Record::Remove { path: self.path("path")?, ino: self.ino()?, dir: word == "rmdir" }
             }
-            "setattr" => Record::SetAttr { path: self.path_or_root("path")?, ino: self.ino()?, new: self.new_attr()? },
-            "setxattr" => {
+            "setattr" => {
                 let (path, ino) = (self.path_or_root("path")?, self.ino()?);
+                Record::SetAttr { path, ino, of: self.subject()?, new: self.new_attr()? }
+            }
+            "setxattr" => {
+                let (path, ino, of) = (self.path_or_root("path")?, self.ino()?, self.subject()?);
                 let (key, value) = self.xattr()?;
-                Record::SetXattr { path, ino, key, value }
+                Record::SetXattr { path, ino, of, key, value }
             }
             "expect" => {
-                let (path, ino) = (self.path("path")?, self.optional("slow")?);
-                let slow = match ino {
+                let (path, file) = (self.path("path")?, self.optional_file("slow")?);
+                let slow = match file {
                     None => None,
-                    Some(ino) => Some(Fingerprint {
-                        ino,
+                    Some(file) => Some(Fingerprint {
+                        file,
                         size: self.size("size")?,
                         mtime: Self::time_of(self.value("mtime")?)?,
                         ctime: Self::time_of(self.value("ctime")?)?,
@@ -835,7 +914,7 @@ impl<'a> Words<'a> {
             }
             "discarded" => Record::Discarded { ino: self.ino()? },
             "in-place" => {
-                let (ino, slow) = (self.ino()?, self.number("slow")?);
+                let (ino, slow) = (self.ino()?, self.file("slow")?);
                 Record::InPlace { ino, slow, mtime: Self::time_of(self.value("mtime")?)? }
             }
             "seal" => Record::Seal { of: self.counter("of")?, size: self.size("size")? },
@@ -883,9 +962,9 @@ impl<'a> Words<'a> {
         Some(match self.0.next()? {
             "place" => Step::Place {
                 tmp: self.path("tmp")?,
-                ino: self.number("slow")?,
+                id: self.file("slow")?,
                 path: self.path("path")?,
-                over: self.optional("over")?,
+                over: self.optional_file("over")?,
                 node: self.ino()?,
                 object: match self.value("object")? {
                     "-" => None,
@@ -897,24 +976,25 @@ impl<'a> Words<'a> {
                 },
             },
             "move" => {
-                let (path, ino, to) = self.moved()?;
-                Step::Move { path, ino, to, over: self.optional("over")? }
+                let (path, id, to) = self.moved()?;
+                Step::Move { path, id, to, over: self.optional_file("over")? }
             }
             "swap" => {
-                let (a, a_ino, b) = self.moved()?;
-                Step::Swap { a, a_ino, b, b_ino: self.number("over")? }
+                let (a, a_id, b) = self.moved()?;
+                Step::Swap { a, a_id, b, b_id: self.file("over")? }
             }
-            "link" => Step::Link { path: self.path("path")?, ino: self.number("slow")?, to: self.path("to")? },
+            "link" => Step::Link { path: self.path("path")?, id: self.file("slow")?, to: self.path("to")? },
             word @ ("rmdir" | "unlink") => {
-                Step::Remove { path: self.path("path")?, ino: self.number("slow")?, dir: word == "rmdir" }
+                Step::Remove { path: self.path("path")?, id: self.file("slow")?, dir: word == "rmdir" }
             }
             "setattr" => {
-                Step::Attr { path: self.path_or_root("path")?, ino: self.number("slow")?, new: self.new_attr()? }
+                let (path, id, of) = (self.path_or_root("path")?, self.file("slow")?, self.owned()?);
+                Step::Attr { path, id, of, new: self.new_attr()? }
             }
             "setxattr" => {
-                let (path, ino) = (self.path_or_root("path")?, self.number("slow")?);
+                let (path, id, of) = (self.path_or_root("path")?, self.file("slow")?, self.owned()?);
                 let (key, value) = self.xattr()?;
-                Step::Xattr { path, ino, key, value }
+                Step::Xattr { path, id, of, key, value }
             }
             _ => return None,
         })
@@ -956,10 +1036,12 @@ mod tests {
         let new = NewAttr { uid: Some(4), perm: Some(0o700), mtime: Some(time), ..NewAttr::default() };
         let spec = Spec { kind: Kind::Symlink, attrs: attrs.clone(), rdev: 5, target: b"../x y".to_vec() };
         let path = b"dir/a name\n\xff=".to_vec();
+        let file = |ino: u64| FileId { ino, birth: 7 << 29 };
+        let [of, link] = [Kind::File, Kind::Symlink].map(|kind| Owned { kind, uid: 6, gid: 0 });
         let steps = [
             Step::Place {
                 tmp: b"c7".to_vec(),
-                ino: 3,
+                id: FileId { ino: 3, birth: 0 },
                 path: path.clone(),
                 over: None,
                 node: 8,
@@ -968,19 +1050,19 @@ mod tests {
             },
             Step::Place {
                 tmp: b"l7-8".to_vec(),
-                ino: 3,
+                id: file(3),
                 path: path.clone(),
-                over: Some(4),
+                over: Some(file(4)),
                 node: 8,
                 object: None,
                 known: None,
             },
-            Step::Move { path: path.clone(), ino: 1, to: b"t".to_vec(), over: Some(2) },
-            Step::Swap { a: path.clone(), a_ino: 1, b: b"t".to_vec(), b_ino: 2 },
-            Step::Link { path: path.clone(), ino: 1, to: b"t".to_vec() },
-            Step::Remove { path: path.clone(), ino: 1, dir: true },
-            Step::Attr { path: path.clone(), ino: 1, new },
-            Step::Xattr { path: path.clone(), ino: 1, key: b"user.k".to_vec(), value: None },
+            Step::Move { path: path.clone(), id: file(1), to: b"t".to_vec(), over: Some(file(2)) },
+            Step::Swap { a: path.clone(), a_id: file(1), b: b"t".to_vec(), b_id: file(2) },
+            Step::Link { path: path.clone(), id: file(1), to: b"t".to_vec() },
+            Step::Remove { path: path.clone(), id: file(1), dir: true },
+            Step::Attr { path: path.clone(), id: file(1), of, new },
+            Step::Xattr { path: path.clone(), id: file(1), of: link, key: b"user.k".to_vec(), value: None },
         ];
         let mut all = vec![
             Record::Start { boot: "b-1".into() },
@@ -997,16 +1079,22 @@ mod tests {
             Record::SetAside { count: 2, events: vec![(3, 3), (5, 9)] },
             Record::SetAside { count: 0, events: Vec::new() },
             Record::Content { path: path.clone(), ino: 5, object: id, size: 77, attrs },
-            Record::Link { path: path.clone(), to: b"t".to_vec(), ino: 5 },
-            Record::Rename { path: path.clone(), to: b"t".to_vec(), ino: 5, exchange: true },
+            Record::Link { path: path.clone(), to: b"t".to_vec(), ino: 5, slow: None },
+            Record::Rename { path: path.clone(), to: b"t".to_vec(), ino: 5, slow: Some(file(2)), exchange: true },
             Record::Remove { path: path.clone(), ino: 5, dir: false },
-            Record::SetAttr { path: Vec::new(), ino: 1, new },
-            Record::SetXattr { path: path.clone(), ino: 5, key: b"user.k".to_vec(), value: Some(Vec::new()) },
+            Record::SetAttr { path: Vec::new(), ino: 1, of: AttrsOf { owned: of, slow: Some(file(2)) }, new },
+            Record::SetXattr {
+                path: path.clone(),
+                ino: 5,
+                of: AttrsOf { owned: link, slow: None },
+                key: b"user.k".to_vec(),
+                value: Some(Vec::new()),
+            },
             Record::Discarded { ino: 5 },
             Record::Invalidate { ino: 5, object: id, from: 9 },
-            Record::InPlace { ino: 5, slow: 3, mtime: time },
+            Record::InPlace { ino: 5, slow: file(3), mtime: time },
             Record::Expect { path: path.clone(), slow: None },
-            Record::Expect { path, slow: Some(Fingerprint { ino: 3, size: 5, mtime: time, ctime: time }) },
+            Record::Expect { path, slow: Some(Fingerprint { file: file(3), size: 5, mtime: time, ctime: time }) },
             Record::Seal { of: 3, size: 77 },
             Record::Applied { upto: 4 },
         ];
@@ -1101,9 +1189,9 @@ mod tests {
             "1 0 bind path=a//b ino=5 object=f1",
             "1 0 bind path=a/%00 ino=5 object=f1",
             "1 0 bind path=.dlio-fs/id ino=5 object=f1",
-            "1 0 rename path=a to=a/b ino=5",
-            "1 0 exchange path=a/b to=a ino=5",
-            "1 0 rename path=a to=a ino=5",
+            "1 0 rename path=a to=a/b ino=5 slow=-",
+            "1 0 exchange path=a/b to=a ino=5 slow=-",
+            "1 0 rename path=a to=a ino=5 slow=-",
             "1 0 bind path=a ino=0 object=f1",
             "1 0 bind path=a ino=18446744073709551615 object=f1",
             "1 0 bind path=a ino=5 object=f18446744073709551615",
@@ -1115,8 +1203,9 @@ mod tests {
             "1 0 saved ino=5 since=1 paths=1 path=../a object=f1 size=0 mode=0644 uid=0 gid=0 mtime=0.0 xattrs=0",
             "1 0 set-aside count=0 ranges=1 from=3 to=2",
             "1 0 saved ino=5 since=1 paths=2 path=a path=b dir mode=0755 uid=0 gid=0 mtime=0.0 xattrs=0 rdev=0 target=",
-            "1 0 setxattr path=a ino=5 key=user.dlio.clean value=x",
-            "1 0 setxattr path=a ino=5 key= removed",
+            "1 0 setxattr path=a ino=5 slow=- file owner=0 group=0 key=user.dlio.clean value=x",
+            "1 0 setxattr path=a ino=5 slow=- file owner=0 group=0 key= removed",
+            "1 0 setattr path=a ino=5 slow=- door owner=0 group=0 uid=- gid=- perm=- atime=- mtime=-",
             "1 0 make path=a ino=5 file mode=0644 uid=0 gid=0 mtime=0.0 xattrs=0 rdev=0 target=",
             "1 0 intent upto=3 index=0 count=1 place tmp=../../etc slow=1 path=a over=- ino=5 object=-",
             "1 0 intent upto=3 index=0 count=1 unlink path=.dlio-fs/id slow=1",

@@ -146,7 +146,7 @@ pub(crate) mod tests {
     use super::*;
     use crate::path::Name;
     use crate::tiers::ROOT;
-    use crate::tiers::disk::{Kind, NewAttr};
+    use crate::tiers::disk::Kind;
     use crate::tiers::log::record::{Attrs, Home, ObjectId, Spec};
     use crate::tiers::model::node::NodeAttrs;
     use crate::tiers::model::view::View;
@@ -281,8 +281,8 @@ pub(crate) mod tests {
         let below = queue.dir(dir, "below"); // 2
         let file = queue.file(below, "file"); // 3
         let beside = queue.file(ROOT, "beside"); // 4
-        queue.push(Change::SetAttr { ino: file, new: Box::new(NewAttr::default()) }); // 5
-        queue.push(Change::SetAttr { ino: beside, new: Box::new(NewAttr::default()) }); // 6
+        queue.push(Change::SetAttr { ino: file, of: Box::default(), new: Box::default() }); // 5
+        queue.push(Change::SetAttr { ino: beside, of: Box::default(), new: Box::default() }); // 6
         let gone = queue.file(below, "gone"); // 7
         queue.rename(gone, at(below, "gone"), at(ROOT, "elsewhere")); // 8
         let found = queue.closure(dir);

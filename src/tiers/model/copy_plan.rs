@@ -102,6 +102,7 @@ mod tests {
     use super::*;
     use crate::path::Name;
     use crate::tiers::ROOT;
+    use crate::tiers::disk::FileId;
     use crate::tiers::log::record::TmpStat;
     use crate::tiers::model::closure::tests::{Queue, at};
     use crate::tiers::model::event::{Change, Event};
@@ -111,7 +112,7 @@ mod tests {
 
     fn copy(content: &Content) {
         let (tmp, known) = (b"c".to_vec(), None::<TmpStat>);
-        *content.copy.lock() = Some(Box::new(Copied { tmp, id: (1, 1), sum: None, known }));
+        *content.copy.lock() = Some(Box::new(Copied { tmp, id: (1, FileId { ino: 1, birth: 1 }), sum: None, known }));
     }
 
     /// Copies the first ready versions that the plan names; returns how many.

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::tiers::disk::NewAttr;
-use crate::tiers::log::record::Spec;
+use crate::tiers::log::record::{AttrsOf, Spec};
 use crate::tiers::model::node::DirEntryKey;
 use crate::tiers::objects::version::Content;
 use crate::tiers::{Ino, Lsn};
@@ -28,8 +28,8 @@ pub(crate) enum Change {
     Rename { ino: Ino, from: Box<DirEntryKey>, to: Box<DirEntryKey>, replaced: Option<Ino> },
     Exchange { a: Ino, a_at: Box<DirEntryKey>, b: Ino, b_at: Box<DirEntryKey> },
     Remove { ino: Ino, at: DirEntryKey },
-    SetAttr { ino: Ino, new: Box<NewAttr> },
-    SetXattr { ino: Ino, key: Box<[u8]>, value: Option<Box<[u8]>> },
+    SetAttr { ino: Ino, of: Box<AttrsOf>, new: Box<NewAttr> },
+    SetXattr { ino: Ino, of: Box<AttrsOf>, new: Box<(Vec<u8>, Option<Vec<u8>>)> },
 }
 
 impl Change {

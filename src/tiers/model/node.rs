@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use crate::path::Name;
 use crate::tiers::disk::fingerprint::Fingerprint;
-use crate::tiers::disk::{Kind, NewAttr, Stat, Time};
+use crate::tiers::disk::{FileId, Kind, NewAttr, SlowId, Stat, Time};
 use crate::tiers::objects::file::{FileState, Resident};
 use crate::tiers::objects::version::Content;
 use crate::tiers::{Ino, Listing, Lsn};
@@ -134,7 +134,7 @@ pub(crate) struct Node {
     pub(crate) kind: Kind,
     /// Changed through this mount: its times are the view's, not the slow tier's.
     pub(crate) ours: bool,
-    /// The slow tier has it, as `slow_dev` and `slow_ino`.
+    /// The slow tier has it, as `slow_dev`, `slow_ino` and `slow_birth`.
     pub(super) on_slow: bool,
     /// The slow file shows the same as the node: its fingerprint follows from the node's attributes.
     slow_is_alike: bool,
@@ -151,8 +151,10 @@ pub(crate) struct Node {
     /// Its names in the view. Empty: removed.
     pub(crate) links: LinkNames,
     /// While the slow tier does not have the node, `slow_ino` may be [`NO_NAMES`].
-    slow_dev: u64,
     slow_ino: u64,
+    /// Linux has no longer ones.
+    slow_dev: u32,
+    slow_birth: u32,
     uid: u32,
     gid: u32,
     nlink: u32,
@@ -208,8 +210,9 @@ impl Node {
             pins: 0,
             refs: 0,
             links: LinkNames::default(),
-            slow_dev: 0,
             slow_ino: 0,
+            slow_dev: 0,
+            slow_birth: 0,
             uid: 0,
             gid: 0,
             nlink: 0,
@@ -272,13 +275,14 @@ impl Node {
         }
     }
 
-    /// Sets its device and inode number on the slow tier, if that has it. Drops the fingerprint, which does not hold
+    /// Sets which file it is on the slow tier, if that has it. Drops the fingerprint, which does not hold
     /// for another file.
-    pub(super) fn set_slow_id(&mut self, id: Option<(u64, u64)>) {
+    pub(super) fn set_slow_id(&mut self, id: Option<SlowId>) {
         self.set_slow_fingerprint(None);
         let moved = self.take_moved();
         self.on_slow = id.is_some();
-        (self.slow_dev, self.slow_ino) = id.unwrap_or_default();
+        let (dev, file) = id.unwrap_or_default();
+        (self.slow_dev, self.slow_ino, self.slow_birth) = (dev as u32, file.ino, file.birth);
         self.put_moved(moved);
     }
 
@@ -338,7 +342,7 @@ impl Node {
     /// The fingerprint of a slow file that shows the same as the node.
     fn fingerprint(&self) -> Fingerprint {
         let NodeAttrs { size, mtime, ctime, .. } = self.meta();
-        Fingerprint { ino: self.slow_id().map_or(0, |id| id.1), size, mtime, ctime }
+        Fingerprint { file: self.slow_id().unwrap_or_default().1, size, mtime, ctime }
     }
 
     /// The fingerprint that the slow tier showed last; a difference from it is a foreign change.
@@ -400,9 +404,10 @@ impl Node {
         }
     }
 
-    /// Device and inode number on the slow tier; `None`: not there.
-    pub(crate) fn slow_id(&self) -> Option<(u64, u64)> {
-        self.on_slow.then_some((self.slow_dev, self.slow_ino))
+    /// Which file it is on the slow tier; `None`: not there.
+    pub(crate) fn slow_id(&self) -> Option<SlowId> {
+        let file = FileId { ino: self.slow_ino, birth: self.slow_birth };
+        self.on_slow.then_some((self.slow_dev.into(), file))
     }
 
     /// A foreign change hit the bytes.
@@ -415,10 +420,15 @@ impl Node {
 
     /// A foreign change has put another file in its place.
     pub(crate) fn replaced_behind(&mut self) {
-        self.change_rare(|rare| rare.unshown = true);
+        self.unshow();
         if let Some(file) = &self.file {
             file.replaced.fetch_add(1, Ordering::AcqRel);
         }
+    }
+
+    /// The kernel must look it up again before anyone may open it.
+    pub(super) fn unshow(&mut self) {
+        self.change_rare(|rare| rare.unshown = true);
     }
 
     /// Whether the kernel must look it up again before anyone may open it.
@@ -617,7 +627,7 @@ mod tests {
         let mut node = Node::new(Kind::File, NodeAttrs::default());
         node.change_names(true, false, |names| names.add(place.clone()));
         assert!(node.rare.is_none() && node.moved() && node.slow().is_empty() && node.links.len() == 1);
-        node.set_slow_id(Some((1, 7)));
+        node.set_slow_id(Some((1, FileId { ino: 7, birth: 9 })));
         assert!(node.moved() && node.slow().is_empty(), "it is there, under no name that is known");
         node.change_names(false, true, |names| names.add(place.clone()));
         assert!(node.rare.is_none() && !node.moved() && node.slow() == [place.clone()]);

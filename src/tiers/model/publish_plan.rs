@@ -22,8 +22,8 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::tiers::disk::Kind;
 use crate::tiers::disk::sync::atomic::Ordering;
+use crate::tiers::disk::{FileId, Kind, SlowId};
 use crate::tiers::fleet::rule::FleetGate;
 use crate::tiers::log::record::{Path, Step};
 use crate::tiers::model::event::{Change, Event};
@@ -85,8 +85,8 @@ pub(crate) struct Planned {
 pub(crate) enum Effect {
     /// The slow tier now has this node (or nothing) there.
     Name(DirEntryKey, Option<Ino>),
-    /// The node has this device and inode number on the slow tier.
-    Identity(Ino, (u64, u64)),
+    /// The node is this file on the slow tier.
+    Identity(Ino, SlowId),
     /// The slow tier's attributes of the node changed.
     Touched(Ino),
 }
@@ -652,12 +652,12 @@ impl Planner<'_> {
         Some(path)
     }
 
-    /// The inode number of the node that the slow tier has there.
-    fn over(&self, place: &DirEntryKey) -> Option<u64> {
-        self.slow_ino(slow_at(self.st, place)?)
+    /// The node that the slow tier has there.
+    fn over(&self, place: &DirEntryKey) -> Option<FileId> {
+        self.slow_file(slow_at(self.st, place)?)
     }
 
-    fn slow_ino(&self, ino: Ino) -> Option<u64> {
+    fn slow_file(&self, ino: Ino) -> Option<FileId> {
         self.st.view.get(ino)?.slow_id().map(|id| id.1)
     }
 
@@ -679,7 +679,7 @@ impl Planner<'_> {
         }
         let step = Step::Place {
             tmp,
-            ino: copied.id.1,
+            id: copied.id.1,
             path: self.path(at)?,
             over: self.over(at),
             node: ino,
@@ -725,8 +725,8 @@ impl Planner<'_> {
 
     fn link(&mut self, ino: Ino, at: &DirEntryKey) -> Option<()> {
         // A file whose content is late cannot be linked yet; its content will get all its names.
-        let (Some(path), Some(slow)) = (self.first_slow(ino), self.slow_ino(ino)) else { return Some(()) };
-        let step = Step::Link { path, ino: slow, to: self.path(at)? };
+        let (Some(path), Some(slow)) = (self.first_slow(ino), self.slow_file(ino)) else { return Some(()) };
+        let step = Step::Link { path, id: slow, to: self.path(at)? };
         self.add(step, vec![Effect::Name(at.clone(), Some(ino)), Effect::Touched(ino)]);
         Some(())
     }
@@ -739,7 +739,7 @@ impl Planner<'_> {
             return self.remove(from);
         }
         let step =
-            Step::Move { path: self.path(from)?, ino: self.slow_ino(ino)?, to: self.path(to)?, over: self.over(to) };
+            Step::Move { path: self.path(from)?, id: self.slow_file(ino)?, to: self.path(to)?, over: self.over(to) };
         self.add(
             step,
             vec![Effect::Name(to.clone(), Some(ino)), Effect::Name(from.clone(), None), Effect::Touched(ino)],
@@ -756,7 +756,7 @@ impl Planner<'_> {
             (false, false) => return Some(()),
         }
         let step =
-            Step::Swap { a: self.path(a_at)?, a_ino: self.slow_ino(a)?, b: self.path(b_at)?, b_ino: self.slow_ino(b)? };
+            Step::Swap { a: self.path(a_at)?, a_id: self.slow_file(a)?, b: self.path(b_at)?, b_id: self.slow_file(b)? };
         let effects = vec![
             Effect::Name(b_at.clone(), Some(a)),
             Effect::Name(a_at.clone(), Some(b)),
@@ -772,7 +772,7 @@ impl Planner<'_> {
 
     fn remove(&mut self, at: &DirEntryKey) -> Option<()> {
         let Some(there) = slow_at(self.st, at) else { return Some(()) };
-        let step = Step::Remove { path: self.path(at)?, ino: self.slow_ino(there)?, dir: is_dir(self.st, there) };
+        let step = Step::Remove { path: self.path(at)?, id: self.slow_file(there)?, dir: is_dir(self.st, there) };
         self.add(step, vec![Effect::Name(at.clone(), None), Effect::Touched(there)]);
         Some(())
     }
@@ -784,7 +784,7 @@ impl Planner<'_> {
         if self.is_overtaken(ino, event.lsn) {
             return Some(());
         }
-        let (Some(path), Some(slow)) = (self.first_slow(ino), self.slow_ino(ino)) else { return Some(()) };
+        let (Some(path), Some(slow)) = (self.first_slow(ino), self.slow_file(ino)) else { return Some(()) };
         self.attributes_at(change, path, slow);
         Some(())
     }
@@ -794,13 +794,15 @@ impl Planner<'_> {
         self.st.is_ahead_of(ino, lsn)
     }
 
-    fn attributes_at(&mut self, change: &Change, path: Path, ino: u64) {
+    fn attributes_at(&mut self, change: &Change, path: Path, id: FileId) {
         let (step, node) = match change {
-            Change::SetAttr { ino: node, new } => {
-                (Step::Attr { path, ino, new: self.st.in_place.as_overtaken(*node, **new) }, *node)
+            Change::SetAttr { ino: node, of, new } => {
+                let new = self.st.in_place.as_overtaken(*node, **new);
+                (Step::Attr { path, id: of.slow.unwrap_or(id), of: of.owned, new }, *node)
             }
-            Change::SetXattr { ino: node, key, value } => {
-                (Step::Xattr { path, ino, key: key.to_vec(), value: value.as_deref().map(<[u8]>::to_vec) }, *node)
+            Change::SetXattr { ino: node, of, new } => {
+                let (key, value) = (**new).clone();
+                (Step::Xattr { path, id: of.slow.unwrap_or(id), of: of.owned, key, value }, *node)
             }
             _ => return,
         };
@@ -870,11 +872,11 @@ impl Planner<'_> {
                 }
             }
         }
-        let placed: HashMap<Ino, (Path, u64)> = self
+        let placed: HashMap<Ino, (Path, FileId)> = self
             .out
             .iter()
             .filter_map(|planned| match &planned.step {
-                Step::Place { ino: slow, node, path, .. } => Some((*node, (path.clone(), *slow))),
+                Step::Place { id: slow, node, path, .. } => Some((*node, (path.clone(), *slow))),
                 _ => None,
             })
             .collect();
@@ -931,7 +933,7 @@ impl Planner<'_> {
     fn attributes_of_batch(
         &mut self,
         change: &Change,
-        placed: Option<&(Path, u64)>,
+        placed: Option<&(Path, FileId)>,
         new: &[DirEntryKey],
         last: &Last,
     ) -> Option<()> {
@@ -943,7 +945,7 @@ impl Planner<'_> {
         let kept =
             self.st.view.get(ino)?.slow().iter().find(|place| last.get(place).is_none_or(|(who, _)| *who == Some(ino)));
         let Some(place) = kept.or(new.first()) else { return Some(()) };
-        if let (Some(slow), Some(path)) = (self.slow_ino(ino), self.path(place)) {
+        if let (Some(slow), Some(path)) = (self.slow_file(ino), self.path(place)) {
             self.attributes_at(change, path, slow);
         }
         Some(())

@@ -10,7 +10,7 @@ use crate::tiers::checkpoints::bursts::{Bursts, PAUSE};
 use crate::tiers::checkpoints::forecast::CheckpointForecast;
 use crate::tiers::checkpoints::index::{CheckpointIndex, Version};
 use crate::tiers::disk::sync::atomic::Ordering;
-use crate::tiers::disk::{Kind, Time};
+use crate::tiers::disk::{FileId, Kind, Time};
 use crate::tiers::log::record::Record;
 use crate::tiers::model::aside_nodes::{Aside, AsideNodes};
 use crate::tiers::model::clean_list::CleanList;
@@ -266,6 +266,13 @@ impl EngineState {
         Some(Record::Expect { path: self.view.path_at(at)?, slow })
     }
 
+    /// Which file of the slow tier a change of the node that is logged now is about, as [`AttrsOf::slow`] says.
+    ///
+    /// [`AttrsOf::slow`]: crate::tiers::log::record::AttrsOf
+    pub(crate) fn known_on_slow(&self, ino: Ino) -> Option<FileId> {
+        self.view.get(ino)?.slow_id().map(|(_, file)| file).filter(|_| !self.queue.has_versions(ino))
+    }
+
     /// The records that must precede a `bind` record of the file.
     pub(crate) fn before_bind(&self, ino: Ino) -> impl Iterator<Item = Record> + use<> {
         let named = self.view.get(ino).and_then(|node| node.links.first());
@@ -297,7 +304,7 @@ impl EngineState {
     /// Whether changes of its times are pending.
     pub(crate) fn awaits_times(&self, ino: Ino) -> bool {
         let sets_time = |change: &Change| match change {
-            Change::SetAttr { ino: other, new } => *other == ino && new.mtime.is_some(),
+            Change::SetAttr { ino: other, new, .. } => *other == ino && new.mtime.is_some(),
             _ => false,
         };
         let awaits_any = self.view.get(ino).is_some_and(|node| node.meta_lsn() > self.queue.applied());

@@ -19,7 +19,7 @@ use foldhash::{HashMap, HashMapExt, HashSet, HashSetExt};
 
 use crate::path::Name;
 use crate::tiers::disk::fingerprint::Fingerprint;
-use crate::tiers::disk::{Kind, Stat};
+use crate::tiers::disk::{Kind, SlowId, Stat};
 use crate::tiers::log::record::ObjectId;
 use crate::tiers::model::node::{DirEntryKey, DirNode, Node, NodeAttrs, ObservedAt, Slot};
 use crate::tiers::objects::file::FileState;
@@ -56,6 +56,13 @@ pub(crate) struct Ages {
     pub(crate) slow: Duration,
 }
 
+/// Device and inode number on the slow tier: one file at a time has them.
+type SlowNumber = (u64, u64);
+
+fn number((dev, file): SlowId) -> SlowNumber {
+    (dev, file.ino)
+}
+
 #[derive(Debug)]
 pub(crate) struct View {
     /// Boxed: a table has room for twice as many entries, and for three times while it grows.
@@ -64,7 +71,7 @@ pub(crate) struct View {
     dirs: BTreeSet<Ino>,
     aged: Option<(Ino, Option<Name>)>,
     /// Nodes whose inode number differs from that of their slow file.
-    by_slow: HashMap<(u64, u64), Ino>,
+    by_slow: HashMap<SlowNumber, Ino>,
     /// By slow inode number.
     pub(crate) waiting: HashMap<u64, UnmetObject>,
     /// Nodes with one more link on the slow tier than names there, while they are being published.
@@ -79,13 +86,13 @@ pub(crate) struct View {
     /// The inode numbers of waiting objects, and the slow inode that each belongs to.
     kept: HashMap<Ino, u64>,
     /// Inode numbers promised by a listing for slow inodes whose own number is taken.
-    promised: HashMap<(u64, u64), Ino>,
+    promised: HashMap<SlowNumber, Ino>,
     next: Ino,
     root_dev: u64,
     /// Whether a directory has another device than the root; and the roots of parts of the slow tree that have the same
     /// device.
     has_parts: bool,
-    parts: HashSet<(u64, u64)>,
+    parts: HashSet<SlowNumber>,
     /// During replay: the inode number that the next node met on the slow tier had before the restart.
     pub(crate) expected: Option<Ino>,
 }
@@ -146,8 +153,8 @@ impl View {
     }
 
     /// Adds a part that no rename from the part above reaches, although it has the same device.
-    pub(crate) fn add_part(&mut self, id: (u64, u64)) {
-        self.parts.insert(id);
+    pub(crate) fn add_part(&mut self, id: SlowId) {
+        self.parts.insert(number(id));
         self.has_parts = true;
     }
 
@@ -160,7 +167,7 @@ impl View {
         let (Some(id), Some(above)) = (node.slow_id(), node.links.first().or(node.slow().first())) else {
             return false;
         };
-        self.parts.contains(&id) || (id.0 != 0 && id.0 != self.dev_of(above.0))
+        self.parts.contains(&number(id)) || (id.0 != 0 && id.0 != self.dev_of(above.0))
     }
 
     /// Whether something seems to be mounted on this directory, so that it can be neither renamed nor removed. The root
@@ -171,7 +178,7 @@ impl View {
         let (Some(id), Some(above)) = (node.slow_id(), node.links.first().or(node.slow().first())) else {
             return false;
         };
-        id.0 != 0 && id.0 != self.dev_of(above.0) && id.1 != SUBVOLUME
+        id.0 != 0 && id.0 != self.dev_of(above.0) && id.1.ino != SUBVOLUME
     }
 
     /// The root of the part of the slow tree that contains a directory, or will.
@@ -215,8 +222,9 @@ impl View {
     }
 
     /// The node that the slow tier has under this device and inode number.
-    pub(crate) fn at_slow(&self, id: (u64, u64)) -> Option<Ino> {
-        let same = || id.0 == self.root_dev && self.nodes.get(&id.1).is_some_and(|node| node.slow_id() == Some(id));
+    pub(crate) fn at_slow(&self, id: SlowNumber) -> Option<Ino> {
+        let has = |node: &Node| node.slow_id().map(number) == Some(id);
+        let same = || id.0 == self.root_dev && self.nodes.get(&id.1).is_some_and(|node| has(node));
         self.by_slow.get(&id).copied().or_else(|| same().then_some(id.1))
     }
 
@@ -264,7 +272,7 @@ impl View {
         if let Some(kept) = self.keeps(dir, name, stat) {
             self.slot_mut(dir, name).seen = ObservedAt::at(asked.at);
             if let Some(stat) = stat.filter(|stat| stat.kind == Kind::Dir) {
-                self.made_anew(kept, (stat.dev, stat.ino));
+                self.made_anew(kept, stat.id());
             }
             return Some(kept);
         }
@@ -282,7 +290,7 @@ impl View {
     fn keeps(&self, dir: Ino, name: &Name, stat: Option<&Stat>) -> Option<Ino> {
         let ino = self.nodes.get(&dir)?.dir.as_ref()?.slots.get(name)?.view()?;
         let node = self.nodes.get(&ino).filter(|node| node.kind == Kind::Dir)?;
-        let same = stat.is_some_and(|stat| node.slow_id() == Some((stat.dev, stat.ino)));
+        let same = stat.is_some_and(|stat| node.slow_id() == Some(stat.id()));
         (!same && self.owes_below(ino)).then_some(ino)
     }
 
@@ -295,7 +303,7 @@ impl View {
     }
 
     /// A directory is another one on the slow tier: its contents are gone, except pending changes.
-    pub(crate) fn made_anew(&mut self, ino: Ino, id: (u64, u64)) {
+    pub(crate) fn made_anew(&mut self, ino: Ino, id: SlowId) {
         self.set_slow_id(ino, Some(id));
         if let Some(dir) = self.nodes.get_mut(&ino).and_then(|node| node.dir.as_mut()) {
             dir.forget_others();
@@ -312,9 +320,9 @@ impl View {
 
     /// The node for a stat of the slow tier, made if it is new.
     fn node_for(&mut self, stat: &Stat, asked: LookupStart, applied: Lsn) -> Ino {
-        let id = (stat.dev, stat.ino);
-        if let Some(ino) = self.at_slow(id) {
-            if self.nodes.get(&ino).is_some_and(|node| node.kind == stat.kind) {
+        if let Some(ino) = self.at_slow((stat.dev, stat.ino)) {
+            let is_it = |node: &Node| node.kind == stat.kind && node.slow_id() == Some(stat.id());
+            if self.nodes.get(&ino).is_some_and(|node| is_it(node)) {
                 self.refresh(ino, stat, asked, applied);
                 return ino;
             }
@@ -331,7 +339,7 @@ impl View {
 
     /// The slow tier has just shown this stat of the node.
     fn identify(&mut self, ino: Ino, stat: &Stat) {
-        self.set_slow_id(ino, Some((stat.dev, stat.ino)));
+        self.set_slow_id(ino, Some(stat.id()));
         if let Some(node) = self.nodes.get_mut(&ino) {
             node.set_slow_fingerprint(Some(Fingerprint::of(stat)));
         }
@@ -375,15 +383,15 @@ impl View {
         let older = |other: &UnmetObject| other.fingerprint.ctime > waiting.fingerprint.ctime;
         let same = self.kept.get(&waiting.ino).and_then(|slow_ino| self.waiting.get(slow_ino));
         if !same.is_some_and(|other| other.ino == waiting.ino && older(other)) {
-            self.kept.insert(waiting.ino, waiting.fingerprint.ino);
+            self.kept.insert(waiting.ino, waiting.fingerprint.file.ino);
         }
-        if !self.waiting.get(&waiting.fingerprint.ino).is_some_and(older) {
-            self.waiting.insert(waiting.fingerprint.ino, waiting);
+        if !self.waiting.get(&waiting.fingerprint.file.ino).is_some_and(older) {
+            self.waiting.insert(waiting.fingerprint.file.ino, waiting);
         }
     }
 
     /// The inode number that a listing shows for an entry not yet looked up: the one it will have then.
-    pub(crate) fn ino_shown(&mut self, id: (u64, u64), kind: Kind) -> Ino {
+    pub(crate) fn ino_shown(&mut self, id: SlowNumber, kind: Kind) -> Ino {
         if let Some(ino) = self.at_slow(id) {
             return ino;
         }
@@ -439,6 +447,10 @@ impl View {
         let opens = node.file.as_ref().map_or(0, |file| file.opens.load(Ordering::Acquire));
         let pending = node.moved() || in_tmp || node.pins > opens;
         let meta = NodeAttrs::of(stat);
+        if stat.birth == 0 && !holds_bytes && (meta.uid, meta.gid) != (node.meta().uid, node.meta().gid) {
+            // Perhaps another file, with a number that was free.
+            node.unshow();
+        }
         node.set_meta(if pending { NodeAttrs { nlink, ..meta } } else { meta });
         node.set_slow_fingerprint(Some(Fingerprint::of(stat)));
     }
@@ -586,9 +598,9 @@ impl View {
         }
     }
 
-    pub(crate) fn set_slow_id(&mut self, ino: Ino, id: Option<(u64, u64)>) {
+    pub(crate) fn set_slow_id(&mut self, ino: Ino, id: Option<SlowId>) {
         let Some(node) = self.nodes.get_mut(&ino) else { return };
-        let old = node.slow_id();
+        let old = node.slow_id().map(number);
         node.set_slow_id(id);
         self.has_parts |= node.kind == Kind::Dir && id.is_some_and(|id| id.0 != self.root_dev && id.0 != 0);
         if let Some(old) = old
@@ -596,7 +608,7 @@ impl View {
         {
             self.by_slow.remove(&old);
         }
-        match id {
+        match id.map(number) {
             // Found by its number; a former node with this identity has lost it.
             Some(id) if id == (self.root_dev, ino) => drop(self.by_slow.remove(&id)),
             Some(id) => drop(self.by_slow.insert(id, ino)),
@@ -701,7 +713,7 @@ impl View {
                 return;
             }
             let parent = node.links.first().map(|link| link.0);
-            let found_as_another = node.slow_id().is_none_or(|(_, number)| number != at);
+            let found_as_another = node.slow_id().is_none_or(|(_, file)| file.ino != at);
             for (dir, name) in node.links.clone().iter() {
                 if let Some(dir) = self.nodes.get_mut(dir).and_then(|node| node.dir.as_mut()) {
                     dir.forget_slot(name);
@@ -819,7 +831,7 @@ impl View {
                 assert_eq!(slot.and_then(Slot::slow), Some(*ino), "slow name {name} of {ino}");
             }
             if let Some(id) = node.slow_id() {
-                assert_eq!(self.at_slow(id), Some(*ino), "slow identity of {ino}");
+                assert_eq!(self.at_slow(number(id)), Some(*ino), "slow identity of {ino}");
             }
         }
     }

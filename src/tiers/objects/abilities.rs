@@ -21,6 +21,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::tiers::disk::layout::remove_leftover;
 use crate::tiers::disk::{Clock, Dir, Kind, NewAttr, RenameMode, Stat, Time, acl};
+use crate::tiers::log::record::Owned;
 use crate::tiers::objects::attrs::Birth;
 
 /// The time limit for the trials of a start: a tier that hangs delays no mount.
@@ -234,6 +235,16 @@ impl Abilities {
             gid: new.gid.filter(|_| self.groups),
             perm: new.perm.filter(|_| self.modes),
             ..*new
+        }
+    }
+
+    /// Whose a node is, as far as this tier tells. Of what it gives all its nodes it tells nothing: then `known` is right.
+    pub(crate) fn owned(&self, stat: &Stat, known: &Owned) -> Owned {
+        let tells = stat.kind != Kind::Symlink || self.link_attrs;
+        Owned {
+            kind: stat.kind,
+            uid: if self.owners && tells { stat.uid } else { known.uid },
+            gid: if self.groups && tells { stat.gid } else { known.gid },
         }
     }
 

@@ -8,12 +8,12 @@ use std::sync::Arc;
 
 use crate::error::{Context, Errno, Error, Result};
 use crate::path::escape;
-use crate::tiers::disk::Dir;
 use crate::tiers::disk::errors::{absent_is_none, is_elsewhere};
 use crate::tiers::disk::layout::{OURS, give_nothing_on, split};
+use crate::tiers::disk::{Dir, SlowId};
 use crate::tiers::log::record::{Path, Step};
 use crate::tiers::objects::parts::{PartIds, in_part, lane_of};
-use crate::tiers::objects::slow_tier::{SlowId, SlowTier};
+use crate::tiers::objects::slow_tier::SlowTier;
 
 impl SlowTier {
     /// The `tmp`, or the lane of it, that a name lies in, and the name's last component. If somebody has removed the
@@ -88,7 +88,7 @@ impl SlowTier {
         let label = || format!("{}/.dlio-fs/tmp on the slow tier", escape(part));
         let root = self.walk(part).at("open", label())?;
         let stat = root.stat(b".").at("stat", label())?;
-        if (stat.dev, stat.ino) != id {
+        if stat.id() != id {
             return Err(Error::io("open", label(), Errno::ESTALE.into()));
         }
         let tmp = self.parts.make_tmp(&*root)?;

@@ -14,7 +14,7 @@ use crate::tiers::disk::errors::{absent_is_none, is_elsewhere};
 use crate::tiers::disk::layout::split;
 use crate::tiers::disk::sync::Mutex;
 use crate::tiers::disk::sync::atomic::{AtomicBool, Ordering};
-use crate::tiers::disk::{Access, Dir, DirEntry, File, Inode, RenameMode, Stat};
+use crate::tiers::disk::{Access, Dir, DirEntry, File, FileId, Inode, RenameMode, SlowId, Stat};
 use crate::tiers::log::record::{ObjectId, Path};
 use crate::tiers::objects::abilities::Abilities;
 use crate::tiers::objects::parts::{Parts, in_part, lane_of};
@@ -99,9 +99,6 @@ impl LeftOpen {
             .is_some_and(|ino| self.removed.lock().contains(&ino))
     }
 }
-
-/// Device and inode number on the slow tier.
-pub(crate) type SlowId = (u64, u64);
 
 impl SlowTier {
     pub(crate) fn new(
@@ -200,7 +197,7 @@ impl SlowTier {
     /// A foreign replacement passes: detecting it is up to the caller.
     pub(crate) fn expect(&self, path: &[u8], stat: &Stat, id: SlowId) -> io::Result<()> {
         let is_left = || self.moving.lock().iter().any(|step| step.carry(path).is_some());
-        if (stat.dev, stat.ino) != id && is_left() {
+        if stat.id() != id && is_left() {
             return Err(io::Error::from_raw_os_error(Errno::ESTALE as i32));
         }
         Ok(())
@@ -217,20 +214,20 @@ impl SlowTier {
         let (dir, name) = self.parent(path)?;
         let inode = dir.inode(or_self(name))?;
         let stat = inode.stat()?;
-        if (stat.dev, stat.ino) != id {
+        if stat.id() != id {
             return Err(io::Error::from_raw_os_error(Errno::ESTALE as i32));
         }
         act(&*inode)
     }
 
-    /// Holds the node of this name if it has this inode number: for publishing steps, which know no more about it.
-    pub(crate) fn hold_now(dir: &dyn Dir, name: &[u8], ino: u64) -> io::Result<Option<(Arc<dyn Inode>, Stat)>> {
+    /// Holds the node of this name if it is this one: for publishing steps, which do not know its device.
+    pub(crate) fn hold_now(dir: &dyn Dir, name: &[u8], id: FileId) -> io::Result<Option<(Arc<dyn Inode>, Stat)>> {
         // A file server client's cached answer is too old for that.
-        let is_it = absent_is_none(dir.stat_now(or_self(name)))?.is_some_and(|stat| stat.ino == ino);
+        let is_it = absent_is_none(dir.stat_now(or_self(name)))?.is_some_and(|stat| stat.file() == id);
         let held = if is_it { absent_is_none(dir.inode(or_self(name)))? } else { None };
         let Some(inode) = held else { return Ok(None) };
         let stat = inode.stat()?;
-        Ok((stat.ino == ino).then_some((inode, stat)))
+        Ok((stat.file() == id).then_some((inode, stat)))
     }
 
     pub(crate) fn is_down(&self) -> bool {
@@ -254,13 +251,13 @@ impl SlowTier {
 
     /// The slow tier's directory for inode `ino`, at `path` unless its descriptor is still open. `id` is checked:
     /// between reading the path and walking it, a published rename may have moved something else there.
-    pub(crate) fn dir(&self, ino: Ino, path: &[u8], id: (u64, u64)) -> io::Result<Arc<dyn Dir>> {
+    pub(crate) fn dir(&self, ino: Ino, path: &[u8], id: SlowId) -> io::Result<Arc<dyn Dir>> {
         if let Some(dir) = self.dirs.lock().get(&ino) {
             return Ok(dir.clone());
         }
         let dir = self.walk(path)?;
         let stat = dir.stat(b".")?;
-        if (stat.dev, stat.ino) != id {
+        if stat.id() != id {
             return Err(io::Error::from_raw_os_error(Errno::ESTALE as i32));
         }
         let mut dirs = self.dirs.lock();
@@ -349,11 +346,11 @@ impl SlowTier {
         }
     }
 
-    /// Links the node at `path` into `tmp`, if it has this inode number.
-    pub(crate) fn link_into(&self, path: &[u8], ino: u64, tmp: &[u8]) -> io::Result<()> {
+    /// Links the node at `path` into `tmp`, if it is this one.
+    pub(crate) fn link_into(&self, path: &[u8], id: FileId, tmp: &[u8]) -> io::Result<()> {
         let (into, tmp) = self.tmp_of(tmp)?;
         let (dir, name) = self.parent(path)?;
-        let (inode, _) = SlowTier::hold_now(&*dir, name, ino)?.ok_or(Errno::ENOENT)?;
+        let (inode, _) = SlowTier::hold_now(&*dir, name, id)?.ok_or(Errno::ENOENT)?;
         inode.link(&*into, tmp)
     }
 

@@ -21,9 +21,9 @@
 //! It is *pending* until it is applied, *alive* while it is pending and its object has its bytes, and it *exists* while
 //! its bytes are in its object, in `tmp`, or on the slow tier ahead of its turn.
 
-use crate::tiers::disk::Time;
 use crate::tiers::disk::sync::Mutex;
 use crate::tiers::disk::sync::atomic::{AtomicU8, Ordering};
+use crate::tiers::disk::{SlowId, Time};
 use crate::tiers::log::record::{Attrs, Home, ObjectId, TmpStat};
 use crate::tiers::objects::hash::Hash;
 
@@ -58,8 +58,8 @@ enum Object {
 #[derive(Clone, Debug)]
 pub(crate) struct Copied {
     pub(crate) tmp: Vec<u8>,
-    /// Device and inode number on the slow tier.
-    pub(crate) id: (u64, u64),
+    /// Which file it is on the slow tier.
+    pub(crate) id: SlowId,
     /// The hash of its bytes, if they were copied.
     pub(crate) sum: Option<Hash>,
     /// Its stat on the slow tier, if that does not change before it is placed.

@@ -98,7 +98,8 @@ impl Tiers {
                 self.log_event_anyway(cx, st, record, Change::Remove { ino: there, at: at.clone() }, |_, _| ())?;
             }
             let change = Change::Link { ino, at: at.clone() };
-            self.log_event_anyway(cx, st, Record::Link { path, to, ino }, change, |_, _| ())?;
+            let slow = st.known_on_slow(ino);
+            self.log_event_anyway(cx, st, Record::Link { path, to, ino, slow }, change, |_, _| ())?;
         }
         Ok(())
     }

@@ -12,7 +12,7 @@ use crate::error::{Context, Errno, Error, Result};
 use crate::tiers::disk::errors::{is_elsewhere, is_full};
 use crate::tiers::disk::layout::PRIVATE;
 use crate::tiers::disk::{Access, Kind, NewAttr, Space, Stat, Time, acl};
-use crate::tiers::log::record::{Attrs, Home, Record};
+use crate::tiers::log::record::{Attrs, AttrsOf, Home, Owned, Record};
 use crate::tiers::model::event::Change;
 use crate::tiers::model::node::{KnownAcl, Node, NodeAttrs, ObservedAt};
 use crate::tiers::model::state::EngineState;
@@ -168,7 +168,7 @@ impl Tiers {
             // A caller that may wait finds out what else is there.
             Err(Error::NeedSlow) => {
                 let at_hand = place.and_then(|(dir, name)| self.slow.stat_at_hand(dir, name.as_bytes())).flatten();
-                Some(at_hand.filter(|stat| Some((stat.dev, stat.ino)) == id).ok_or(Error::NeedSlow)?)
+                Some(at_hand.filter(|stat| Some(stat.id()) == id).ok_or(Error::NeedSlow)?)
             }
             asked => match asked.map(|()| self.at_slow(ino, |path, id| self.slow.stat_of(path, id)))? {
                 Err(e) if is_elsewhere(&e) => None,
@@ -179,7 +179,7 @@ impl Tiers {
         let applied = st.queue.applied();
         let node = st.view.get(ino).ok_or(Errno::ESTALE)?;
         match found {
-            Some(stat) if Some((stat.dev, stat.ino)) == id => st.view.refresh(ino, &stat, asked, applied),
+            Some(stat) if Some(stat.id()) == id => st.view.refresh(ino, &stat, asked, applied),
             // Publishing moves it or a directory above it, or has just done so: the next lookup of the name finds out.
             _ if node.slow_id() != id || node.moved() || st.view.slow_path(ino) != path || self.slow.is_moving() => {}
             // Someone else has removed the directory: it will be made anew.
@@ -261,13 +261,14 @@ impl Tiers {
         // Before the event, which cannot be undone if the object cannot be opened.
         let object = io.as_deref().and_then(|io| Some((io, io.with_attrs()?)));
         let fd = object.map(|(io, object)| self.fd(cx, io, object)).transpose()?;
-        self.log_attr(cx, ino, &new, io.as_deref())?;
+        let shown = fd.as_ref().map(|fd| fd.stat().at("stat", self.label(ino))).transpose()?;
+        self.log_attr(cx, ino, &new, (io.as_deref(), shown.as_ref()))?;
         if let (Some(io), Some(fd)) = (io.as_deref_mut(), fd) {
             if let Err(e) = fd.set_attr(&new) {
                 // The event would still reach the slow tier: another one undoes it.
                 let old = undone(&new, &before);
                 fd.set_attr(&old).unwrap_or_default();
-                self.log_attr(cx, ino, &old, Some(io))?;
+                self.log_attr(cx, ino, &old, (Some(io), shown.as_ref()))?;
                 return Err(Error::io("set attributes of", self.label(ino), e));
             }
             io.mtime_set_since_bind |= io.dirty && new.mtime.is_some();
@@ -317,7 +318,8 @@ impl Tiers {
         Ok(())
     }
 
-    fn log_attr(&self, cx: &Cx, ino: Ino, new: &NewAttr, io: Option<&Io>) -> Result<()> {
+    /// `shown`: of the object that has the attributes, if one has.
+    fn log_attr(&self, cx: &Cx, ino: Ino, new: &NewAttr, (io, shown): (Option<&Io>, Option<&Stat>)) -> Result<()> {
         let now = self.now();
         let mut st = self.state.lock();
         let has_object = io.is_some_and(|io| io.with_attrs().is_some());
@@ -331,8 +333,9 @@ impl Tiers {
             cx.proceed()?;
             return self.apply_attr(&mut st, ino, new, now, None, has_object);
         };
-        let record = Record::SetAttr { path, ino, new: *new };
-        let change = Change::SetAttr { ino, new: Box::new(*new) };
+        let of = subject(&st, ino, shown)?;
+        let record = Record::SetAttr { path, ino, of, new: *new };
+        let change = Change::SetAttr { ino, of: Box::new(of), new: Box::new(*new) };
         let mut applied = Ok(());
         self.log_event(cx, &mut st, record, change, |st, lsn| {
             applied = self.apply_attr(st, ino, new, now, Some(lsn), has_object);
@@ -587,7 +590,9 @@ impl Tiers {
         // As in `change_attr`: opened before the event, which another event undoes if the object refuses the change.
         let object = io.as_deref().and_then(|io| Some((io, io.with_attrs()?)));
         let fd = object.map(|(io, object)| self.fd(cx, io, object)).transpose()?;
-        self.log_xattr(cx, ino, key, kept, mode.map(|(perm, _)| perm), io.as_deref())?;
+        let shown = fd.as_ref().map(|fd| fd.stat().at("stat", self.label(ino))).transpose()?;
+        let object = (io.as_deref(), shown.as_ref());
+        self.log_xattr(cx, ino, key, kept, mode.map(|(perm, _)| perm), object)?;
         if let Some(fd) = fd {
             let set = |value: Option<&[u8]>, perm: Option<u32>| {
                 value.map_or_else(|| fd.remove_xattr(key), |value| fd.set_xattr(key, value))?;
@@ -596,7 +601,7 @@ impl Tiers {
             if let Err(e) = set(kept, mode.map(|(perm, _)| perm)) {
                 let perm = mode.map(|_| before.perm);
                 set(old.as_deref(), perm).unwrap_or_default();
-                self.log_xattr(cx, ino, key, old.as_deref(), perm, io.as_deref())?;
+                self.log_xattr(cx, ino, key, old.as_deref(), perm, object)?;
                 return Err(Error::io("set attribute of", self.label(ino), e));
             }
         }
@@ -678,7 +683,7 @@ impl Tiers {
         key: &[u8],
         value: Option<&[u8]>,
         perm: Option<u32>,
-        io: Option<&Io>,
+        (io, shown): (Option<&Io>, Option<&Stat>),
     ) -> Result<()> {
         let now = self.now();
         let mut st = self.state.lock();
@@ -697,16 +702,18 @@ impl Tiers {
             apply_xattr(&mut st, ino, key, value, None, now, has_object);
             return mode.map_or(Ok(()), |new| self.apply_attr(&mut st, ino, &new, now, None, has_object));
         };
-        let (key, value) = (key.to_vec(), value.map(<[u8]>::to_vec));
-        let record = Record::SetXattr { path: path.clone(), ino, key: key.clone(), value: value.clone() };
-        let change = Change::SetXattr { ino, key: key.as_slice().into(), value: value.as_deref().map(Into::into) };
+        let of = subject(&st, ino, shown)?;
+        let new = (key.to_vec(), value.map(<[u8]>::to_vec));
+        let record = Record::SetXattr { path: path.clone(), ino, of, key: new.0.clone(), value: new.1.clone() };
+        let change = Change::SetXattr { ino, of: Box::new(of), new: Box::new(new) };
         self.log_event(cx, &mut st, record, change, |st, lsn| {
-            apply_xattr(st, ino, &key, value.as_deref(), Some(lsn), now, has_object);
+            apply_xattr(st, ino, key, value, Some(lsn), now, has_object);
         })?;
         if let Some(new) = mode {
-            let record = Record::SetAttr { path, ino, new };
+            let record = Record::SetAttr { path, ino, of, new };
+            let change = Change::SetAttr { ino, of: Box::new(of), new: Box::new(new) };
             let mut applied = Ok(());
-            self.log_event(cx, &mut st, record, Change::SetAttr { ino, new: Box::new(new) }, |st, lsn| {
+            self.log_event(cx, &mut st, record, change, |st, lsn| {
                 applied = self.apply_attr(st, ino, &new, now, Some(lsn), has_object);
             })?;
             applied?;
@@ -809,6 +816,14 @@ fn unsupported_is_none<T: Default>(found: std::io::Result<T>) -> std::io::Result
         Err(e) if e.raw_os_error() == Some(Errno::EOPNOTSUPP as i32) => Ok(T::default()),
         found => found,
     }
+}
+
+/// The node as it is, for an event that changes its attributes. `shown`: of the object that has them, if one has.
+fn subject(st: &EngineState, ino: Ino, shown: Option<&Stat>) -> Result<AttrsOf> {
+    let node = st.view.get(ino).ok_or(Errno::ESTALE)?;
+    let (kind, meta) = (node.kind, node.meta());
+    let (uid, gid) = shown.map_or((meta.uid, meta.gid), |shown| (shown.uid, shown.gid));
+    Ok(AttrsOf { owned: Owned { kind, uid, gid }, slow: st.known_on_slow(ino) })
 }
 
 /// The change that undoes `new`.

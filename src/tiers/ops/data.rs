@@ -264,7 +264,7 @@ impl Tiers {
             }
             if st.awaits_times(ino) {
                 cx.proceed()?;
-                let lsn = self.log.append(&[Record::InPlace { ino, slow: stat.ino, mtime }])?; // 1
+                let lsn = self.log.append(&[Record::InPlace { ino, slow: stat.file(), mtime }])?; // 1
                 st.overtake(ino, lsn, mtime);
             }
         }

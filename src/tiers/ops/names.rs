@@ -13,7 +13,7 @@ use crate::path::Name;
 use crate::tiers::disk::errors::{absent_is_none, is_elsewhere};
 use crate::tiers::disk::fingerprint::Fingerprint;
 use crate::tiers::disk::layout::OURS;
-use crate::tiers::disk::{Kind, RenameMode, Stat, acl};
+use crate::tiers::disk::{Kind, RenameMode, SlowId, Stat, acl};
 use crate::tiers::log::record::{Attrs, Path, Record, Spec, Stamps};
 use crate::tiers::model::clean_list::Clean;
 use crate::tiers::model::event::Change;
@@ -127,7 +127,7 @@ impl Tiers {
         }
     }
 
-    fn stat_in(&self, dir: Ino, id: (u64, u64), name: &Name) -> Result<Option<Stat>> {
+    fn stat_in(&self, dir: Ino, id: SlowId, name: &Name) -> Result<Option<Stat>> {
         let found = self.at_slow(dir, |path, _| absent_is_none(self.slow.dir(dir, path, id)?.stat(name.as_bytes())));
         if found.as_ref().is_err_and(is_elsewhere) {
             if self.state.lock().view.owes_below(dir) {
@@ -410,7 +410,8 @@ impl Tiers {
             self.commit_frozen(cx, &mut st, file.as_deref(), io.as_deref_mut(), frozen)?;
             let at = (parent, name.clone());
             let change = Change::Link { ino, at: at.clone() };
-            self.log_event(cx, &mut st, Record::Link { path, to, ino }, change, |st, _| {
+            let slow = st.known_on_slow(ino);
+            self.log_event(cx, &mut st, Record::Link { path, to, ino, slow }, change, |st, _| {
                 st.view.set_view(at.0, &at.1, Some(ino))
             })?;
             if let Some(node) = st.view.get_mut(ino) {
@@ -623,7 +624,7 @@ impl Tiers {
         self.commit_frozen(cx, &mut st, file.as_deref(), io.as_deref_mut(), frozen)?;
         self.commit_frozen(cx, &mut st, other_file.as_deref(), other_io.as_deref_mut(), other_frozen)?;
         let (from, target) = ((parent, name.clone()), (to, to_name.clone()));
-        let record = Record::Rename { path, to: to_path, ino, exchange };
+        let record = Record::Rename { path, to: to_path, ino, slow: st.known_on_slow(ino), exchange };
         let change = match other {
             Some(other) if exchange => Change::Exchange { a: ino, a_at: from.into(), b: other, b_at: target.into() },
             replaced => Change::Rename { ino, from: from.into(), to: target.into(), replaced },

@@ -9,15 +9,14 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use crate::error::{Context, Errno, Result};
 use crate::tiers::disk::errors::absent_is_none;
 use crate::tiers::disk::fingerprint::Fingerprint;
-use crate::tiers::disk::{Access, File, Kind, Stat};
-use crate::tiers::log::record::Home;
+use crate::tiers::disk::{Access, File, Kind, SlowId, Stat};
+use crate::tiers::log::record::{Home, Owned};
 use crate::tiers::model::node::ObservedAt;
 use crate::tiers::model::state::EngineState;
 use crate::tiers::model::view::LookupStart;
 use crate::tiers::objects::file::{Bytes, FileState, Pin};
 use crate::tiers::objects::pool::label;
-use crate::tiers::objects::slow_tier::SlowId;
-use crate::tiers::{Cx, Ino, MAPPING, OpenFile, OpenMode, Tiers};
+use crate::tiers::{Cx, Ino, Lsn, MAPPING, OpenFile, OpenMode, Tiers};
 
 /// How many of the 16 threads that answer requests may look for bytes and names in memory at the same time.
 const AT_HAND_MAX: u32 = 4;
@@ -235,6 +234,7 @@ impl Tiers {
         if same {
             return Ok(());
         }
+        let shown = io.object().and_then(|object| self.pool.stat(object.number).ok());
         let mut st = self.state.lock();
         // An event of ours in progress changes the slow stat too; publishing renews the fingerprint when it is done.
         let under_way = |ino| st.view.get(ino).is_none_or(|node| node.pins > state.opens.load(Ordering::Acquire));
@@ -247,7 +247,9 @@ impl Tiers {
         if let Some(stat) = found
             && stat.kind == Kind::File
         {
-            adopt(&mut st, state.ino, &stat, asked);
+            let known = shown.map(|Stat { kind, uid, gid, .. }| Owned { kind, uid, gid });
+            let is_other = known.is_some_and(|known| self.slow.abilities.owned(&stat, &known) != known);
+            adopt(&mut st, state.ino, &stat, asked, is_other);
         }
         Ok(())
     }
@@ -287,7 +289,7 @@ impl Tiers {
                 let at_hand = place.filter(|_| access == Access::Read);
                 let at_hand = at_hand
                     .and_then(|(dir, name)| self.at_hand(|| self.slow.open_at_hand(dir, name.as_bytes())))
-                    .filter(|(_, stat)| stat.kind == Kind::File && (stat.dev, stat.ino) == id);
+                    .filter(|(_, stat)| stat.kind == Kind::File && stat.id() == id && self.has_its_owner(ino, stat));
                 let (fd, stat) = at_hand.ok_or(why)?;
                 self.opened_slow(cx, ino, &stat, asked);
                 return Ok(fd);
@@ -297,7 +299,7 @@ impl Tiers {
                 Err(e) if e.kind() == std::io::ErrorKind::NotFound => continue,
                 other => other.at("open on slow", self.label(ino))?,
             };
-            if (stat.dev, stat.ino) == id {
+            if stat.id() == id && self.has_its_owner(ino, &stat) {
                 self.opened_slow(cx, ino, &stat, asked);
                 return Ok(fd);
             }
@@ -326,11 +328,11 @@ impl Tiers {
     /// Another file stands under a slow-only file's name: the view follows, unless publishing made the change.
     fn adopt_replacement(&self, ino: Ino, old: SlowId, stat: &Stat, asked: LookupStart) {
         let mut st = self.state.lock();
-        let known = st.view.at_slow((stat.dev, stat.ino)).is_some();
+        let known = st.view.at_slow((stat.dev, stat.ino)).is_some_and(|known| known != ino);
         let Some(node) = st.view.get_mut(ino) else { return };
         if node.slow_id() == Some(old) && !node.moved() && !known {
             node.changed_behind();
-            adopt(&mut st, ino, stat, asked);
+            adopt(&mut st, ino, stat, asked, true);
         }
     }
 
@@ -353,12 +355,14 @@ impl Tiers {
     }
 }
 
-/// From here on the inode is the file that someone else has put there.
-fn adopt(st: &mut EngineState, ino: Ino, stat: &Stat, asked: LookupStart) {
-    let (id, applied) = ((stat.dev, stat.ino), st.queue.applied());
+/// From here on the inode is the file that someone else has put there. `is_other`: certainly another one. Attributes that
+/// the former file was to get are not this one's.
+fn adopt(st: &mut EngineState, ino: Ino, stat: &Stat, asked: LookupStart, is_other: bool) {
+    let (id, applied) = (stat.id(), st.queue.applied());
     let Some(node) = st.view.get_mut(ino) else { return };
-    if node.slow_id() != Some(id) {
+    if is_other || node.slow_id() != Some(id) {
         node.replaced_behind();
+        node.forget_attrs(Lsn::MAX);
     }
     node.ours = false;
     node.seen = ObservedAt::NEVER;

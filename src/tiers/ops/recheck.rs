@@ -114,7 +114,7 @@ impl Tiers {
         let Some(entries) = entries else { return Vec::new() };
         let there: HashMap<&[u8], u64> = entries.iter().map(|entry| (&entry.name[..], entry.ino)).collect();
         let Some(dir) = st.view.live_dir(look.ino) else { return Vec::new() };
-        let number = |ino: Ino| st.view.get(ino).and_then(|node| node.slow_id()).map(|id| id.1);
+        let number = |ino: Ino| st.view.get(ino).and_then(|node| node.slow_id()).map(|id| id.1.ino);
         let in_both = dir.slots.iter().filter_map(|(name, slot)| Some((slot.slow()?, *there.get(name.as_bytes())?)));
         let (same, others): (Vec<_>, Vec<_>) = in_both.partition(|(child, ino)| number(*child) == Some(*ino));
         // Some file systems list other inode numbers than stat shows (sshfs, overlayfs); these say nothing.

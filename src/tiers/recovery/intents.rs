@@ -6,7 +6,7 @@ use foldhash::{HashMap, HashMapExt};
 use crate::error::{Errno, Error, Result};
 use crate::path::escape;
 use crate::tiers::disk::errors::is_elsewhere;
-use crate::tiers::disk::{MetadataOrder, NewAttr, Time};
+use crate::tiers::disk::{FileId, MetadataOrder, NewAttr, Time};
 use crate::tiers::log::record::{Record, Step};
 use crate::tiers::recovery::state::{Half, Recovery};
 use crate::tiers::writeback::open_tree::OpenTree;
@@ -14,11 +14,11 @@ use crate::tiers::writeback::step::{Met, SyncSet, step_path};
 use crate::tiers::{Ino, Lsn};
 
 /// Files that the last daemon has written in place while changes of their times were pending, and the times of these
-/// writes, by slow inode number. Intents of earlier daemons are finished; the last daemon's own plans include what they
+/// writes, by slow inode number, with the whole identity. Intents of earlier daemons are finished; the last daemon's own plans include what they
 /// have written.
-fn written_in_place(records: &[(Lsn, Record)], applied: Lsn) -> HashMap<u64, Time> {
+fn written_in_place(records: &[(Lsn, Record)], applied: Lsn) -> HashMap<u64, (FileId, Time)> {
     let started = records.iter().rposition(|(_, record)| matches!(record, Record::Start { .. })).unwrap_or(0);
-    let mut last: HashMap<Ino, (u64, Time)> = HashMap::new();
+    let mut last: HashMap<Ino, (FileId, Time)> = HashMap::new();
     for (_, record) in records[started..].iter().filter(|(lsn, _)| *lsn > applied) {
         match record {
             Record::InPlace { ino, slow, mtime } => drop(last.insert(*ino, (*slow, *mtime))),
@@ -26,7 +26,7 @@ fn written_in_place(records: &[(Lsn, Record)], applied: Lsn) -> HashMap<u64, Tim
             _ => {}
         }
     }
-    last.into_values().collect()
+    last.into_values().map(|(slow, mtime)| (slow.ino, (slow, mtime))).collect()
 }
 
 impl Recovery<'_> {
@@ -36,12 +36,14 @@ impl Recovery<'_> {
     pub(super) fn finish_intents(&mut self) -> Result<Vec<Step>> {
         self.applied = Record::applied(self.records.iter().map(|(_, record)| record));
         let written = written_in_place(&self.records, self.applied);
-        let as_written = |step: &Step| match step {
-            Step::Attr { path, ino, new: new @ NewAttr { mtime: Some(_), .. } } if written.contains_key(ino) => {
-                let mtime = written.get(ino).copied();
-                Step::Attr { path: path.clone(), ino: *ino, new: NewAttr { mtime, ..*new } }
+        let as_written = |step: &Step| {
+            let mut step = step.clone();
+            if let Step::Attr { id, new: NewAttr { mtime: Some(mtime), .. }, .. } = &mut step
+                && let Some((_, written)) = written.get(&id.ino).filter(|(slow, _)| slow == id)
+            {
+                *mtime = *written;
             }
-            step => step.clone(),
+            step
         };
         let unfinished = Record::unfinished(&self.records).into_iter();
         let group: Vec<(Lsn, Step)> = unfinished.map(|(upto, step)| (upto, as_written(step))).collect();

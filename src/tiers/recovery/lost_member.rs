@@ -16,7 +16,7 @@ use crate::tiers::Watched;
 use crate::tiers::disk::errors::absent_is_none;
 use crate::tiers::disk::layout::{OURS, split};
 use crate::tiers::disk::saved::{host_and_time, move_to, save};
-use crate::tiers::disk::{Dir, Kind, RenameMode};
+use crate::tiers::disk::{Dir, FileId, Kind, RenameMode};
 use crate::tiers::fleet::journal::{GroupStep, read_group};
 use crate::tiers::log::record::Step;
 use crate::tiers::objects::abilities::Abilities;
@@ -83,7 +83,7 @@ fn is_pending(step: &GroupStep, least: u64) -> bool {
 /// One step, durably: the next one must not be on the disk before it. `false`: it cannot be done.
 fn finish_step(tree: &OpenTree<'_>, slow: &SlowTier, step: &Step) -> std::io::Result<bool> {
     let met = match step {
-        Step::Remove { path, ino, dir: false } => save_removed(slow, path, *ino),
+        Step::Remove { path, id, dir: false } => save_removed(slow, path, *id),
         // The member knew what the tier takes.
         Step::Attr { .. } | Step::Xattr { .. } => {
             tree.apply(step, None).or_else(|error| match is_never_taken(&error) {
@@ -111,8 +111,8 @@ fn is_never_taken(error: &std::io::Error) -> bool {
 
 /// The member had placed it, and another one has put its own there since: its event overlaps in time.
 fn was_replaced(tree: &OpenTree<'_>, step: &Step) -> std::io::Result<bool> {
-    let Step::Place { path, ino, over, .. } = step else { return Ok(false) };
-    Ok(tree.stat_now(path)?.is_some_and(|there| there.ino != *ino && Some(there.ino) != *over))
+    let Step::Place { path, id, over, .. } = step else { return Ok(false) };
+    Ok(tree.stat_now(path)?.is_some_and(|there| there.file() != *id && Some(there.file()) != *over))
 }
 
 /// The version before, which an exchange has brought to `tmp`, gets another name: an exchange that the member had sent to the
@@ -124,11 +124,11 @@ fn keep_from_going_back(slow: &SlowTier, step: &Step) -> std::io::Result<()> {
 }
 
 /// Moves a file that the member was about to remove.
-fn save_removed(slow: &SlowTier, path: &[u8], ino: u64) -> std::io::Result<Met> {
+fn save_removed(slow: &SlowTier, path: &[u8], id: FileId) -> std::io::Result<Met> {
     let (above, name) = split(path);
     let Some(dir) = absent_is_none(slow.walk(above))? else { return Ok(Met::Gone) };
     match absent_is_none(dir.stat_now(name))? {
-        Some(there) if there.ino == ino && there.kind != Kind::Dir => {
+        Some(there) if there.file() == id && there.kind != Kind::Dir => {
             let time = format!("{}-removed", host_and_time());
             save(&slow.root, &time, path, |saved, as_name| move_to(&*dir, name, saved, as_name))?;
             Ok(Met::Expected)

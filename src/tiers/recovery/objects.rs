@@ -123,7 +123,7 @@ impl Recovery<'_> {
             return Ok(marked);
         }
         for step in placed {
-            let Step::Place { path, object: Some(object), ino, .. } = step else { continue };
+            let Step::Place { path, object: Some(object), id, .. } = step else { continue };
             let changed = self.changed_since(*object) || binds.iter().any(|bound| bound.object.uses(*object));
             if object.needs_slow() || changed || self.needed_later(*object) {
                 continue;
@@ -133,7 +133,7 @@ impl Recovery<'_> {
                 other => other.at("open", "object")?,
             };
             let slow_stat = self.tiers.slow.stat(path).at("stat on slow", escape(path))?;
-            if let Some(slow_stat) = slow_stat.filter(|slow_stat| slow_stat.ino == *ino) {
+            if let Some(slow_stat) = slow_stat.filter(|slow_stat| slow_stat.file() == *id) {
                 marked.insert(object.number);
                 Pool::set_sum(&*file, None);
                 match Pool::mark_clean(&*file, &Fingerprint::of(&slow_stat)) {
@@ -335,6 +335,7 @@ impl Recovery<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::tiers::disk::FileId;
     use crate::tiers::disk::layout::ensure_dir;
     use crate::tiers::disk::os::OsDir;
     use crate::tiers::log::record::Attrs;
@@ -375,7 +376,7 @@ mod tests {
         };
         let placed = Step::Place {
             tmp: b"c".to_vec(),
-            ino: 20,
+            id: FileId { ino: 20, birth: 0 },
             path: b"f".to_vec(),
             over: None,
             node: 9,

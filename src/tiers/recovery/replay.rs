@@ -13,8 +13,8 @@ use crate::path::{Name, escape};
 use crate::tiers::disk::errors::absent_is_none;
 use crate::tiers::disk::fingerprint::Fingerprint;
 use crate::tiers::disk::layout::split;
-use crate::tiers::disk::{Kind, Stat};
-use crate::tiers::log::record::{Attrs, Home, ObjectId, Record, Spec, Step};
+use crate::tiers::disk::{FileId, Kind, NewAttr, Stat};
+use crate::tiers::log::record::{Attrs, AttrsOf, Home, ObjectId, Record, Spec, Step};
 use crate::tiers::model::event::Change;
 use crate::tiers::model::node::{DirEntryKey, Node, NodeAttrs};
 use crate::tiers::model::state::EngineState;
@@ -38,14 +38,14 @@ impl<'a> Recovery<'a> {
             match record {
                 Record::Seal { of, .. } => sealed.push(*of),
                 Record::Discarded { ino } => drop(never.insert(*ino)),
-                Record::Intent { step: Step::Place { ino, .. }, .. } => drop(placed.insert(*ino, *lsn)),
+                Record::Intent { step: Step::Place { id, .. }, .. } => drop(placed.insert(id.ino, (*id, *lsn))),
                 Record::Start { boot: started } => last = Some(started),
                 _ => {}
             }
             if let Record::Intent { step, .. } = record
-                && let Step::Place { path: to, ino, object: None, .. } | Step::Move { to, ino, .. } = step
+                && let Step::Place { path: to, id, object: None, .. } | Step::Move { to, id, .. } = step
             {
-                placed_at.insert(to.clone(), *ino);
+                placed_at.insert(to.clone(), *id);
             }
             explained.extend(object_of(record));
         }
@@ -148,8 +148,10 @@ impl<'a> Recovery<'a> {
             Record::Names { paths, .. } => self.learn_names(paths),
             Record::Expect { path, slow } => self.replay_expect(lsn, path, slow.as_ref(), this_boot),
             Record::Make { path, ino, spec } => self.replay_make(lsn, path, *ino, spec),
-            Record::Link { path, to, ino } => self.replay_link(lsn, path, to, *ino),
-            Record::Rename { path, to, ino, exchange } => self.replay_rename(lsn, path, to, *ino, *exchange),
+            Record::Link { path, to, ino, slow } => self.replay_link(lsn, path, to, (*ino, *slow)),
+            Record::Rename { path, to, ino, slow, exchange } => {
+                self.replay_rename(lsn, path, to, (*ino, *slow), *exchange)
+            }
             Record::Remove { path, ino, dir } => self.replay_remove(lsn, path, *ino, *dir),
             Record::SetAttr { .. } | Record::SetXattr { .. } => self.replay_attr(lsn, record),
             // From here on the log is of mounts that saw what that file had left behind.
@@ -240,7 +242,7 @@ impl<'a> Recovery<'a> {
         }
         let path = self.tiers.state.lock().view.slow_path_at(place);
         let Some((path, ours)) = path.and_then(|path| self.placed_at.get_key_value(&path)) else { return Ok(None) };
-        let is_ours = |stat: &Stat| stat.kind == Kind::Dir && stat.ino == *ours;
+        let is_ours = |stat: &Stat| stat.kind == Kind::Dir && stat.file() == *ours;
         let beside = self.tiers.slow.parent(path).and_then(|(above, name)| find_beside(&*above, name, is_ours));
         let beside = beside.at("look on slow beside", escape(path))?;
         let Some(beside) = beside else { return Ok(None) };
@@ -256,7 +258,7 @@ impl<'a> Recovery<'a> {
         st.view.add(ino, Kind::Dir, meta);
         // No file system of the slow tier has this device: lookups do not find it, and it is made anew when something
         // is placed in it.
-        st.view.set_slow_id(ino, Some((0, ino)));
+        st.view.set_slow_id(ino, Some((0, FileId { ino, birth: 0 })));
         st.view.set_view(dir, &name, Some(ino));
         st.view.set_slow(dir, &name, Some(ino));
         add_subdir(&mut st, dir, 1);
@@ -441,11 +443,11 @@ impl<'a> Recovery<'a> {
         let mut st = self.tiers.state.lock();
         let slot = st.view.get(place.0).and_then(|dir| dir.dir.as_ref()?.slots.get(&place.1));
         let slow_stat = st.view.get(found).and_then(|node| Some((node.slow_id()?, node.slow_fingerprint()?)));
-        let (Some(slot), Some(((dev, ino), known))) = (slot, slow_stat) else { return Ok(()) };
-        let ours = self.placed.get(&ino).is_some_and(|placed| *placed > lsn);
+        let (Some(slot), Some(((dev, file), known))) = (slot, slow_stat) else { return Ok(()) };
+        let ours = self.placed.get(&file.ino).is_some_and(|(placed, at)| *placed == file && *at > lsn);
         let older = |slow: &Fingerprint| !this_boot && known.mtime <= slow.mtime;
         let same = |slow: &Fingerprint| {
-            slow.ino == known.ino && ((slow.size, slow.mtime) == (known.size, known.mtime) || older(slow))
+            slow.file == known.file && ((slow.size, slow.mtime) == (known.size, known.mtime) || older(slow))
         };
         if slot.pending() || ours || slow.is_some_and(same) {
             return Ok(());
@@ -457,8 +459,8 @@ impl<'a> Recovery<'a> {
             None => st.view.disown(&place, self.uptime),
             Some(slow) => {
                 // No file has the number 0: theirs may have a new number, and another file may have theirs.
-                let number = if slow.ino == ino { ino } else { 0 };
-                st.view.set_slow_id(found, Some((dev, number)));
+                let theirs = if slow.file.ino == file.ino { slow.file } else { FileId::default() };
+                st.view.set_slow_id(found, Some((dev, theirs)));
                 if let Some(node) = st.view.get_mut(found) {
                     node.set_slow_fingerprint(Some(*slow));
                 }
@@ -502,8 +504,8 @@ impl<'a> Recovery<'a> {
             let fd = self.tiers.open_object(&self.cx, object)?;
             if let Some(fingerprint) = Pool::fingerprint_of(&*fd).at("read the fingerprint of", "object")? {
                 let waiting = &mut self.tiers.state.lock().view.waiting;
-                if waiting.get(&fingerprint.ino).is_some_and(|waiting| waiting.object == object) {
-                    waiting.remove(&fingerprint.ino);
+                if waiting.get(&fingerprint.file.ino).is_some_and(|waiting| waiting.object == object) {
+                    waiting.remove(&fingerprint.file.ino);
                 }
                 Pool::clear_clean(&*fd).at("remove the fingerprint of", "object")?;
             }
@@ -608,8 +610,12 @@ impl<'a> Recovery<'a> {
         Ok(())
     }
 
-    fn replay_link(&mut self, lsn: Lsn, path: &[u8], to: &[u8], ino: Ino) -> Result<()> {
+    fn replay_link(&mut self, lsn: Lsn, path: &[u8], to: &[u8], (ino, slow): (Ino, Option<FileId>)) -> Result<()> {
         let Some((_, ino)) = self.at(path, ino)? else { return Ok(()) };
+        if !self.is_on_slow(ino, slow) {
+            self.leave_out(path);
+            return Ok(());
+        }
         let owner = |recovery: &Self| {
             let node_owner = |node: &Node| (node.meta().uid, node.meta().gid);
             recovery.tiers.state.lock().view.get(ino).map_or((0, 0), node_owner)
@@ -647,10 +653,21 @@ impl<'a> Recovery<'a> {
         Ok(None)
     }
 
-    fn replay_rename(&mut self, lsn: Lsn, path: &[u8], to: &[u8], ino: Ino, exchange: bool) -> Result<()> {
+    fn replay_rename(
+        &mut self,
+        lsn: Lsn,
+        path: &[u8],
+        to: &[u8],
+        (ino, slow): (Ino, Option<FileId>),
+        exchange: bool,
+    ) -> Result<()> {
         let Some(mut from) = self.place(path)? else { return Ok(()) };
         let Some(mut to) = self.place_of_new(to, |_| (0, 0))? else { return Ok(()) };
         let mut mover = self.mover(lsn, path, &from, ino, exchange)?;
+        if mover.is_some_and(|mover| !self.is_on_slow(mover, slow)) {
+            self.leave_out(path);
+            return Ok(());
+        }
         if exchange {
             // By the log both names are taken, whatever is there.
             self.left.remove(&from);
@@ -752,8 +769,38 @@ impl<'a> Recovery<'a> {
         object.map(|object| self.tiers.open_object(&self.cx, object)).transpose()
     }
 
+    /// Whether the node may be the file of the slow tier that a record is about. One that is made anew has no device.
+    fn is_on_slow(&self, ino: Ino, slow: Option<FileId>) -> bool {
+        let there = self.tiers.state.lock().view.get(ino).and_then(|node| node.slow_id());
+        let there = there.filter(|(dev, _)| *dev != 0).map(|(_, file)| file);
+        there.zip(slow).is_none_or(|(there, known)| there == known)
+    }
+
+    /// Whether the node, whose attributes are those of the slow file, may be the one whose attributes were changed.
+    fn is_of(&self, ino: Ino, record: &Record, of: &AttrsOf) -> bool {
+        let new = if let Record::SetAttr { new, .. } = record { *new } else { NewAttr::default() };
+        let st = self.tiers.state.lock();
+        let Some(node) = st.view.get(ino) else { return false };
+        let NodeAttrs { uid, gid, .. } = node.meta();
+        let shown = Stat { kind: node.kind, uid, gid, ..Stat::default() };
+        let is_there = node.slow_id().is_some_and(|(dev, _)| dev != 0);
+        !is_there || of.owned.may_be(&self.tiers.slow.abilities.owned(&shown, &of.owned), &new)
+    }
+
+    /// Somebody has put another file in the place of the one that a record is about.
+    fn leave_out(&self, path: &[u8]) {
+        let path = escape(path);
+        tracing::warn!(
+            path,
+            "replaced on the slow tier by somebody else while no daemon ran; a change of it is left out"
+        );
+        self.tiers.counters.conflict(format!("/{path}: replaced on the slow tier, a change of it is left out"));
+    }
+
     fn replay_attr(&mut self, lsn: Lsn, record: &Record) -> Result<()> {
-        let (Record::SetAttr { path, ino, .. } | Record::SetXattr { path, ino, .. }) = record else { return Ok(()) };
+        let (Record::SetAttr { path, ino, of, .. } | Record::SetXattr { path, ino, of, .. }) = record else {
+            return Ok(());
+        };
         let Some(ino) = self.subject(path, *ino)? else { return Ok(()) };
         let file = self.tiers.state.lock().known_file(ino);
         let (object, has_object) = file.map_or((None, false), |file| {
@@ -761,19 +808,24 @@ impl<'a> Recovery<'a> {
             io.attrs_in_view |= io.goes_as_it_is();
             (io.object(), io.with_attrs().is_some())
         });
+        let is_it = has_object || (self.is_on_slow(ino, of.slow) && self.is_of(ino, record, of));
+        if !is_it {
+            self.leave_out(path);
+            return Ok(());
+        }
         if object.is_some() {
             self.later_attrs.entry(ino).or_default().push((lsn, record.clone()));
         }
         let now = self.tiers.now();
         let mut st = self.tiers.state.lock();
         let change = match record {
-            Record::SetXattr { key, value, .. } => {
+            Record::SetXattr { of, key, value, .. } => {
                 attrs::apply_xattr(&mut st, ino, key, value.as_deref(), Some(lsn), now, has_object);
-                Change::SetXattr { ino, key: key.as_slice().into(), value: value.as_deref().map(Into::into) }
+                Change::SetXattr { ino, of: Box::new(*of), new: Box::new((key.clone(), value.clone())) }
             }
-            Record::SetAttr { new, .. } => {
+            Record::SetAttr { of, new, .. } => {
                 self.tiers.apply_attr(&mut st, ino, new, now, Some(lsn), has_object)?;
-                Change::SetAttr { ino, new: Box::new(*new) }
+                Change::SetAttr { ino, of: Box::new(*of), new: Box::new(*new) }
             }
             _ => return Ok(()),
         };

@@ -331,7 +331,7 @@ impl Recovery<'_> {
     /// that version has its name now, and would count as another object of the file.
     fn sweep(&self) -> Result<()> {
         let replaced = self.records.iter().filter_map(|(_, record)| match record {
-            Record::Intent { step: Step::Place { tmp, over: Some(over), .. }, .. } => Some((tmp.as_slice(), *over)),
+            Record::Intent { step: Step::Place { tmp, over: Some(over), .. }, .. } => Some((tmp.as_slice(), over.ino)),
             _ => None,
         });
         let replaced: HashSet<(&[u8], u64)> = replaced.collect();

@@ -6,6 +6,7 @@ use std::time::Duration;
 use foldhash::{HashMap, HashSet};
 
 use crate::error::Error;
+use crate::tiers::disk::FileId;
 use crate::tiers::log::record::{Attrs, ObjectId, Path, Record, Step};
 use crate::tiers::model::node::DirEntryKey;
 use crate::tiers::sorted_set::SortedSet;
@@ -34,10 +35,10 @@ pub(crate) struct Recovery<'a> {
     /// After a reboot: the newest sealed version of each object, to cut bytes that a power cut left after it and to
     /// restore the attributes it was sealed with. Always: the committed objects on the slow tier.
     pub(crate) sealed_as: HashMap<ObjectId, (u64, Attrs)>,
-    /// The slow inode numbers that we have placed, and the intent that says so.
-    pub(crate) placed: HashMap<u64, Lsn>,
-    /// The slow inode numbers of nodes that are no versions of files, by the paths where the log says that they go.
-    pub(super) placed_at: HashMap<Path, u64>,
+    /// The slow files that we have placed, by their inode numbers, and the intent that says so.
+    pub(crate) placed: HashMap<u64, (FileId, Lsn)>,
+    /// The slow files of nodes that are no versions of files, by the paths where the log says that they go.
+    pub(super) placed_at: HashMap<Path, FileId>,
     /// The part of the group in progress that is done, if the group could not be finished. `refused`: the reason.
     pub(crate) half: Option<Half>,
     pub(crate) refused: Option<Error>,
@@ -122,10 +123,10 @@ impl Half {
         (0..).zip(&self.steps).map(intent)
     }
 
-    /// The path where a step places this inode.
-    pub(super) fn placed(&self, slow: u64) -> Option<&Path> {
+    /// The path where a step places this file.
+    pub(super) fn placed(&self, slow: FileId) -> Option<&Path> {
         self.steps.iter().find_map(|step| match step {
-            Step::Place { ino, path, .. } if *ino == slow => Some(path),
+            Step::Place { id, path, .. } if *id == slow => Some(path),
             _ => None,
         })
     }

@@ -13,7 +13,7 @@ use crate::error::{Context, Result};
 use crate::path::{Name, escape};
 use crate::tiers::disk::errors::absent_is_none;
 use crate::tiers::disk::layout::split;
-use crate::tiers::disk::{Kind, Stat, Time};
+use crate::tiers::disk::{FileId, Kind, Stat, Time};
 use crate::tiers::log::record::{ObjectId, Path, Step};
 use crate::tiers::model::node::DirEntryKey;
 use crate::tiers::model::publish_plan::{Batch, Effect, Planned};
@@ -45,23 +45,23 @@ impl Recovery<'_> {
         let slow = &tiers.slow;
         let stat = |path: &[u8]| slow.stat(path).at("stat on slow", escape(path));
         match step {
-            Step::Place { tmp, ino, path, over, object, .. } => {
+            Step::Place { tmp, id, path, over, object, .. } => {
                 let object = object.filter(|object| object.needs_slow());
                 if let Some(object) = object
-                    && stat(path)?.is_some_and(|there| there.ino == *ino)
+                    && stat(path)?.is_some_and(|there| there.file() == *id)
                 {
                     slow.place_at(object.tail(), path).at("open on slow", escape(path))?;
                 }
                 let left = absent_is_none(slow.tmp_of(tmp).and_then(|(dir, name)| dir.stat(name)));
                 let left = left.at("stat", "tmp on the slow tier")?;
                 let before =
-                    over.map(|over| left.filter(|left| left.ino == over).unwrap_or_else(|| gone(Kind::File, at)));
+                    over.map(|over| left.filter(|left| left.file() == over).unwrap_or_else(|| gone(Kind::File, at)));
                 self.was(path, before)
             }
-            Step::Remove { path, ino, dir } => {
-                let other = half.placed(*ino).map(|path| stat(path)).transpose()?.flatten();
+            Step::Remove { path, id, dir } => {
+                let other = half.placed(*id).map(|path| stat(path)).transpose()?.flatten();
                 let kind = if *dir { Kind::Dir } else { Kind::File };
-                let before = other.filter(|other| other.ino == *ino).unwrap_or_else(|| gone(kind, at));
+                let before = other.filter(|other| other.file() == *id).unwrap_or_else(|| gone(kind, at));
                 self.was(path, Some(before))
             }
             Step::Move { path, to, over, .. } => {
@@ -145,35 +145,35 @@ impl GroupParts {
     /// The effects of a step on the view; see [`crate::tiers::model::publish_plan`].
     fn effects(&mut self, st: &EngineState, step: &Step) -> Vec<Effect> {
         let at = |path: &Path| self.place(st, path);
-        let with = |path: &Path, ino: u64| st.view.at_slow((self.dev(st, path), ino));
+        let with = |path: &Path, id: FileId| st.view.at_slow((self.dev(st, path), id.ino));
         let there = |place: &DirEntryKey| st.view.get(place.0)?.dir.as_ref()?.slots.get(&place.1)?.slow();
         let name = |place: Option<DirEntryKey>, who: Option<Ino>| place.map(|place| Effect::Name(place, who));
         let touched = |ino: Option<Ino>| ino.map(Effect::Touched);
         let effects: Vec<Option<Effect>> = match step {
-            Step::Place { ino, path, node, .. } => {
-                vec![name(at(path), Some(*node)), Some(Effect::Identity(*node, (self.dev(st, path), *ino)))]
+            Step::Place { id, path, node, .. } => {
+                vec![name(at(path), Some(*node)), Some(Effect::Identity(*node, (self.dev(st, path), *id)))]
             }
             Step::Move { path, to, .. } => {
                 let (from, to) = (at(path), at(to));
                 let who = from.as_ref().and_then(there);
                 vec![name(to.filter(|_| who.is_some()), who), name(from, None), touched(who)]
             }
-            Step::Swap { a, b, a_ino, b_ino } => {
+            Step::Swap { a, b, a_id, b_id } => {
                 let (a, b) = (at(a), at(b));
                 let (at_a, at_b) = (a.as_ref().and_then(there), b.as_ref().and_then(there));
                 let dev = self.dev(st, step_path(step));
-                let identity = |who: Option<Ino>, slow: u64| who.map(|who| Effect::Identity(who, (dev, slow)));
+                let identity = |who: Option<Ino>, slow: FileId| who.map(|who| Effect::Identity(who, (dev, slow)));
                 vec![
                     name(b, at_a),
                     name(a, at_b),
-                    identity(at_a, *a_ino),
-                    identity(at_b, *b_ino),
+                    identity(at_a, *a_id),
+                    identity(at_b, *b_id),
                     touched(at_a),
                     touched(at_b),
                 ]
             }
-            Step::Link { path, to, ino } => {
-                let who = with(path, *ino);
+            Step::Link { path, to, id } => {
+                let who = with(path, *id);
                 vec![name(at(to).filter(|_| who.is_some()), who), touched(who)]
             }
             Step::Remove { path, .. } => {
@@ -181,8 +181,8 @@ impl GroupParts {
                 let who = place.as_ref().and_then(there);
                 vec![name(place, None), touched(who)]
             }
-            Step::Attr { path, ino, .. } | Step::Xattr { path, ino, .. } => {
-                vec![touched(if path.is_empty() { Some(ROOT) } else { with(path, *ino) })]
+            Step::Attr { path, id, .. } | Step::Xattr { path, id, .. } => {
+                vec![touched(if path.is_empty() { Some(ROOT) } else { with(path, *id) })]
             }
         };
         self.take_in(st, step);
@@ -191,10 +191,10 @@ impl GroupParts {
 
     /// The version that a step places has its copy: the drain makes no other one under that name.
     fn take_in(&mut self, st: &EngineState, step: &Step) {
-        let Step::Place { tmp, ino, node, object, known, .. } = step else { return };
+        let Step::Place { tmp, id, node, object, known, .. } = step else { return };
         self.brought.insert(step_path(step).to_vec(), *node);
         if let Some((lsn, content)) = object.and_then(|object| version(st, *node, tmp, object)) {
-            let (tmp, id) = (base_of(tmp).to_vec(), (self.dev(st, step_path(step)), *ino));
+            let (tmp, id) = (base_of(tmp).to_vec(), (self.dev(st, step_path(step)), *id));
             *content.copy.lock() = Some(Box::new(Copied { tmp, id, sum: None, known: *known }));
             self.contents.insert(*node, (lsn, content));
         }
@@ -223,13 +223,13 @@ impl GroupParts {
     /// more.
     fn hide_links(&self, st: &mut EngineState, planned: &[Planned], changed: &[bool]) {
         for (Planned { step, .. }, changed) in planned.iter().zip(changed) {
-            let (ino, by) = match step {
-                Step::Place { tmp, ino, .. } if bare(tmp).starts_with(b"l") => (*ino, -1),
-                Step::Remove { ino, dir: false, .. } if *changed => (*ino, 1),
-                Step::Link { ino, .. } if *changed => (*ino, -1),
+            let (id, by) = match step {
+                Step::Place { tmp, id, .. } if bare(tmp).starts_with(b"l") => (*id, -1),
+                Step::Remove { id, dir: false, .. } if *changed => (*id, 1),
+                Step::Link { id, .. } if *changed => (*id, -1),
                 _ => continue,
             };
-            let Some(node) = st.view.at_slow((self.dev(st, step_path(step)), ino)) else { continue };
+            let Some(node) = st.view.at_slow((self.dev(st, step_path(step)), id.ino)) else { continue };
             st.view.in_tmp.insert(node);
             if let Some(node) = st.view.get_mut(node) {
                 node.change_meta(|meta| meta.nlink = meta.nlink.saturating_add_signed(by));
@@ -265,5 +265,6 @@ fn gone(kind: Kind, number: u64) -> Stat {
         atime: time,
         mtime: time,
         ctime: time,
+        birth: 0,
     }
 }

@@ -167,7 +167,7 @@ impl Tiers {
         let writers = state.writers.load(Ordering::Acquire) > 0;
         // A writer would take the new copy by the name, and the kernel goes on in the former one.
         let is_kept = io.copy.is_some() && state.is_pinned();
-        if io.place != Bytes::Slow || writers || is_kept || self.copy_number(ino) != Some(fingerprint.ino) {
+        if io.place != Bytes::Slow || writers || is_kept || self.copy_number(ino) != Some(fingerprint.file.ino) {
             return Ok(StageOutcome::Changing);
         }
         let finished = self.copies.finish(name, fingerprint, epoch, self.uptime()).at_fast("stage", self.label(ino))?; // 5
@@ -212,15 +212,15 @@ impl TierTime {
     /// Whether the file has been unchanged for long enough by our clock; the first check only starts the wait.
     fn has_rested(&mut self, fingerprint: &Fingerprint, now: Duration) -> bool {
         let since =
-            self.looks.get(&fingerprint.ino).filter(|(before, _)| before == fingerprint).map(|(_, since)| *since);
+            self.looks.get(&fingerprint.file.ino).filter(|(before, _)| before == fingerprint).map(|(_, since)| *since);
         let rested = since.is_some_and(|since| now.saturating_sub(since) > SAME_TIME);
         if rested {
-            self.looks.remove(&fingerprint.ino);
+            self.looks.remove(&fingerprint.file.ino);
         } else if since.is_none() {
             if self.looks.len() >= LOOKS_KEPT {
                 self.looks.clear();
             }
-            self.looks.insert(fingerprint.ino, (*fingerprint, now));
+            self.looks.insert(fingerprint.file.ino, (*fingerprint, now));
         }
         rested
     }

@@ -54,5 +54,5 @@ fn changed_by(st: &EngineState, planned: &Planned, met: &Met, names: &mut Vec<Ch
 /// The node's inode number on the slow tree; 0 if it has none on the device of the root.
 fn number(st: &EngineState, ino: Option<Ino>) -> u64 {
     let id = ino.and_then(|ino| st.view.get(ino)?.slow_id());
-    id.filter(|(dev, _)| *dev == st.view.root_dev()).map_or(0, |(_, number)| number)
+    id.filter(|(dev, _)| *dev == st.view.root_dev()).map_or(0, |(_, file)| file.ino)
 }

@@ -256,7 +256,7 @@ impl Tiers {
                 let copied = content.copy.lock();
                 let Copied { tmp, id, .. } = copied.as_deref()?;
                 let path = st.view.path(state.ino)?;
-                Some(WaitingCopy { tmp: tmp.clone(), ino: id.1, size: content.size, path })
+                Some(WaitingCopy { tmp: tmp.clone(), id: id.1, size: content.size, path })
             };
             finished.iter().filter_map(note).collect()
         };
@@ -347,7 +347,7 @@ impl Tiers {
             let st = self.state.lock();
             let intact = (content.is_intact() || left_out!(WrittenOver)) && st.queue.applied() < *lsn;
             if intact {
-                let (id, known) = ((stat.dev, stat.ino), Some(TmpStat::of(&stat)));
+                let (id, known) = (stat.id(), Some(TmpStat::of(&stat)));
                 let copied = Copied { tmp: tmp.clone(), id, sum: Some(sum), known };
                 *content.copy.lock() = Some(Box::new(copied));
             }
@@ -461,7 +461,7 @@ impl Tiers {
             content.lose();
             return Ok(false);
         }
-        let id = (stat.dev, stat.ino);
+        let id = stat.id();
         *content.copy.lock() = Some(Box::new(Copied { tmp: name, id, sum: None, known: None }));
         Ok(true)
     }

@@ -27,7 +27,7 @@ use crate::error::{Context, Errno, Error, Result};
 use crate::path::escape;
 use crate::tiers::disk::errors::is_silence;
 use crate::tiers::disk::layout::remove_tree;
-use crate::tiers::disk::{Dir, MetadataOrder, RenameMode, Stat};
+use crate::tiers::disk::{Dir, FileId, MetadataOrder, RenameMode, Stat};
 use crate::tiers::log::record::{Step, TmpStat};
 use crate::tiers::model::fill::FillPlan;
 use crate::tiers::model::node::DirEntryKey;
@@ -174,7 +174,7 @@ impl Tiers {
         fill.batches.extend(batches);
         let mut files = Vec::new();
         for Planned { step, effects, .. } in &planned {
-            let (Step::Place { tmp, ino, node, over: None, known, .. }, Some(Effect::Name((dir, name), _))) =
+            let (Step::Place { tmp, id, node, over: None, known, .. }, Some(Effect::Name((dir, name), _))) =
                 (step, effects.first())
             else {
                 return Err(not_its_own());
@@ -182,7 +182,7 @@ impl Tiers {
             let into = fill.filled.dirs.get(dir).ok_or_else(not_its_own)?.clone();
             let (from, name_in_tmp) = self.slow.tmp_of(tmp).at("open", "tmp on the slow tier")?;
             let moved =
-                MoveInTmp { from, name_in_tmp, into, name: name.as_bytes(), node: *node, ino: *ino, known: *known };
+                MoveInTmp { from, name_in_tmp, into, name: name.as_bytes(), node: *node, id: *id, known: *known };
             if fill.places.contains_key(node) {
                 moved.go().at("move in tmp on the slow tier", escape(tmp))?;
                 let dir = moved.into.dir(moved.name).at("open", "a directory in tmp on the slow tier")?;
@@ -340,7 +340,7 @@ struct MoveInTmp<'a> {
     into: Arc<dyn Dir>,
     name: &'a [u8],
     node: Ino,
-    ino: u64,
+    id: FileId,
     known: Option<TmpStat>,
 }
 
@@ -349,7 +349,7 @@ impl MoveInTmp<'_> {
     fn go(&self) -> io::Result<Stat> {
         self.from.rename(self.name_in_tmp, &*self.into, self.name, RenameMode::Replace)?;
         let stat = self.into.stat(self.name)?;
-        let is_it = stat.ino == self.ino && self.known.is_none_or(|known| known.fits(&stat));
+        let is_it = stat.file() == self.id && self.known.is_none_or(|known| known.fits(&stat));
         if is_it { Ok(stat) } else { Err(Errno::ENOENT.into()) }
     }
 }

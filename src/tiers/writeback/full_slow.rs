@@ -59,10 +59,9 @@ impl Tiers {
         };
         let label = || escape(&path);
         let found = self.slow.stat(&path).at("stat on slow", label())?;
-        let is_it =
-            |stat: &crate::tiers::disk::Stat| (stat.dev, stat.ino) == id && stat.kind == Kind::File && stat.nlink == 1;
+        let is_it = |stat: &crate::tiers::disk::Stat| stat.id() == id && stat.kind == Kind::File && stat.nlink == 1;
         let Some(stat) = found.filter(is_it) else { return Ok(0) };
-        let step = Step::Remove { path: path.clone(), ino: id.1, dir: false };
+        let step = Step::Remove { path: path.clone(), id: id.1, dir: false };
         match OpenTree::new(&self.slow).apply(&step, None).at("remove on slow", label())? {
             Met::Expected => {}
             _ => return Ok(0),

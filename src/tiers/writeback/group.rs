@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use crate::tiers::disk::{Dir, Stat};
+use crate::tiers::disk::{Dir, FileId, SlowId, Stat};
 use crate::tiers::log::record::{Path, Record, Step};
 use crate::tiers::model::publish_plan::{Batch, Effect, Planned};
 use crate::tiers::objects::version::Content;
@@ -92,9 +92,9 @@ impl Unfinished {
     }
 
     /// The path where a step that is done has placed this node.
-    pub(crate) fn placed(&self, node: Ino, slow: u64) -> Option<Path> {
+    pub(crate) fn placed(&self, node: Ino, slow: FileId) -> Option<Path> {
         self.planned.iter().zip(&self.met).find_map(|(planned, met)| match &planned.step {
-            Step::Place { node: other, ino, path, .. } if (*other, *ino, met) == (node, slow, &Met::Expected) => {
+            Step::Place { node: other, id, path, .. } if (*other, *id, met) == (node, slow, &Met::Expected) => {
                 Some(path.clone())
             }
             _ => None,
@@ -108,7 +108,7 @@ impl Unfinished {
     }
 
     /// A directory has another inode on the slow tier now.
-    pub(super) fn identify(&mut self, node: Ino, new: (u64, u64)) {
+    pub(super) fn identify(&mut self, node: Ino, new: SlowId) {
         for effect in self.planned.iter_mut().flat_map(|planned| &mut planned.effects) {
             if let Effect::Identity(ino, id) = effect
                 && *ino == node

@@ -16,12 +16,11 @@ use crate::error::{Context, Errno, Error, Result};
 use crate::path::escape;
 use crate::tiers::disk::errors::is_elsewhere;
 use crate::tiers::disk::layout::{remove_leftover, split};
-use crate::tiers::disk::{Dir, Kind, RenameMode, acl};
+use crate::tiers::disk::{Dir, Kind, RenameMode, SlowId, acl};
 use crate::tiers::log::record::{Attrs, Path, Spec, Step};
 use crate::tiers::model::event::Change;
 use crate::tiers::model::publish_plan::{Effect, Planned};
 use crate::tiers::objects::parts::{bare, copied_event, in_part, lane_of};
-use crate::tiers::objects::slow_tier::SlowId;
 use crate::tiers::objects::version::{Content, Copied};
 use crate::tiers::writeback::group::Unfinished;
 use crate::tiers::writeback::step::{Met, step_path};
@@ -48,14 +47,14 @@ impl Tiers {
     /// `None`: no such case.
     pub(crate) fn take_new_copy(&self, group: &mut Unfinished) -> Result<Option<Mended>> {
         let Some((lsn, content)) = group.next_content() else { return Ok(None) };
-        let Step::Place { tmp, ino, node, .. } = &group.planned[group.met.len()].step else { return Ok(None) };
-        let (tmp, ino, node) = (tmp.clone(), *ino, *node);
+        let Step::Place { tmp, id, node, .. } = &group.planned[group.met.len()].step else { return Ok(None) };
+        let (tmp, id, node) = (tmp.clone(), *id, *node);
         let base = base_of(&tmp);
         let copied = content.copy.lock().as_deref().cloned();
         match copied {
             // Another stream may have copied it, or the same number been given to the new copy.
             Some(copied)
-                if is_same_version(&copied.tmp, base) && (bare(&copied.tmp), copied.id.1) != (bare(base), ino) =>
+                if is_same_version(&copied.tmp, base) && (bare(&copied.tmp), copied.id.1) != (bare(base), id) =>
             {
                 if self.renew(group, &copied)? {
                     return Ok(Some(Mended::Again));
@@ -110,7 +109,7 @@ impl Tiers {
 
     /// [`Tiers::mend`], except for links to files in the tree.
     fn make_again(&self, group: &mut Unfinished, lsn: Lsn) -> Result<Mended> {
-        let Step::Place { tmp, ino, node, path, .. } = group.planned[group.met.len()].step.clone() else {
+        let Step::Place { tmp, id, node, path, .. } = group.planned[group.met.len()].step.clone() else {
             return Ok(Mended::Never(Met::Gone));
         };
         let label = || escape(&path);
@@ -122,9 +121,9 @@ impl Tiers {
             self.cut(group);
             return Ok(Mended::Cut);
         }
-        if let Some(placed) = group.placed(node, ino) {
+        if let Some(placed) = group.placed(node, id) {
             // It is in its place already, under another name of the file.
-            let linked = self.link_again(&tmp, |tmp| self.slow.link_into(&placed, ino, tmp));
+            let linked = self.link_again(&tmp, |tmp| self.slow.link_into(&placed, id, tmp));
             if linked.at("link into tmp", label())? {
                 return Ok(Mended::Again);
             }
@@ -190,7 +189,7 @@ impl Tiers {
     /// `false`: the new node has vanished, too, and nothing has changed.
     pub(crate) fn renew(&self, group: &mut Unfinished, new: &Copied) -> Result<bool> {
         let done = group.met.len();
-        let Step::Place { tmp, ino: old, .. } = group.planned[done].step.clone() else { return Ok(false) };
+        let Step::Place { tmp, id: old, .. } = group.planned[done].step.clone() else { return Ok(false) };
         let was = base_of(&tmp);
         let mut paths: HashSet<Path> = HashSet::new();
         for (at, planned) in group.planned.iter().enumerate() {
@@ -205,18 +204,16 @@ impl Tiers {
             }
         }
         for Planned { step, effects, .. } in group.planned.iter_mut().skip(done) {
-            let ino = match step {
-                Step::Place { tmp, ino, known, .. } if base_of(tmp) == was => {
+            let id = match step {
+                Step::Place { tmp, id, known, .. } if base_of(tmp) == was => {
                     *known = new.known;
                     *tmp = [&new.tmp[..], &tmp[was.len()..]].concat();
-                    ino
+                    id
                 }
-                Step::Attr { path, ino, .. } | Step::Xattr { path, ino, .. } if *ino == old && paths.contains(path) => {
-                    ino
-                }
+                Step::Attr { path, id, .. } | Step::Xattr { path, id, .. } if *id == old && paths.contains(path) => id,
                 _ => continue,
             };
-            *ino = new.id.1;
+            *id = new.id.1;
             for effect in effects {
                 if let Effect::Identity(_, id) = effect {
                     *id = new.id;
@@ -351,7 +348,7 @@ impl Tiers {
         above.sync().at("fsync on slow", label())?;
         let dir = above.dir(name).at("open on slow", label())?;
         let stat = dir.stat(b".").at("stat on slow", label())?;
-        let id = (stat.dev, stat.ino);
+        let id = stat.id();
         if let Some(ino) = ino {
             self.state.lock().view.made_anew(ino, id);
             self.slow.forget_dir(ino);

@@ -18,7 +18,7 @@ use crate::error::{Context, Result};
 use crate::path::escape;
 use crate::tiers::disk::errors::absent_is_none;
 use crate::tiers::disk::layout::split;
-use crate::tiers::disk::{Dir, Inode, Stat};
+use crate::tiers::disk::{Dir, FileId, Inode, Stat};
 use crate::tiers::log::record::{Path, Step};
 use crate::tiers::objects::slow_tier::{SlowTier, or_self};
 use crate::tiers::side_by_side::ask_each;
@@ -77,9 +77,9 @@ impl<'a> OpenTree<'a> {
     }
 
     /// The same as [`SlowTier::hold_now`]; `None` also if a directory above it is missing.
-    pub(super) fn hold_now(&self, path: &[u8], ino: u64) -> io::Result<Option<(Arc<dyn Inode>, Stat)>> {
+    pub(super) fn hold_now(&self, path: &[u8], id: FileId) -> io::Result<Option<(Arc<dyn Inode>, Stat)>> {
         match absent_is_none(self.parent(path))? {
-            Some((dir, name)) => SlowTier::hold_now(&*dir, name, ino),
+            Some((dir, name)) => SlowTier::hold_now(&*dir, name, id),
             None => Ok(None),
         }
     }

@@ -22,14 +22,13 @@ use crate::error::{Context, Error, Result};
 use crate::path::escape;
 use crate::tiers::disk::errors::absent_is_none;
 use crate::tiers::disk::layout::{remove_leftover, split};
-use crate::tiers::disk::{Access, Dir, MetadataOrder, RenameMode};
+use crate::tiers::disk::{Access, Dir, MetadataOrder, RenameMode, SlowId};
 use crate::tiers::log::record::{Path, Step, TmpStat};
 use crate::tiers::model::publish_plan::{Batch, Effect, Planned};
 use crate::tiers::model::state::EngineState;
 use crate::tiers::objects::attrs::set_attrs;
 use crate::tiers::objects::copy::copy_data;
 use crate::tiers::objects::parts::{bare, copy_name, in_part};
-use crate::tiers::objects::slow_tier::SlowId;
 use crate::tiers::objects::version::{Content, Copied};
 use crate::tiers::writeback::group::Unfinished;
 use crate::tiers::writeback::mend::Mended;
@@ -108,7 +107,7 @@ impl Tiers {
         let moved_with = in_part(&part, name);
         let there = self.slow.tmp_of(&moved_with).and_then(|(tmp, name)| tmp.stat(name));
         let there = absent_is_none(there).at("stat on slow", label())?;
-        let new = match there.filter(|there| (there.dev, there.ino) == copied.id) {
+        let new = match there.filter(|there| there.id() == copied.id) {
             Some(_) => Copied { tmp: in_part(&part, name), ..copied.clone() },
             None => {
                 let (from, _) = self.slow.tmp_of(&copied.tmp).at("open", "tmp on the slow tier")?;
@@ -141,7 +140,7 @@ impl Tiers {
                 if !content.object().needs_slow() {
                     remove_leftover(&*from, name)?;
                 }
-                let id = (stat.dev, stat.ino);
+                let id = stat.id();
                 Copied { tmp: in_part(&part, &to), id, sum: copied.sum, known: Some(TmpStat::of(&stat)) }
             }
         };
@@ -221,7 +220,7 @@ impl Tiers {
             let tmp = self.slow.parts.make_tmp(&*dir)?;
             match base.rename(PROBE, &*tmp, PROBE, RenameMode::Replace) {
                 Err(e) if e.raw_os_error() == Some(Errno::EXDEV as i32) => {
-                    return Ok(Some((part.to_vec(), (stat.dev, stat.ino))));
+                    return Ok(Some((part.to_vec(), stat.id())));
                 }
                 renamed => renamed.at("rename on slow", label())?,
             }
@@ -240,7 +239,7 @@ impl Tiers {
             let recorded = self.slow.parts.root(&part);
             let stat = self.slow.stat(&part).ok().flatten();
             if let Some(stat) = stat.filter(|stat| recorded == Some(stat.ino)) {
-                self.state.lock().view.add_part((stat.dev, stat.ino));
+                self.state.lock().view.add_part(stat.id());
             }
         }
     }

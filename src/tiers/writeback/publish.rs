@@ -404,7 +404,7 @@ impl Tiers {
         let (part, tmp) = self.tmp_for(dir)?;
         let name = format!("m{lsn:016x}").into_bytes();
         let stat = self.make_whole(&*tmp, &name, spec)?;
-        Ok(Copied { tmp: in_part(&part, &name), id: (stat.dev, stat.ino), sum: None, known: Some(TmpStat::of(&stat)) })
+        Ok(Copied { tmp: in_part(&part, &name), id: stat.id(), sum: None, known: Some(TmpStat::of(&stat)) })
     }
 
     /// Makes a node in `tmp` with all its attributes, durable except for its name if the file system does not order
@@ -509,11 +509,11 @@ impl Tiers {
 
     /// The step that replaces a change of times which a write in place has overtaken since it was planned.
     fn as_overtaken(&self, planned: &Planned) -> Option<Step> {
-        let (Step::Attr { path, ino, new }, [Effect::Touched(node)]) = (&planned.step, &planned.effects[..]) else {
+        let (Step::Attr { path, id, of, new }, [Effect::Touched(node)]) = (&planned.step, &planned.effects[..]) else {
             return None;
         };
         let now = self.state.lock().in_place.as_overtaken(*node, *new);
-        (now != *new).then(|| Step::Attr { path: path.clone(), ino: *ino, new: now })
+        (now != *new).then(|| Step::Attr { path: path.clone(), id: *id, of: *of, new: now })
     }
 
     /// The known fingerprint of the slow file that a `place` replaces, to tell a foreign change from ours.
@@ -535,16 +535,14 @@ impl Tiers {
         let mut found: HashMap<Ino, Stat> = group.filled.as_ref().map_or_else(HashMap::new, |had| had.files.clone());
         let placed = group.planned.iter().zip(&group.met).filter_map(|(planned, met)| match &planned.step {
             Step::Place { node, .. } if found.contains_key(node) => None,
-            Step::Place { node, path, ino, object: Some(_), known, .. } => {
-                Some(((*node, *ino, *known), met.path(path)?))
-            }
+            Step::Place { node, path, id, object: Some(_), known, .. } => Some(((*node, *id, *known), met.path(path)?)),
             _ => None,
         });
         let (nodes, paths): (Vec<_>, Vec<Path>) = placed.unzip();
         let stats = OpenTree::new(&self.slow).stat_all(|| self.uptime(), &paths)?;
-        for ((node, ino, known), stat) in nodes.into_iter().zip(stats) {
+        for ((node, id, known), stat) in nodes.into_iter().zip(stats) {
             if let Some(stat) = stat
-                && stat.ino == ino
+                && stat.file() == id
                 && known.is_none_or(|known| known.size == stat.size)
             {
                 found.insert(node, stat);
@@ -670,7 +668,7 @@ impl Tiers {
             let newest = io.latest.as_ref().is_some_and(|latest| Arc::ptr_eq(latest, content));
             if !io.dirty && newest && io.object() == Some(content.object()) {
                 // In another part it is another file.
-                let same = |fd: &Arc<dyn File>| fd.stat().is_ok_and(|own| (own.dev, own.ino) == (stat.dev, stat.ino));
+                let same = |fd: &Arc<dyn File>| fd.stat().is_ok_and(|own| own.id() == stat.id());
                 let fd = io.fd.take().filter(|fd| content.object().head().is_none() && same(fd));
                 let mut st = self.state.lock();
                 if !io.attrs_in_view {
@@ -744,7 +742,7 @@ impl Tiers {
             return Ok(());
         }
         let stat = self.slow.stat(&path).at("stat on slow", self.label(ino))?;
-        let stat = stat.filter(|stat| (stat.dev, stat.ino) == id);
+        let stat = stat.filter(|stat| stat.id() == id);
         let mut io = file.io.write();
         let (Some(object), Some(stat), Some(fingerprint)) = (io.object(), stat, io.clean()) else { return Ok(()) };
         if !ours(&fingerprint, &Fingerprint::of(&stat)) {

@@ -9,8 +9,8 @@ use crate::tiers::disk::errors::absent_is_none;
 use crate::tiers::disk::fingerprint::Fingerprint;
 use crate::tiers::disk::layout::split;
 use crate::tiers::disk::saved::host_and_time;
-use crate::tiers::disk::{Access, Dir, Inode, Kind, NewAttr, RenameMode, Stat};
-use crate::tiers::log::record::{Path, Step, TmpStat};
+use crate::tiers::disk::{Access, Dir, FileId, Inode, Kind, NewAttr, RenameMode, SlowId, Stat};
+use crate::tiers::log::record::{Owned, Path, Step, TmpStat};
 use crate::tiers::model::publish_plan::Planned;
 use crate::tiers::writeback::open_tree::OpenTree;
 
@@ -18,8 +18,8 @@ use crate::tiers::writeback::open_tree::OpenTree;
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Met {
     Expected,
-    /// A directory of that name existed: ours is merged into it; its device and inode number.
-    Merged((u64, u64)),
+    /// A directory of that name existed: ours is merged into it; which one.
+    Merged(SlowId),
     /// Someone else changed the name: theirs stays, ours is under this name in the same directory.
     Conflict(Vec<u8>),
     /// The target of the change no longer exists, or is someone else's.
@@ -52,9 +52,9 @@ struct Placing<'a> {
     /// The directory in `tmp` that holds it; `tmp` is its name there.
     from: &'a dyn Dir,
     tmp: &'a [u8],
-    ino: u64,
+    id: FileId,
     path: &'a [u8],
-    over: Option<u64>,
+    over: Option<FileId>,
     known: Option<TmpStat>,
     known_version: Option<Fingerprint>,
 }
@@ -62,27 +62,27 @@ struct Placing<'a> {
 impl Placing<'_> {
     /// Whether this file, found in `tmp`, is the one to place.
     fn is_waiting(&self, stat: &Stat) -> bool {
-        stat.ino == self.ino && self.known.is_none_or(|known| known.fits(stat))
+        stat.file() == self.id && self.known.is_none_or(|known| known.fits(stat))
     }
 
     /// Whether this file, found in its place, is ours.
     fn is_placed(&self, stat: &Stat) -> bool {
-        is_placed(stat, self.ino, self.over, self.known)
+        is_placed(stat, self.id, self.over, self.known)
     }
 
     /// Whether this is the previous version, as it was known.
     fn is_replaced(&self, stat: &Stat) -> bool {
-        Some(stat.ino) == self.over
+        Some(stat.file()) == self.over
             && self.known_version.is_none_or(|known_version| known_version.is_same_version(stat))
     }
 }
 
-/// Whether this file, found where node `ino` was to be placed, is that. Its times may have been changed since, by a
-/// later step of the batch. If the previous version has its inode number, the number was reused: ours had gone from
-/// `tmp` before that version was made.
-fn is_placed(stat: &Stat, ino: u64, over: Option<u64>, known: Option<TmpStat>) -> bool {
+/// Whether this file, found where node `id` was to be placed, is that. Its times may have been changed since, by a
+/// later step of the batch. If the previous version is it by all that the tier tells, the number was reused: ours had
+/// gone from `tmp` before that version was made.
+fn is_placed(stat: &Stat, id: FileId, over: Option<FileId>, known: Option<TmpStat>) -> bool {
     let same_size = known.is_none_or(|known| stat.kind != Kind::File || known.size == stat.size);
-    over != Some(ino) && stat.ino == ino && same_size
+    over != Some(id) && stat.file() == id && same_size
 }
 
 /// The paths that steps changed on the slow tier, each once: directories for their entries, nodes for their attributes.
@@ -169,39 +169,39 @@ impl OpenTree<'_> {
     pub(crate) fn apply(&self, step: &Step, known_version: Option<Fingerprint>) -> std::io::Result<Met> {
         paths_changed(step).into_iter().for_each(|path| self.forget_below(path));
         match step {
-            Step::Place { tmp, ino, path, over, known, .. } => {
+            Step::Place { tmp, id, path, over, known, .. } => {
                 let (from, name) = self.slow.tmp_of(tmp)?;
                 Met::or_apart(self.apply_place(&Placing {
                     path_in_tmp: tmp,
                     from: &*from,
                     tmp: name,
-                    ino: *ino,
+                    id: *id,
                     path,
                     over: *over,
                     known: *known,
                     known_version,
                 }))
             }
-            Step::Move { path, ino, to, over } => Met::or_apart(self.apply_move(path, *ino, to, *over)),
-            Step::Swap { a, a_ino, b, b_ino } => {
+            Step::Move { path, id, to, over } => Met::or_apart(self.apply_move(path, *id, to, *over)),
+            Step::Swap { a, a_id, b, b_id } => {
                 let (Some(at_a), Some(at_b)) = (self.stat_now(a)?, self.stat_now(b)?) else { return Ok(Met::Gone) };
-                if (at_a.ino, at_b.ino) == (*b_ino, *a_ino) {
+                if (at_a.file(), at_b.file()) == (*b_id, *a_id) {
                     return Ok(Met::Expected);
                 }
-                if (at_a.ino, at_b.ino) != (*a_ino, *b_ino) {
+                if (at_a.file(), at_b.file()) != (*a_id, *b_id) {
                     return Ok(Met::Gone);
                 }
                 let ((from, name), (to, to_name)) = (self.parent(a)?, self.parent(b)?);
                 from.rename(name, &*to, to_name, RenameMode::Exchange).map(|()| Met::Expected)
             }
-            Step::Link { path, ino, to } => self.apply_link(path, *ino, to),
-            Step::Remove { path, ino, dir } => self.apply_remove(path, *ino, *dir),
-            Step::Attr { path, ino, new } => self.apply_attr(path, *ino, |inode, kind| {
+            Step::Link { path, id, to } => self.apply_link(path, *id, to),
+            Step::Remove { path, id, dir } => self.apply_remove(path, *id, *dir),
+            Step::Attr { path, id, of, new } => self.apply_attr(path, *id, (of, new), |inode, kind| {
                 let perm = new.perm.filter(|_| kind != Kind::Symlink);
                 inode.set_attr(&self.slow.abilities.kept_by(kind, &NewAttr { perm, ..*new }))
             }),
-            Step::Xattr { path, ino, key, value } => {
-                let met = self.apply_attr(path, *ino, |inode, _| match value {
+            Step::Xattr { path, id, of, key, value } => {
+                let met = self.apply_attr(path, *id, (of, &NewAttr::default()), |inode, _| match value {
                     Some(value) => inode.set_xattr(key, value),
                     None => inode.remove_xattr(key),
                 });
@@ -215,29 +215,29 @@ impl OpenTree<'_> {
 
     /// Whether a step has been applied, without applying it. `None`: not visible for attributes, and not needed.
     pub(crate) fn has_applied(&self, step: &Step) -> std::io::Result<Option<bool>> {
-        let at = |path: &[u8]| self.stat(path).map(|stat| stat.map(|stat| stat.ino));
+        let at = |path: &[u8]| self.stat(path).map(|stat| stat.map(|stat| stat.file()));
         Ok(Some(match step {
-            Step::Place { tmp, ino, .. } => {
+            Step::Place { tmp, id, .. } => {
                 let waiting = self.slow.tmp_of(tmp).and_then(|(dir, name)| dir.stat(name));
-                absent_is_none(waiting)?.is_none_or(|stat| stat.ino != *ino)
+                absent_is_none(waiting)?.is_none_or(|stat| stat.file() != *id)
             }
-            Step::Move { path, ino, .. } | Step::Remove { path, ino, .. } => at(path)? != Some(*ino),
-            Step::Swap { a, b_ino, .. } => at(a)? == Some(*b_ino),
-            Step::Link { ino, to, .. } => at(to)? == Some(*ino),
+            Step::Move { path, id, .. } | Step::Remove { path, id, .. } => at(path)? != Some(*id),
+            Step::Swap { a, b_id, .. } => at(a)? == Some(*b_id),
+            Step::Link { id, to, .. } => at(to)? == Some(*id),
             Step::Attr { .. } | Step::Xattr { .. } => return Ok(None),
         }))
     }
 
     /// Whether what the step moves is seen where it was to go. `false`: perhaps done all the same, as a removal.
     pub(crate) fn is_seen_done(&self, step: &Step) -> std::io::Result<bool> {
-        let at = |path: &[u8]| self.stat(path).map(|stat| stat.map(|stat| stat.ino));
+        let at = |path: &[u8]| self.stat(path).map(|stat| stat.map(|stat| stat.file()));
         Ok(match step {
-            Step::Place { ino, path, over, known, .. } => {
-                self.stat(path)?.is_some_and(|stat| is_placed(&stat, *ino, *over, *known))
+            Step::Place { id, path, over, known, .. } => {
+                self.stat(path)?.is_some_and(|stat| is_placed(&stat, *id, *over, *known))
             }
-            Step::Move { path, ino, to, .. } => at(to)? == Some(*ino) && at(path)? != Some(*ino),
-            Step::Swap { a, a_ino, b, b_ino } => (at(a)?, at(b)?) == (Some(*b_ino), Some(*a_ino)),
-            Step::Link { ino, to, .. } => at(to)? == Some(*ino),
+            Step::Move { path, id, to, .. } => at(to)? == Some(*id) && at(path)? != Some(*id),
+            Step::Swap { a, a_id, b, b_id } => (at(a)?, at(b)?) == (Some(*b_id), Some(*a_id)),
+            Step::Link { id, to, .. } => at(to)? == Some(*id),
             Step::Remove { .. } | Step::Attr { .. } | Step::Xattr { .. } => false,
         })
     }
@@ -258,7 +258,7 @@ impl OpenTree<'_> {
             Ok(()) => {}
             Err(e) if e.kind() == std::io::ErrorKind::NotFound => return self.place_new(place, &*dir, name),
             Err(e) if e.raw_os_error() == Some(Errno::EINVAL as i32) => {
-                place.over.into_iter().for_each(|over| self.slow.note_removed(over));
+                place.over.into_iter().for_each(|over| self.slow.note_removed(over.ino));
                 return self.place_over(place, &*dir, name);
             }
             Err(e) => return Err(e),
@@ -293,7 +293,7 @@ impl OpenTree<'_> {
     fn meet_existing(&self, place: &Placing<'_>, dir: &dyn Dir, name: &[u8]) -> std::io::Result<Met> {
         let Placing { from, tmp, path, .. } = *place;
         let (ours, theirs) = (from.stat(tmp)?, dir.stat(name)?);
-        if (ours.dev, ours.ino) == (theirs.dev, theirs.ino) {
+        if ours.id() == theirs.id() {
             // A further link of the file that is there already.
             return from.unlink(tmp).map(|()| Met::Expected);
         }
@@ -303,7 +303,7 @@ impl OpenTree<'_> {
                 Err(e) if e.raw_os_error() == Some(Errno::ENOTEMPTY as i32) => {}
                 removed => removed?,
             }
-            return Ok(Met::Merged((theirs.dev, theirs.ino)));
+            return Ok(Met::Merged(theirs.id()));
         }
         self.meet_other((from, tmp), (dir, name), path, true)
     }
@@ -354,17 +354,17 @@ impl OpenTree<'_> {
         Ok(find_beside(&*dir, name, |stat| place.is_placed(stat))?.map_or(Met::Lacking, Met::Conflict))
     }
 
-    fn apply_move(&self, path: &[u8], ino: u64, to: &[u8], over: Option<u64>) -> std::io::Result<Met> {
+    fn apply_move(&self, path: &[u8], id: FileId, to: &[u8], over: Option<FileId>) -> std::io::Result<Met> {
         match self.stat_now(path)? {
-            Some(stat) if stat.ino == ino || left_out!(MoveOnce) => {}
+            Some(stat) if stat.file() == id || left_out!(MoveOnce) => {}
             _ => {
-                let arrived = self.stat_now(to)?.is_some_and(|stat| stat.ino == ino);
+                let arrived = self.stat_now(to)?.is_some_and(|stat| stat.file() == id);
                 return Ok(if arrived { Met::Expected } else { Met::Gone });
             }
         }
         let ((from, name), (dir, to_name)) = (self.parent(path)?, self.parent(to)?);
-        let there = absent_is_none(dir.stat_now(to_name))?.map(|stat| stat.ino);
-        if there == Some(ino) {
+        let there = absent_is_none(dir.stat_now(to_name))?.map(|stat| stat.file());
+        if there == Some(id) {
             return move_onto_itself(&*from, name, &*dir, to_name);
         }
         let meet = || self.meet_other((&*from, name), (&*dir, to_name), to, false);
@@ -380,24 +380,24 @@ impl OpenTree<'_> {
                 done => return done.map(|()| Met::Expected),
             }
         }
-        there.into_iter().for_each(|over| self.slow.note_removed(over));
+        there.into_iter().for_each(|over| self.slow.note_removed(over.ino));
         from.rename(name, &*dir, to_name, RenameMode::Replace).map(|()| Met::Expected)
     }
 
-    fn apply_link(&self, path: &[u8], ino: u64, to: &[u8]) -> std::io::Result<Met> {
+    fn apply_link(&self, path: &[u8], id: FileId, to: &[u8]) -> std::io::Result<Met> {
         if let Some(there) = self.stat_now(to)? {
-            return Ok(if there.ino == ino { Met::Expected } else { Met::Gone });
+            return Ok(if there.file() == id { Met::Expected } else { Met::Gone });
         }
-        let Some((inode, _)) = self.hold_now(path, ino)? else { return Ok(Met::Gone) };
+        let Some((inode, _)) = self.hold_now(path, id)? else { return Ok(Met::Gone) };
         let (dir, to_name) = self.parent(to)?;
         inode.link(&*dir, to_name).map(|()| Met::Expected)
     }
 
-    fn apply_remove(&self, path: &[u8], ino: u64, is_dir: bool) -> std::io::Result<Met> {
+    fn apply_remove(&self, path: &[u8], id: FileId, is_dir: bool) -> std::io::Result<Met> {
         let Some((dir, name)) = absent_is_none(self.parent(path))? else { return Ok(Met::Expected) };
         match absent_is_none(dir.stat_now(name))? {
             None => Ok(Met::Expected),
-            Some(stat) if stat.ino != ino && !left_out!(RemoveOnce) => Ok(Met::Gone),
+            Some(stat) if stat.file() != id && !left_out!(RemoveOnce) => Ok(Met::Gone),
             // The number was given to something else.
             Some(stat) if (stat.kind == Kind::Dir) != is_dir => Ok(Met::Gone),
             Some(_) if is_dir => match dir.rmdir(name) {
@@ -418,7 +418,7 @@ impl OpenTree<'_> {
                 other => other.map(|()| Met::Expected),
             },
             Some(_) => {
-                self.slow.note_removed(ino);
+                self.slow.note_removed(id.ino);
                 // Someone else, or `writeback/full_slow.rs`, may be removing it at this moment.
                 absent_is_none(dir.unlink(name)).map(|_| Met::Expected)
             }
@@ -426,16 +426,20 @@ impl OpenTree<'_> {
     }
 
     /// The inode that is compared is the one that is changed: if the name goes to another file meanwhile, that file is
-    /// not touched.
+    /// not touched. Nor is one that is somebody else's, whatever its number: some tiers tell no birth, and an owner may
+    /// have been set since, who has not asked for the change.
     fn apply_attr(
         &self,
         path: &[u8],
-        ino: u64,
+        id: FileId,
+        (of, new): (&Owned, &NewAttr),
         act: impl Fn(&dyn Inode, Kind) -> std::io::Result<()>,
     ) -> std::io::Result<Met> {
-        match self.hold_now(path, ino)? {
-            Some((inode, stat)) => act(&*inode, stat.kind).map(|()| Met::Expected),
-            None => Ok(Met::Gone),
+        match self.hold_now(path, id)? {
+            Some((inode, stat)) if of.may_be(&self.slow.abilities.owned(&stat, of), new) => {
+                act(&*inode, stat.kind).map(|()| Met::Expected)
+            }
+            _ => Ok(Met::Gone),
         }
     }
 
