@@ -422,7 +422,7 @@ fn a_fast_tier_in_another_format_is_only_named() {
     let scene = Scene::used();
     let text = String::from_utf8(read(&*scene.private(""), b"super")).unwrap();
     for format in [2, 4] {
-        let other = text.replace("format = 3", &format!("format = {format}"));
+        let other = text.replace("format = 4", &format!("format = {format}"));
         assert_ne!(other, text);
         write(&*scene.private(""), b"super", other.as_bytes());
         let named = format!("the fast tier is in format {format}, ");

@@ -35,7 +35,7 @@ use crate::tiers::Lsn;
 use crate::tiers::disk::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::tiers::disk::sync::{Mutex, Rank};
 use crate::tiers::disk::{Access, Allocate, Dir, File, Kind};
-use crate::tiers::log::record::{Record, Stamps, counter};
+use crate::tiers::log::record::{Origin, Record, Stamps, counter};
 
 /// A segment is closed once it has this length, in bytes.
 const SEGMENT: u64 = 16 << 20;
@@ -95,6 +95,8 @@ pub(crate) struct OpenedLog {
     pub(crate) records: Vec<(Lsn, Record)>,
     /// The stamps of the events that have some.
     pub(crate) stamps: Vec<(Lsn, Stamps)>,
+    /// Whose the events are, but for root's.
+    pub(crate) by: Vec<(Lsn, u32)>,
     /// Bytes cut off the end: the last append of a crash.
     pub(crate) torn: u64,
     /// Where records are missing although valid ones follow; empty for a sound log.
@@ -129,20 +131,20 @@ impl Log {
             suspect: AtomicBool::new(false),
             read_only: AtomicBool::new(false),
         };
-        let LogContents { records, stamps, torn, damage, .. } = found;
-        Ok(OpenedLog { log, records, stamps, torn, damage })
+        let LogContents { records, stamps, by, torn, damage, .. } = found;
+        Ok(OpenedLog { log, records, stamps, by, torn, damage })
     }
 
     /// Appends the records with one write and returns the LSN of the last.
     ///
     /// Errors: ENOSPC when the ballast is spent too; any other error of the tier. Nothing was appended then.
     pub(crate) fn append(&self, records: &[Record]) -> Result<Lsn> {
-        self.append_stamped(records, None)
+        self.append_event(records, Origin::default())
     }
 
-    /// The same, with the stamps of the event among the records. The caller has taken `end` and appends under one lock,
+    /// The same, with the origin of the event among the records. The caller has taken `end` and appends under one lock,
     /// so the order of the LSNs is that of the stamps.
-    pub(crate) fn append_stamped(&self, records: &[Record], stamps: Option<Stamps>) -> Result<Lsn> {
+    pub(crate) fn append_event(&self, records: &[Record], origin: Origin) -> Result<Lsn> {
         self.takes_records()?;
         let mut tail = self.tail.lock();
         if tail.broken {
@@ -150,7 +152,7 @@ impl Log {
         }
         let durable = self.durable();
         let text: String =
-            records.iter().zip(tail.next..).map(|(record, lsn)| record.encode(lsn, durable, stamps)).collect();
+            records.iter().zip(tail.next..).map(|(record, lsn)| record.encode(lsn, durable, origin)).collect();
         #[cfg(debug_assertions)]
         let text = crate::tiers::disk::faults::held_back(text, tail.next, records.len());
         if tail.len > 0 && tail.len + text.len() as u64 > SEGMENT {
@@ -513,6 +515,7 @@ pub(crate) fn cut_to(dir: &dyn Dir, segment: Lsn, len: u64) -> Result<()> {
 pub(crate) struct LogContents {
     pub(crate) records: Vec<(Lsn, Record)>,
     pub(crate) stamps: Vec<(Lsn, Stamps)>,
+    pub(crate) by: Vec<(Lsn, u32)>,
     /// Those that have bytes.
     pub(crate) segments: Vec<Lsn>,
     /// Those without: their daemon never appended to them, and perhaps went on in the segment before.
@@ -585,7 +588,7 @@ fn scan(dir: &dyn Dir, boot: &str) -> Result<LogContents> {
     // Each with the LSN up to which it says the log was durable.
     let mut records: Vec<(Lsn, Lsn, Record)> = Vec::new();
     let mut holes: Vec<Hole> = Vec::new();
-    let mut stamped: Vec<(Lsn, Stamps)> = Vec::new();
+    let (mut stamped, mut users) = (Vec::new(), Vec::new());
     for (segment, first) in segments.iter().enumerate() {
         let bytes = read_all(dir, *first)?;
         for line in bytes.split_inclusive(|b| *b == b'\n') {
@@ -593,13 +596,14 @@ fn scan(dir: &dyn Dir, boot: &str) -> Result<LogContents> {
             let last = records.last().map_or(0, |record| record.0);
             let hole = Hole { segment, from, len: line.len() as u64, before: records.len(), may_be_torn: false };
             match line.strip_suffix(b"\n").and_then(Record::decode).filter(|(lsn, ..)| *lsn > last) {
-                Some((lsn, durable, record, stamps)) => {
+                Some((lsn, durable, record, Origin { by, stamps })) => {
                     let known = holes.last().is_some_and(|hole| hole.before == records.len());
                     if lsn > last + 1 && !records.is_empty() && !known {
                         holes.push(Hole { len: 0, ..hole });
                     }
                     records.push((lsn, durable, record));
                     stamped.extend(stamps.map(|stamps| (lsn, stamps)));
+                    users.extend((by != 0).then_some((lsn, by)));
                 }
                 None => match holes.last_mut().filter(|hole| hole.segment == segment && hole.from + hole.len == from) {
                     Some(run) => run.len += line.len() as u64,
@@ -627,7 +631,8 @@ fn scan(dir: &dyn Dir, boot: &str) -> Result<LogContents> {
     }
     let last = records.last().map_or(0, |record| record.0);
     stamped.truncate(stamped.partition_point(|(lsn, _)| *lsn <= last));
-    found.stamps = stamped;
+    users.truncate(users.partition_point(|(lsn, _)| *lsn <= last));
+    (found.stamps, found.by) = (stamped, users);
     found.records = records.into_iter().map(|(lsn, _, record)| (lsn, record)).collect();
     Ok(found)
 }

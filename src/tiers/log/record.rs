@@ -7,9 +7,9 @@
 //! `exchange`, `unlink`, `rmdir`, `setattr` and `setxattr`; the other kinds are about objects, events and the slow
 //! tree.
 //!
-//! An event may end with `start=NANOS end=NANOS`, since 1970: when the change began (the first one since the version's
-//! previous commit, or the call), and when it got its place in the order. A mount that keeps one order with others
-//! writes them ([`crate::tiers::fleet`]).
+//! An event may end with `by=UID`: the user whose event it is, root if this is missing. Behind it may be `start=NANOS
+//! end=NANOS`, since 1970: when the change began (the first one since the version's previous commit, or the call), and
+//! when it got its place in the order. A mount that keeps one order with others writes them ([`crate::tiers::fleet`]).
 //!
 //! A CRC says that a line is as it was written, not who wrote it: a fast tier may come from anywhere. A line that no
 //! daemon writes (a path that leaves the tier, a directory moved into itself, numbers that no counter reaches) is not a
@@ -36,6 +36,13 @@ const XATTR_NAME_MAX: usize = 255;
 pub(crate) struct Stamps {
     pub(crate) start: u64,
     pub(crate) end: u64,
+}
+
+/// Whose event it is ([`EngineState::whose`](crate::tiers::model::state::EngineState::whose)), and its stamps.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Origin {
+    pub(crate) by: u32,
+    pub(crate) stamps: Option<Stamps>,
 }
 
 /// The tier an object's file lies on.
@@ -448,17 +455,17 @@ impl Record {
         })
     }
 
-    /// The record as one line, newline included. `stamps` are an event's; other records have none.
-    pub(crate) fn encode(&self, lsn: Lsn, durable: Lsn, stamps: Option<Stamps>) -> String {
+    /// The record as one line, newline included. `origin` is an event's; other records have none.
+    pub(crate) fn encode(&self, lsn: Lsn, durable: Lsn, origin: Origin) -> String {
         let mut line = LogLine(format!("{lsn} {durable}"));
         self.write(&mut line);
-        if let Some(Stamps { start, end }) = stamps.filter(|_| self.is_event()) {
-            line.number("start", start).number("end", end);
+        if self.is_event() {
+            line.origin(origin);
         }
         format!("{:08x} {}\n", crc32fast::hash(line.0.as_bytes()), line.0)
     }
 
-    /// Everything behind the LSNs, but for the stamps.
+    /// Everything behind the LSNs, but for the origin.
     fn write(&self, line: &mut LogLine) {
         match self {
             Record::Start { boot } => {
@@ -540,9 +547,9 @@ impl Record {
         }
     }
 
-    /// Parses one line without its newline: LSN, durable LSN, record, an event's stamps. `None` if anything is wrong
+    /// Parses one line without its newline: LSN, durable LSN, record, an event's origin. `None` if anything is wrong
     /// with it.
-    pub(crate) fn decode(line: &[u8]) -> Option<(Lsn, Lsn, Record, Option<Stamps>)> {
+    pub(crate) fn decode(line: &[u8]) -> Option<(Lsn, Lsn, Record, Origin)> {
         let line = std::str::from_utf8(line).ok()?;
         let (crc, rest) = line.split_at_checked(8)?;
         let rest = rest.strip_prefix(' ')?;
@@ -553,8 +560,8 @@ impl Record {
         let lsn = counter(words.0.next()?)?;
         let durable = counter(words.0.next()?)?;
         let record = words.record()?;
-        let stamps = if record.is_event() { words.stamps()? } else { None };
-        words.0.next().is_none().then_some((lsn, durable, record, stamps))
+        let origin = if record.is_event() { words.origin()? } else { Origin::default() };
+        words.0.next().is_none().then_some((lsn, durable, record, origin))
     }
 }
 
@@ -633,6 +640,15 @@ impl LogLine {
         match value {
             Some(value) => self.bytes("value", value),
             None => self.word("removed"),
+        }
+    }
+
+    fn origin(&mut self, Origin { by, stamps }: Origin) {
+        if by != 0 {
+            self.number("by", by.into());
+        }
+        if let Some(Stamps { start, end }) = stamps {
+            self.number("start", start).number("end", end);
         }
     }
 
@@ -949,13 +965,15 @@ impl<'a> Words<'a> {
         })
     }
 
-    /// The stamps at the end of an event: both or none, in this order of time.
-    fn stamps(&mut self) -> Option<Option<Stamps>> {
+    /// What is at the end of an event: perhaps its user, and both stamps or none, in this order of time.
+    fn origin(&mut self) -> Option<Origin> {
+        let names_user = self.0.clone().next().is_some_and(|word| word.starts_with("by="));
+        let by = if names_user { self.small("by").filter(|by| *by != 0)? } else { 0 };
         if self.0.clone().next().is_none() {
-            return Some(None);
+            return Some(Origin { by, stamps: None });
         }
         let (start, end) = (self.number("start")?, self.number("end")?);
-        (start <= end).then_some(Some(Stamps { start, end }))
+        (start <= end).then_some(Origin { by, stamps: Some(Stamps { start, end }) })
     }
 
     fn step(&mut self) -> Option<Step> {
@@ -1105,25 +1123,28 @@ mod tests {
     #[test]
     fn every_record_round_trips_as_one_printable_line() {
         for (i, record) in examples().into_iter().enumerate() {
-            let line = record.encode(i as Lsn, 7, None);
+            let line = record.encode(i as Lsn, 7, Origin::default());
             assert!(
                 line.ends_with('\n') && line.trim_end().bytes().all(|b| b == b' ' || b.is_ascii_graphic()),
                 "{line}"
             );
-            assert_eq!(Record::decode(line.trim_end().as_bytes()), Some((i as Lsn, 7, record, None)));
+            assert_eq!(Record::decode(line.trim_end().as_bytes()), Some((i as Lsn, 7, record, Origin::default())));
         }
     }
 
     #[test]
     fn a_flipped_or_missing_byte_is_noticed() {
         for record in examples() {
-            let line = record.encode(1, 0, None);
+            let line = record.encode(1, 0, Origin::default());
             let line = line.trim_end().as_bytes();
             for i in 0..line.len() {
                 let mut bad = line.to_vec();
                 bad[i] ^= 1;
                 // The CRC's own hex digits may change case without changing their meaning.
-                assert!(Record::decode(&bad).is_none_or(|r| r == (1, 0, record.clone(), None)), "byte {i}");
+                assert!(
+                    Record::decode(&bad).is_none_or(|r| r == (1, 0, record.clone(), Origin::default())),
+                    "byte {i}"
+                );
                 assert_eq!(Record::decode(&line[..i]), None, "cut at {i}");
             }
         }
@@ -1135,26 +1156,29 @@ mod tests {
 
     /// The line of a record with more words at its end.
     fn extended(record: &Record, words: &str) -> String {
-        let line = record.encode(3, 1, None);
+        let line = record.encode(3, 1, Origin::default());
         with_crc(&format!("{} {words}", &line.trim_end()[9..]))
     }
 
     #[test]
-    fn an_event_may_end_with_its_stamps_and_nothing_else_may() {
+    fn an_event_may_end_with_its_user_and_stamps_and_nothing_else_may() {
         const KINDS: [&str; 9] =
             ["make", "content", "link", "rename", "exchange", "unlink", "rmdir", "setattr", "setxattr"];
         let mut random = SmallRng::seed_from_u64(1);
         let mut events = 0;
         for record in examples() {
-            let is_event = record.encode(3, 1, None).split(' ').nth(3).is_some_and(|kind| KINDS.contains(&kind));
+            let is_event =
+                record.encode(3, 1, Origin::default()).split(' ').nth(3).is_some_and(|kind| KINDS.contains(&kind));
             events += u64::from(is_event);
             for _ in 0..100 {
                 let (one, other) = (random.random::<u64>(), random.random::<u64>());
                 let (start, end) = (one.min(other), one.max(other));
-                let line = extended(&record, &format!("start={start} end={end}"));
-                let stamps = Some(Stamps { start, end });
-                let wanted = is_event.then(|| (3, 1, record.clone(), stamps));
-                assert_eq!(record.encode(3, 1, stamps) == format!("{line}\n"), is_event, "{line}");
+                let by = random.random_range(0..3);
+                let user = if by == 0 { String::new() } else { format!("by={by} ") };
+                let line = extended(&record, &format!("{user}start={start} end={end}"));
+                let origin = Origin { by, stamps: Some(Stamps { start, end }) };
+                let wanted = is_event.then(|| (3, 1, record.clone(), origin));
+                assert_eq!(record.encode(3, 1, origin) == format!("{line}\n"), is_event, "{line}");
                 assert_eq!(Record::decode(line.as_bytes()), wanted, "{line}");
                 for bad in [
                     format!("start={end} end={}", start.wrapping_sub(1)),
@@ -1162,6 +1186,8 @@ mod tests {
                     format!("end={end}"),
                     format!("end={end} start={start}"),
                     format!("start={start} end={end} x=1"),
+                    format!("start={start} end={end} by=7"),
+                    format!("by=0 start={start} end={end}"),
                     format!("start=-1 end={end}"),
                     format!("start=0 end={end}0000000000000000000"),
                 ] {
@@ -1170,8 +1196,10 @@ mod tests {
                     assert!(start == 0 || Record::decode(line.as_bytes()).is_none(), "{line}");
                 }
             }
-            let same = extended(&record, "start=5 end=5");
-            assert_eq!(Record::decode(same.as_bytes()).is_some(), is_event, "{same}");
+            for whole in ["start=5 end=5", "by=7"] {
+                let line = extended(&record, whole);
+                assert_eq!(Record::decode(line.as_bytes()).is_some(), is_event, "{line}");
+            }
         }
         assert!(events >= 7, "{events} kinds of events");
     }

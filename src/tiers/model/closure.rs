@@ -172,7 +172,7 @@ pub(crate) mod tests {
 
         fn push(&mut self, change: Change) {
             let lsn = self.last() + 1;
-            self.0.push(lsn, Duration::ZERO, change);
+            self.0.push(lsn, Duration::ZERO, 0, change);
         }
 
         /// A node on the slow tier with nothing pending.

@@ -15,6 +15,8 @@ pub(crate) struct Event {
     pub(crate) lsn: Lsn,
     /// Uptime of the append.
     pub(crate) at: Duration,
+    /// The user whose event it is.
+    pub(crate) by: u32,
     pub(crate) change: Change,
 }
 

@@ -319,7 +319,7 @@ mod tests {
                 "made" => Change::Link { ino, at },
                 _ => Change::Remove { ino, at },
             };
-            queue.push(Event { lsn, at: Duration::ZERO, change });
+            queue.push(Event { lsn, at: Duration::ZERO, by: 0, change });
         }
         assert_eq!(queue.events().iter().map(|event| event.lsn).collect::<Vec<_>>(), [3, 5, 7]);
         assert_eq!(queue.last_removal(ino), Some(5));

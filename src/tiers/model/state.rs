@@ -94,7 +94,7 @@ impl EngineState {
 
     /// Queues an event that has just been logged; at a start it may have a place before others. The nodes it touches
     /// stay in memory until it is applied.
-    pub(crate) fn push(&mut self, lsn: Lsn, at: Duration, change: Change) {
+    pub(crate) fn push(&mut self, lsn: Lsn, at: Duration, by: u32, change: Change) {
         for (dir, name) in change.places() {
             if let Some(node) = self.view.get_mut(*dir) {
                 node.pins += 1;
@@ -111,7 +111,24 @@ impl EngineState {
         if let Change::Content { content, .. } = &change {
             self.objects.add(content.object());
         }
-        self.queue.push(Event { lsn, at, change });
+        self.queue.push(Event { lsn, at, by, change });
+    }
+
+    /// The user whose event it is: the caller, or whoever began to write the version. Root acts for the owner of what it
+    /// changes, and so does the background.
+    pub(crate) fn whose(&self, caller: u32, change: &Change) -> u32 {
+        let owner = |ino: Ino| self.view.get(ino).map_or(0, |node| node.meta().uid);
+        let (by, owner) = match change {
+            Change::Content { ino, content, .. } => (self.uncommitted.writer(*ino), content.attrs().uid),
+            Change::Make { spec, .. } => (caller, spec.attrs.uid),
+            Change::Link { ino, .. }
+            | Change::Rename { ino, .. }
+            | Change::Exchange { a: ino, .. }
+            | Change::Remove { ino, .. }
+            | Change::SetAttr { ino, .. }
+            | Change::SetXattr { ino, .. } => (caller, owner(*ino)),
+        };
+        if by == 0 { owner } else { by }
     }
 
     /// Drops every event up to `upto`; `now` is the log's newest LSN.
@@ -377,6 +394,24 @@ mod tests {
         EngineState::new(View::new(&stat(2, Kind::Dir), Duration::ZERO))
     }
 
+    #[test]
+    fn an_event_is_its_callers_and_a_version_is_its_writers() {
+        let (mut st, alice, bob) = (state(), 1001, 1002);
+        let (ino, object) = (st.view.new_ino(), ObjectId { home: Home::Fast, number: 1 });
+        st.view.add(ino, Kind::File, NodeAttrs { uid: alice, ..NodeAttrs::default() });
+        let at = (ROOT, Name::new(b"shared").expect("a name"));
+        let removed = Change::Remove { ino, at: at.clone() };
+        assert_eq!([bob, 0].map(|caller| st.whose(caller, &removed)), [bob, alice], "root acts for the owner");
+        let attrs = Attrs { uid: alice, ..Attrs::default() };
+        let version = Change::Content { ino, at, content: Arc::new(Content::new(object, 1, attrs, 0)) };
+        assert_eq!(st.whose(bob, &version), alice, "whoever commits it");
+        st.uncommitted.start(ino, bob, None);
+        st.uncommitted.start(ino, alice, None);
+        assert_eq!(st.whose(0, &version), bob, "he began it");
+        st.uncommitted.remove(ino);
+        assert_eq!(st.whose(0, &version), alice);
+    }
+
     /// Once, each waiting file kept the state of an open file, in 300 bytes.
     #[test]
     fn a_file_that_waits_has_no_state_until_somebody_asks_for_it() {
@@ -388,7 +423,7 @@ mod tests {
         let file = st.file(ino).expect("it is a file");
         let version = |st: &mut EngineState, lsn: Lsn, size: u64| {
             let content = Arc::new(Content::new(object, size, Attrs::default(), 0));
-            st.push(lsn, Duration::ZERO, Change::Content { ino, at: at.clone(), content: content.clone() });
+            st.push(lsn, Duration::ZERO, 0, Change::Content { ino, at: at.clone(), content: content.clone() });
             let mut io = file.io.write();
             file.place(&mut io, Bytes::Object(object), None);
             file.add_pending_version(&mut io, content);
@@ -439,7 +474,7 @@ mod tests {
                 st.view.set_view(at.0, &at.1, Some(ino));
                 let object = ObjectId { home: Home::Fast, number };
                 let content = Arc::new(Content::new(object, 1, Attrs::default(), 0));
-                st.push(number + 1, Duration::ZERO, Change::Content { ino, at, content: content.clone() });
+                st.push(number + 1, Duration::ZERO, 0, Change::Content { ino, at, content: content.clone() });
                 let file = st.file(ino).expect("it is a file");
                 let mut io = file.io.write();
                 file.place(&mut io, Bytes::Object(object), None);

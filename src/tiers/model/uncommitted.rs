@@ -17,6 +17,8 @@ pub(crate) struct UncommittedFiles {
     bound_at: HashMap<Ino, Lsn>,
     /// The stamp of the first such byte, where the mount keeps an order with others and has seen it.
     starts: HashMap<Ino, u64>,
+    /// Who wrote the first such byte, if it was a user other than root.
+    writers: HashMap<Ino, u32>,
 }
 
 impl UncommittedFiles {
@@ -39,18 +41,27 @@ impl UncommittedFiles {
         self.unbind(ino);
         self.since.remove(&ino);
         self.starts.remove(&ino);
+        self.writers.remove(&ino);
     }
 
-    /// The next version of the file began with this stamp, unless it had begun before.
-    pub(crate) fn start(&mut self, ino: Ino, stamp: Option<u64>) {
+    /// This user began the next version of the file, with this stamp, unless it had begun before.
+    pub(crate) fn start(&mut self, ino: Ino, by: u32, stamp: Option<u64>) {
         if let Some(stamp) = stamp {
             self.starts.entry(ino).or_insert(stamp);
+        }
+        if by != 0 {
+            self.writers.entry(ino).or_insert(by);
         }
     }
 
     /// When the file's next version began.
     pub(crate) fn started(&self, ino: Ino) -> Option<u64> {
         self.starts.get(&ino).copied()
+    }
+
+    /// Who began it; root if nobody else is known.
+    pub(crate) fn writer(&self, ino: Ino) -> u32 {
+        self.writers.get(&ino).copied().unwrap_or(0)
     }
 
     pub(crate) fn has(&self, ino: Ino) -> bool {

@@ -74,14 +74,14 @@ impl Tiers {
         let at = st.view.get(ino).and_then(|node| node.links.first().cloned());
         let Some((at, path)) = at.and_then(|at| Some((at.clone(), st.view.path_at(&at)?))) else { return Ok(()) };
         let change = Change::Make { ino, at, spec: Arc::new(spec.clone()) };
-        let stamps = self.event_stamps(st, &change);
-        let lsn = self.log.append_stamped(&[Record::Make { path, ino, spec }], stamps)?;
+        let origin = self.origin(&Cx::internal(), st, &change);
+        let lsn = self.log.append_event(&[Record::Make { path, ino, spec }], origin)?;
         st.aside.take_up(ino, lsn);
         if let Some(node) = st.view.get_mut(ino) {
             node.set_meta_lsn(lsn);
         }
-        st.queue.stamp(stamps.map(|stamps| (lsn, stamps)));
-        st.push(lsn, self.uptime(), change);
+        st.queue.stamp(origin.stamps.map(|stamps| (lsn, stamps)));
+        st.push(lsn, self.uptime(), origin.by, change);
         Ok(())
     }
 

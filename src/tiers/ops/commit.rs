@@ -339,15 +339,15 @@ impl Tiers {
             Record::Bind { path, ino: state.ino, object: live },
         ];
         records.splice(0..0, st.names_record(state.ino));
-        let stamps = self.event_stamps(&st, &change);
-        let last = self.log.append_stamped(&records, stamps)?;
+        let (origin, writer) = (self.origin(&Cx::internal(), &st, &change), st.uncommitted.writer(state.ino));
+        let last = self.log.append_event(&records, origin)?;
         let now = self.uptime();
-        st.queue.stamp(stamps.map(|stamps| (last - 1, stamps)));
+        st.queue.stamp(origin.stamps.map(|stamps| (last - 1, stamps)));
         st.note_checkpoint(last - 1, &change, self.uptime(), self.stamp(Duration::ZERO));
-        self.queue_event(&mut st, last - 1, now, change);
+        self.queue_event(&mut st, (last - 1, origin.by), now, change);
         st.uncommitted.remove(state.ino);
         st.uncommitted.bind(state.ino, last, live, now);
-        st.uncommitted.start(state.ino, stamps.map(|stamps| stamps.end));
+        st.uncommitted.start(state.ino, writer, origin.stamps.map(|stamps| stamps.end));
         self.take_up(&Cx::internal(), &mut st, state.ino, last - 1)?;
         Ok(Some(last - 1))
     }
@@ -421,9 +421,9 @@ impl Tiers {
         Ok(Some(lsn))
     }
 
-    /// Queues an event that has just been logged, or is replayed. The name that a file has from then on decides whether
-    /// its versions may be skipped once they are superseded; by then it may have none.
-    pub(crate) fn queue_event(&self, st: &mut EngineState, lsn: Lsn, at: Duration, change: Change) {
+    /// Queues an event of this user that has just been logged, or is replayed. The name that a file has from then on
+    /// decides whether its versions may be skipped once they are superseded; by then it may have none.
+    pub(crate) fn queue_event(&self, st: &mut EngineState, (lsn, by): (Lsn, u32), at: Duration, change: Change) {
         let options = self.options();
         let newest = |place: &DirEntryKey| options.rules.drains_newest(|| st.view.path_at(place));
         let named = match &change {
@@ -433,7 +433,7 @@ impl Tiers {
             _ => [None, None],
         };
         let is_new = matches!(change, Change::Content { .. });
-        st.push(lsn, at, change);
+        st.push(lsn, at, by, change);
         named.into_iter().flatten().for_each(|(ino, newest)| st.queue.set_policy(ino, newest, is_new));
     }
 

@@ -146,7 +146,7 @@ impl Tiers {
     pub(crate) fn rebind_to(&self, cx: &Cx, state: &FileState, io: &Io, object: ObjectId) -> Result<()> {
         cx.proceed()?;
         let mut st = self.state.lock();
-        self.log_bind(&mut st, state.ino, object)?;
+        self.log_bind(cx, &mut st, state.ino, object)?;
         st.objects.add(object);
         st.clean.remove(state.ino);
         if let Some(old) = io.object() {

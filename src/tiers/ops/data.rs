@@ -287,7 +287,7 @@ impl Tiers {
         }
         if io.dirty {
             if io.mtime_set_since_bind {
-                self.log_bind(&mut self.state.lock(), state.ino, object)?;
+                self.log_bind(cx, &mut self.state.lock(), state.ino, object)?;
                 io.mtime_set_since_bind = false;
             }
             return Ok(());
@@ -329,7 +329,7 @@ impl Tiers {
         let mut st = self.state.lock();
         st.clean.remove(state.ino);
         if !left_out!(Bind) {
-            self.log_bind(&mut st, state.ino, object)?; // 2
+            self.log_bind(cx, &mut st, state.ino, object)?; // 2
         }
         io.dirty = true;
         io.mtime_set_since_bind = false;
@@ -338,7 +338,7 @@ impl Tiers {
 
     /// Logs that the file's bytes are this object and ahead of its events. A file without a name needs no record: it
     /// ends with its last handle.
-    pub(crate) fn log_bind(&self, st: &mut EngineState, ino: Ino, object: ObjectId) -> Result<()> {
+    pub(crate) fn log_bind(&self, cx: &Cx, st: &mut EngineState, ino: Ino, object: ObjectId) -> Result<()> {
         let Some(path) = st.view.path(ino) else { return Ok(()) };
         self.room_for_event(st)?;
         let bind = Record::Bind { path, ino, object };
@@ -346,7 +346,7 @@ impl Tiers {
         let lsn = self.log.append(&records)?;
         let now = self.uptime();
         st.uncommitted.bind(ino, lsn, object, now);
-        st.uncommitted.start(ino, self.stamp_of_now());
+        st.uncommitted.start(ino, cx.uid, self.stamp_of_now());
         Ok(())
     }
 

@@ -14,7 +14,7 @@ use crate::tiers::disk::errors::{absent_is_none, is_elsewhere};
 use crate::tiers::disk::fingerprint::Fingerprint;
 use crate::tiers::disk::layout::OURS;
 use crate::tiers::disk::{Kind, RenameMode, SlowId, Stat, acl};
-use crate::tiers::log::record::{Attrs, Path, Record, Spec, Stamps};
+use crate::tiers::log::record::{Attrs, Origin, Path, Record, Spec};
 use crate::tiers::model::clean_list::Clean;
 use crate::tiers::model::event::Change;
 use crate::tiers::model::node::{KnownAcl, Node, NodeAttrs, ObservedAt, Slot};
@@ -371,7 +371,7 @@ impl Tiers {
             st.objects.add(object);
             st.view.set_view(parent, name, Some(ino));
             st.uncommitted.bind(ino, lsn, object, uptime);
-            st.uncommitted.start(ino, self.stamp_of_now());
+            st.uncommitted.start(ino, cx.uid, self.stamp_of_now());
             touch(&mut st, parent, now);
             return Ok(state);
         }
@@ -711,13 +711,13 @@ impl Tiers {
         let expected = st.expect_before(&change);
         let further = u64::from(behind.is_some());
         let records: Vec<Record> = expected.into_iter().chain([record]).chain(behind).collect();
-        let stamps = self.event_stamps(st, &change);
-        let append = || self.log.append_stamped(&records, stamps).map(|last| last - further);
+        let origin = self.origin(cx, st, &change);
+        let append = || self.log.append_event(&records, origin).map(|last| last - further);
         let lsn = if left_out!(LogFirst) { self.log.last() + records.len() as u64 - further } else { append()? };
-        st.queue.stamp(stamps.map(|stamps| (lsn, stamps)));
+        st.queue.stamp(origin.stamps.map(|stamps| (lsn, stamps)));
         st.note_checkpoint(lsn, &change, self.uptime(), self.stamp(Duration::ZERO));
         apply(st, lsn);
-        self.queue_event(st, lsn, self.uptime(), change);
+        self.queue_event(st, (lsn, origin.by), self.uptime(), change);
         if left_out!(LogFirst) { append() } else { Ok(lsn) }
     }
 
@@ -726,11 +726,12 @@ impl Tiers {
         self.fleet.as_ref().map(|fleet| fleet.stamp(self.now()))
     }
 
-    /// The stamps of an event that is logged now. A version began with its first byte; everything else is so short that
+    /// The origin of an event that is logged now. A version began with its first byte; everything else is so short that
     /// its end will do for its start: a later start only waits for more.
-    pub(crate) fn event_stamps(&self, st: &EngineState, change: &Change) -> Option<Stamps> {
+    pub(crate) fn origin(&self, cx: &Cx, st: &EngineState, change: &Change) -> Origin {
         let start = if let Change::Content { ino, .. } = change { st.uncommitted.started(*ino) } else { None };
-        self.fleet.as_ref().map(|fleet| fleet.stamps(self.now(), start))
+        let stamps = self.fleet.as_ref().map(|fleet| fleet.stamps(self.now(), start));
+        Origin { by: st.whose(cx.uid, change), stamps }
     }
 
     /// The attributes that a new node of this caller in `parent` starts with.

@@ -30,7 +30,8 @@ use crate::tiers::writeback::step::find_beside;
 use crate::tiers::{Cx, Ino, Lsn, ROOT, Tiers};
 
 impl<'a> Recovery<'a> {
-    pub(crate) fn new(tiers: &'a Tiers, records: Vec<(Lsn, Record)>, boot: &'a str) -> Self {
+    /// `by`: whose the events are, but for root's.
+    pub(crate) fn new(tiers: &'a Tiers, (records, by): (Vec<(Lsn, Record)>, Vec<(Lsn, u32)>), boot: &'a str) -> Self {
         let (mut sealed, mut explained) = (Vec::new(), Vec::new());
         let (mut never, mut placed, mut placed_at) = (HashSet::new(), HashMap::new(), HashMap::new());
         let mut last = None;
@@ -78,6 +79,7 @@ impl<'a> Recovery<'a> {
             bursts: HashMap::new(),
             looked: Vec::new(),
             records,
+            by,
         }
     }
 
@@ -579,7 +581,7 @@ impl<'a> Recovery<'a> {
         st.uncommitted.remove(file.ino);
         st.aside.take_up(file.ino, lsn);
         let change = Change::Content { ino: file.ino, at: place, content };
-        self.tiers.queue_event(&mut st, lsn, self.uptime, change);
+        self.tiers.queue_event(&mut st, (lsn, self.by(lsn)), self.uptime, change);
         if let Some(before) = self.last_file.replace(file.ino).filter(|before| *before != file.ino) {
             st.rest(before);
         }
@@ -592,7 +594,12 @@ impl<'a> Recovery<'a> {
         if let Some(found) = self.find(&place, None)? {
             let mut st = self.tiers.state.lock();
             if st.aside.take_up(found, lsn) {
-                st.push(lsn, self.uptime, Change::Make { ino: found, at: place, spec: Arc::new(spec.clone()) });
+                st.push(
+                    lsn,
+                    self.uptime,
+                    self.by(lsn),
+                    Change::Make { ino: found, at: place, spec: Arc::new(spec.clone()) },
+                );
                 drop(st);
                 self.meet(ino, found);
             }
@@ -606,7 +613,7 @@ impl<'a> Recovery<'a> {
         if spec.kind == Kind::Dir {
             add_subdir(&mut st, place.0, 1);
         }
-        st.push(lsn, self.uptime, Change::Make { ino, at: place, spec: Arc::new(spec.clone()) });
+        st.push(lsn, self.uptime, self.by(lsn), Change::Make { ino, at: place, spec: Arc::new(spec.clone()) });
         Ok(())
     }
 
@@ -634,7 +641,7 @@ impl<'a> Recovery<'a> {
         if let Some(node) = st.view.get_mut(ino) {
             node.change_meta(|meta| meta.nlink += 1);
         }
-        st.push(lsn, self.uptime, Change::Link { ino, at: to });
+        st.push(lsn, self.uptime, self.by(lsn), Change::Link { ino, at: to });
         Ok(())
     }
 
@@ -711,7 +718,7 @@ impl<'a> Recovery<'a> {
             self.end_aside_of_removed(&mut st, other);
             self.tiers.settle_removed(&mut st, other);
         }
-        self.tiers.queue_event(&mut st, lsn, self.uptime, change);
+        self.tiers.queue_event(&mut st, (lsn, self.by(lsn)), self.uptime, change);
         Ok(())
     }
 
@@ -747,7 +754,7 @@ impl<'a> Recovery<'a> {
         if never_seen {
             st.view.collect(ino);
         } else {
-            st.push(lsn, self.uptime, Change::Remove { ino, at });
+            st.push(lsn, self.uptime, self.by(lsn), Change::Remove { ino, at });
         }
     }
 
@@ -755,6 +762,11 @@ impl<'a> Recovery<'a> {
         if st.view.get(ino).is_none_or(|node| node.links.is_empty()) {
             st.end_aside(ino, self.tiers.log.last());
         }
+    }
+
+    /// The user whose event it is.
+    fn by(&self, lsn: Lsn) -> u32 {
+        self.by.binary_search_by_key(&lsn, |(lsn, _)| *lsn).map_or(0, |at| self.by[at].1)
     }
 
     /// The node that a change of attributes refers to; the root has no name.
@@ -829,7 +841,7 @@ impl<'a> Recovery<'a> {
             }
             _ => return Ok(()),
         };
-        st.push(lsn, self.uptime, change);
+        st.push(lsn, self.uptime, self.by(lsn), change);
         Ok(())
     }
 }

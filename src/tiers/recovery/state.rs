@@ -18,6 +18,8 @@ use crate::tiers::{Cx, Ino, Lsn, Tiers};
 pub(crate) struct Recovery<'a> {
     pub(crate) tiers: &'a Tiers,
     pub(crate) records: Vec<(Lsn, Record)>,
+    /// Whose the events are, but for root's.
+    pub(crate) by: Vec<(Lsn, u32)>,
     pub(crate) boot: &'a str,
     /// The last daemon ran in another boot: anything it did not sync may be gone.
     pub(crate) rebooted: bool,
