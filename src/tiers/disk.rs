@@ -21,6 +21,7 @@ pub(crate) mod shards;
 pub mod sync;
 pub(crate) mod throttle;
 
+use std::collections::BTreeSet;
 use std::fmt::{self, Debug, Display, Formatter};
 use std::io;
 use std::ops::Range;
@@ -233,6 +234,17 @@ pub trait Dir: Send + Sync + Debug {
         let mut names = path.split(|b| *b == b'/').filter(|name| !name.is_empty());
         let first = self.dir(names.next().unwrap_or_default())?;
         names.try_fold(first, |dir, name| dir.dir(name))
+    }
+    /// The same, but a file system that is mounted on the way, and is none of these devices, is EBUSY and is not asked
+    /// anything: a user may have mounted one that never answers.
+    fn walk_within(&self, path: &[u8], devices: &BTreeSet<u64>) -> io::Result<Arc<dyn Dir>> {
+        let _ = devices;
+        self.walk(path)
+    }
+    /// EBUSY if something is mounted on the name that is none of these devices, as for `walk_within`.
+    fn expect_within(&self, name: &[u8], devices: &BTreeSet<u64>) -> io::Result<()> {
+        let _ = (name, devices);
+        Ok(())
     }
     /// Opens an existing regular file. Anything else is EINVAL, without the pitfalls of O_NONBLOCK.
     fn open(&self, name: &[u8], access: Access) -> io::Result<Arc<dyn File>>;

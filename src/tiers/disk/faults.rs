@@ -538,6 +538,16 @@ impl Dir for FaultyDir {
         Ok(Arc::new(FaultyDir { at, inner }))
     }
 
+    fn walk_within(&self, path: &[u8], devices: &BTreeSet<u64>) -> io::Result<Arc<dyn Dir>> {
+        let at = path.split(|b| *b == b'/').fold(self.at.clone(), |at, name| at.below(name));
+        let inner = at.call("dir", b".", || self.inner.walk_within(path, devices))?;
+        Ok(Arc::new(FaultyDir { at, inner }))
+    }
+
+    fn expect_within(&self, name: &[u8], devices: &BTreeSet<u64>) -> io::Result<()> {
+        self.at.call("stat", name, || self.inner.expect_within(name, devices))
+    }
+
     fn open(&self, name: &[u8], access: Access) -> io::Result<Arc<dyn File>> {
         self.at.call("open", name, || self.inner.open(name, access)).map(|file| self.file(name, file))
     }

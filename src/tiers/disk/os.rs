@@ -5,6 +5,7 @@
 //! made again, so callers never see EINTR. Policy, retries after real failures and messages are left to the engine.
 
 use std::any::Any;
+use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::fs;
 use std::io::{self, IoSlice, IoSliceMut};
@@ -235,6 +236,39 @@ impl Dir for OsDir {
             rest = rest[end..].strip_prefix(b"/").unwrap_or_default();
         }
         Ok(Arc::new(self.below(walked.ok_or(Errno::EINVAL)?)))
+    }
+
+    fn walk_within(&self, path: &[u8], devices: &BTreeSet<u64>) -> io::Result<Arc<dyn Dir>> {
+        let beneath = ResolveFlag::RESOLVE_NO_SYMLINKS | ResolveFlag::RESOLVE_BENEATH | ResolveFlag::RESOLVE_NO_XDEV;
+        let how = OpenHow::new().flags(OFlag::O_RDONLY | OFlag::O_DIRECTORY | SAFE).resolve(beneath);
+        let open = |from: &fs::File, path: &[u8]| retry(|| fcntl::openat2(from, OsStr::from_bytes(path), how));
+        let is = |e: &io::Error, errno: Errno| e.raw_os_error() == Some(errno as i32);
+        match open(&self.fd, path) {
+            // A mount on the way; or a path that is too long; or a kernel or sandbox without this call.
+            Err(e) if is(&e, Errno::EXDEV) => {}
+            Err(e) if [Errno::ENAMETOOLONG, Errno::ENOSYS, Errno::EPERM].iter().any(|errno| is(&e, *errno)) => {
+                return self.walk(path);
+            }
+            opened => return Ok(Arc::new(self.below(opened?.into()))),
+        }
+        let mut at = self.fd.try_clone()?;
+        for name in path.split(|b| *b == b'/') {
+            entry(name)?;
+            at = match open(&at, name) {
+                Err(e) if is(&e, Errno::EXDEV) => enter(&at, name, devices)?,
+                opened => opened?.into(),
+            };
+        }
+        Ok(Arc::new(self.below(at)))
+    }
+
+    fn expect_within(&self, name: &[u8], devices: &BTreeSet<u64>) -> io::Result<()> {
+        let how = OpenHow::new().flags(OFlag::O_PATH | SAFE).resolve(ResolveFlag::RESOLVE_NO_XDEV);
+        match fcntl::openat2(&self.fd, entry(name)?, how) {
+            Err(Errno::EXDEV) => mounted_on(&self.fd, name, devices).map(drop),
+            // Whatever it is, the caller finds out.
+            _ => Ok(()),
+        }
     }
 
     fn open(&self, name: &[u8], access: Access) -> io::Result<Arc<dyn File>> {
@@ -724,6 +758,25 @@ fn walk_from(dir: &fs::File, path: &OsStr) -> io::Result<fs::File> {
         at = Some(fd.into());
     }
     at.ok_or_else(|| Errno::EINVAL.into())
+}
+
+/// Opens the root of what is mounted on a name, if it is one of these devices.
+fn enter(dir: &fs::File, name: &[u8], devices: &BTreeSet<u64>) -> io::Result<fs::File> {
+    let root = mounted_on(dir, name, devices)?;
+    let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | SAFE;
+    retry(|| fcntl::openat(&root, ".", flags, Mode::empty())).map(Into::into)
+}
+
+/// What is mounted on a name. EBUSY if it is none of these devices, which the kernel says from memory.
+fn mounted_on(dir: &fs::File, name: &[u8], devices: &BTreeSet<u64>) -> io::Result<fs::File> {
+    let root: fs::File =
+        retry(|| fcntl::openat(dir, OsStr::from_bytes(name), OFlag::O_PATH | SAFE, Mode::empty()))?.into();
+    let flags = rustix::fs::AtFlags::EMPTY_PATH | rustix::fs::AtFlags::STATX_DONT_SYNC;
+    let found = rustix::fs::statx(&root, "", flags, rustix::fs::StatxFlags::TYPE)?;
+    if !devices.contains(&rustix::fs::makedev(found.stx_dev_major, found.stx_dev_minor)) {
+        return Err(Errno::EBUSY.into());
+    }
+    Ok(root)
 }
 
 /// Whether even `.` could not be looked up in a directory, because its mode lets nobody but root search it.

@@ -4,13 +4,13 @@ use std::collections::{BTreeMap, HashMap};
 use std::io;
 use std::sync::Arc;
 
-use crate::error::Result;
+use crate::error::{Context, Errno, Error, Result};
 use crate::path::{escape, unescape};
 use crate::tiers::Lsn;
-use crate::tiers::disk::Dir;
 use crate::tiers::disk::errors::absent_is_none;
 use crate::tiers::disk::layout::{OURS, ensure_dir, read_text, replace_text, split};
 use crate::tiers::disk::sync::Mutex;
+use crate::tiers::disk::{Dir, Stat};
 use crate::tiers::log::record::{Path, is_below_root};
 
 const FILE: &[u8] = b"parts";
@@ -62,9 +62,25 @@ impl Parts {
         self.recorded.lock().get(part).map(|recorded| recorded.root)
     }
 
-    /// Our `tmp` below a directory, made if it is missing.
-    pub(crate) fn make_tmp(&self, root: &dyn Dir) -> Result<Arc<dyn Dir>> {
-        ensure_dir(&*ensure_dir(&*ensure_dir(root, OURS)?, b"tmp")?, &self.uuid)
+    /// Our `tmp` below the directory at `part`, made if it is missing.
+    ///
+    /// Errors: somebody else's file or directory has one of its names, or others may change one of its directories (P17).
+    pub(crate) fn make_tmp(&self, part: &[u8], root: &dyn Dir) -> Result<Arc<dyn Dir>> {
+        let below = |above: &dyn Dir, name: &[u8]| {
+            let taken = || {
+                Error::refused(
+                    format!("/{}/{} on the slow tier is not ours", escape(part), escape(OURS)),
+                    "remove it, and all that is in it: dlio-fs makes a directory of its own there",
+                )
+            };
+            let dir = ensure_dir(above, name).map_err(|error| match error.errno() {
+                Errno::ENOTDIR | Errno::ELOOP => taken(),
+                _ => error,
+            })?;
+            let stat = dir.stat(b".").at("stat", escape(name))?;
+            if is_ours(&stat) { Ok(dir) } else { Err(taken()) }
+        };
+        below(&*below(&*below(root, OURS)?, b"tmp")?, &self.uuid)
     }
 
     /// Removes the directories of [`Parts::make_tmp`], as far as they are empty.
@@ -94,6 +110,11 @@ impl Parts {
         *recorded = wanted;
         Ok(())
     }
+}
+
+/// Whether a directory is one that only we change. Root may do anything there anyway.
+pub(super) fn is_ours(stat: &Stat) -> bool {
+    [0, nix::unistd::geteuid().as_raw()].contains(&stat.uid) && stat.perm & 0o022 == 0
 }
 
 fn line(line: &str) -> Option<(Path, PartIds)> {

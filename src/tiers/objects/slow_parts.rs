@@ -12,7 +12,7 @@ use crate::tiers::disk::errors::{absent_is_none, is_elsewhere};
 use crate::tiers::disk::layout::{OURS, give_nothing_on, split};
 use crate::tiers::disk::{Dir, SlowId};
 use crate::tiers::log::record::{Path, Step};
-use crate::tiers::objects::parts::{PartIds, in_part, lane_of};
+use crate::tiers::objects::parts::{PartIds, in_part, is_ours, lane_of};
 use crate::tiers::objects::slow_tier::SlowTier;
 
 impl SlowTier {
@@ -72,7 +72,8 @@ impl SlowTier {
             return Err(absent());
         }
         let tmp = root.dir(OURS)?.dir(b"tmp")?.dir(&self.parts.uuid)?;
-        if tmp.stat(b".")?.ino != recorded.tmp {
+        let found = tmp.stat(b".")?;
+        if found.ino != recorded.tmp || !is_ours(&found) {
             return Err(absent());
         }
         give_nothing_on(&*tmp, false)?;
@@ -91,15 +92,8 @@ impl SlowTier {
         if stat.id() != id {
             return Err(Error::io("open", label(), Errno::ESTALE.into()));
         }
-        let tmp = self.parts.make_tmp(&*root)?;
+        let tmp = self.parts.make_tmp(part, &*root)?;
         let made = tmp.stat(b".").at("stat", label())?;
-        // Root may do anything there anyway.
-        if ![0, nix::unistd::geteuid().as_raw()].contains(&made.uid) {
-            return Err(Error::refused(
-                format!("/{}/.dlio-fs on the slow tier belongs to another user", escape(part)),
-                "remove it, or give it to the user who mounts",
-            ));
-        }
         let recorded = PartIds { root: stat.ino, tmp: made.ino };
         self.parts.change(|all| {
             all.insert(part.to_vec(), recorded);

@@ -246,6 +246,13 @@ impl Tiers {
                         self.state.lock().synced_in_place(ino);
                         continue;
                     }
+                    // Whoever owns it has a lease on it, and would be waited for.
+                    Err(e) if e.errno() == Errno::EAGAIN => {
+                        self.state.lock().synced_in_place(ino);
+                        let sync = |path: &[u8], _| self.slow.parent(path)?.0.sync_all();
+                        self.at_slow(ino, sync).at("sync", "slow tier")?;
+                        continue;
+                    }
                     other => other?,
                 },
             };

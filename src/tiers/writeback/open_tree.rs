@@ -8,6 +8,7 @@
 //! then: if somebody has removed the node since, it answers ENOENT, and the step looks again.
 
 use std::cell::RefCell;
+use std::collections::BTreeSet;
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
@@ -34,11 +35,19 @@ pub(crate) struct OpenTree<'a> {
     waiting: RefCell<HashMap<Path, Stat>>,
     /// See [`OpenTree::take_saved`].
     pub(super) saved: RefCell<Vec<(Path, Path)>>,
+    /// The file systems that it may enter. `None`: whatever is mounted there.
+    devices: Option<BTreeSet<u64>>,
 }
 
 impl<'a> OpenTree<'a> {
     pub(crate) fn new(slow: &'a SlowTier) -> Self {
-        OpenTree { slow, kept: RefCell::default(), waiting: RefCell::default(), saved: RefCell::default() }
+        let (kept, waiting, saved) = Default::default();
+        OpenTree { slow, kept, waiting, saved, devices: None }
+    }
+
+    /// The same, which enters none but these file systems.
+    pub(crate) fn within(slow: &'a SlowTier, devices: BTreeSet<u64>) -> Self {
+        OpenTree { devices: Some(devices), ..OpenTree::new(slow) }
     }
 
     /// The directory at `path`.
@@ -51,13 +60,27 @@ impl<'a> OpenTree<'a> {
         }
         let (above, name) = split(path);
         let above = self.kept.borrow().get(above).cloned();
-        let dir = above.map_or_else(|| self.slow.walk(path), |above| above.dir(name))?;
+        let dir = match (above, &self.devices) {
+            (None, None) => self.slow.walk(path),
+            (Some(above), None) => above.dir(name),
+            (None, Some(devices)) => self.slow.root.walk_within(path, devices),
+            (Some(above), Some(devices)) => above.walk_within(name, devices),
+        }?;
         let mut kept = self.kept.borrow_mut();
         if kept.len() >= KEPT_MAX {
             kept.clear();
         }
         kept.insert(path.to_vec(), dir.clone());
         Ok(dir)
+    }
+
+    /// EBUSY if a file system that it may not enter is mounted at `path`.
+    pub(super) fn expect_within(&self, path: &[u8]) -> io::Result<()> {
+        let Some(devices) = self.devices.as_ref().filter(|_| !path.is_empty()) else { return Ok(()) };
+        match absent_is_none(self.parent(path))? {
+            Some((dir, name)) => dir.expect_within(name, devices),
+            None => Ok(()),
+        }
     }
 
     /// The directory above `path`, and the last name in it.

@@ -35,8 +35,8 @@ use crate::tiers::writeback::mend::Mended;
 use crate::tiers::writeback::step::{Met, step_path};
 use crate::tiers::{Ino, Lsn, ROOT, Tiers};
 
-/// In `tmp`: a file by which the border of a part is found.
-const PROBE: &[u8] = b"e";
+/// In `tmp`: a file by which the border of a part is found, and whether the tier can be written.
+pub(super) const PROBE: &[u8] = b"e";
 
 /// The part that contains a directory: the path of its root on the slow tier, and that root's identity there. `None`:
 /// the tree's own part.
@@ -217,7 +217,7 @@ impl Tiers {
             let label = || escape(part);
             let dir = self.slow.walk(part).at("open on slow", label())?;
             let stat = dir.stat(b".").at("stat on slow", label())?;
-            let tmp = self.slow.parts.make_tmp(&*dir)?;
+            let tmp = self.slow.parts.make_tmp(part, &*dir)?;
             match base.rename(PROBE, &*tmp, PROBE, RenameMode::Replace) {
                 Err(e) if e.raw_os_error() == Some(Errno::EXDEV as i32) => {
                     return Ok(Some((part.to_vec(), stat.id())));

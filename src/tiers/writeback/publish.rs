@@ -22,7 +22,7 @@
 //! the group ends before that batch and the rest is planned anew. If the batch is half done, the node is made again and
 //! its intent logged again. A directory that somebody else removed is made anew, with the attributes of the view.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -261,7 +261,7 @@ impl Tiers {
         }
         self.slow.set_moving(self.moves(group.own_steps()));
         self.begin(&group.planned);
-        let tree = OpenTree::new(&self.slow);
+        let tree = OpenTree::within(&self.slow, self.devices(&group.planned));
         let mut touched = SyncSet::of(&group.planned[..group.met.len()]);
         let in_order = self.keeps_order(&group.planned)?;
         if !in_order {
@@ -314,6 +314,27 @@ impl Tiers {
             touched.sync(&tree)?; // 5
         }
         Ok(true)
+    }
+
+    /// The file systems that the directories of these steps are known to lie on.
+    fn devices(&self, planned: &[Planned]) -> BTreeSet<u64> {
+        let st = self.state.lock();
+        let mut above: Vec<Ino> = planned
+            .iter()
+            .flat_map(|planned| &planned.effects)
+            .map(|effect| match effect {
+                Effect::Name((dir, _), _) => *dir,
+                Effect::Touched(ino) | Effect::Identity(ino, _) => *ino,
+            })
+            .collect();
+        let (mut seen, mut devices) = (HashSet::new(), BTreeSet::from([st.view.root_dev()]));
+        while let Some(ino) = above.pop() {
+            if let Some(node) = st.view.get(ino).filter(|_| seen.insert(ino)) {
+                devices.extend(node.slow_id().map(|(dev, _)| dev));
+                above.extend(node.links.iter().chain(node.slow()).map(|(dir, _)| *dir));
+            }
+        }
+        devices
     }
 
     /// What goes into a directory that was just placed beside somebody else's file is planned anew: by its new path.
@@ -539,7 +560,8 @@ impl Tiers {
             _ => None,
         });
         let (nodes, paths): (Vec<_>, Vec<Path>) = placed.unzip();
-        let stats = OpenTree::new(&self.slow).stat_all(|| self.uptime(), &paths)?;
+        let tree = OpenTree::within(&self.slow, self.devices(&group.planned));
+        let stats = tree.stat_all(|| self.uptime(), &paths)?;
         for ((node, id, known), stat) in nodes.into_iter().zip(stats) {
             if let Some(stat) = stat
                 && stat.file() == id

@@ -169,6 +169,16 @@ impl OpenTree<'_> {
     pub(crate) fn apply(&self, step: &Step, known_version: Option<Fingerprint>) -> std::io::Result<Met> {
         paths_changed(step).into_iter().for_each(|path| self.forget_below(path));
         match step {
+            Step::Attr { path, .. } | Step::Xattr { path, .. } | Step::Move { path, .. } => self.expect_within(path)?,
+            Step::Swap { a, b, .. } => self.expect_within(a).and_then(|()| self.expect_within(b))?,
+            Step::Remove { path, dir: true, .. } => match self.expect_within(path) {
+                // A file system is mounted there.
+                Err(e) if e.raw_os_error() == Some(Errno::EBUSY as i32) => return Ok(Met::Gone),
+                within => within?,
+            },
+            Step::Remove { .. } | Step::Place { .. } | Step::Link { .. } => {}
+        }
+        match step {
             Step::Place { tmp, id, path, over, known, .. } => {
                 let (from, name) = self.slow.tmp_of(tmp)?;
                 Met::or_apart(self.apply_place(&Placing {
@@ -445,13 +455,18 @@ impl OpenTree<'_> {
 
     /// Makes a node's own attributes durable. Does nothing if the node no longer exists.
     fn sync_node(&self, path: &[u8]) -> std::io::Result<()> {
+        self.expect_within(path)?;
         let Some((dir, name)) = absent_is_none(self.parent(path))? else { return Ok(()) };
         if name.is_empty() {
             return dir.sync();
         }
         match absent_is_none(dir.stat(name))?.map(|stat| stat.kind) {
             None => Ok(()),
-            Some(Kind::File) => dir.open(name, Access::Read)?.sync(),
+            Some(Kind::File) => match dir.open(name, Access::Read) {
+                // Whoever owns it has a lease on it, and would be waited for, again and again.
+                Err(e) if e.kind() == std::io::ErrorKind::WouldBlock => dir.sync_all(),
+                opened => opened?.sync(),
+            },
             Some(Kind::Dir) => dir.dir(name)?.sync(),
             // No other kind can be opened for a sync.
             Some(_) => dir.sync_all(),
