@@ -120,6 +120,7 @@ const PURE: &[&str] = &[
     "src/tiers/checkpoints/bursts.rs",
     "src/tiers/checkpoints/index.rs",
     "src/tiers/model/closure.rs",
+    "src/tiers/model/held.rs",
     "src/tiers/small_deque.rs",
     "src/tiers/disk/throttle.rs",
     "src/tiers/capacity/policy.rs",

@@ -34,6 +34,8 @@ mod fleet;
 mod forgotten;
 #[path = "model/full.rs"]
 mod full;
+#[path = "model/held.rs"]
+mod held;
 #[path = "model/helping.rs"]
 mod helping;
 #[cfg(debug_assertions)]

@@ -162,12 +162,12 @@ impl Shared {
     fn due(&self, progress: &DrainProgress) -> (Vec<(Answering, Result<()>)>, Duration) {
         let mut state = self.state.lock();
         let now = Instant::now();
+        let has_applied = |waiting: &Waiting| waiting.lsn == 0 || self.tiers.has_applied(waiting.lsn);
         let has_given_up = |waiting: &Waiting| progress.at.max(waiting.since).elapsed() >= self.patience;
-        let is_due =
-            |waiting: &mut Waiting| waiting.from <= now && (waiting.lsn <= progress.applied || has_given_up(waiting));
+        let is_due = |waiting: &mut Waiting| waiting.from <= now && (has_applied(waiting) || has_given_up(waiting));
         let due = state.waiting.extract_if(.., is_due);
         let told = due.map(|waiting| {
-            let result = if waiting.lsn <= progress.applied { Ok(()) } else { Err(self.stalled()) };
+            let result = if has_applied(&waiting) { Ok(()) } else { Err(self.stalled()) };
             (waiting.answer, result)
         });
         let told = told.collect();

@@ -65,13 +65,13 @@ const WORKS: [Work; 10] = [
     Work { name: "seal", step: |t, _| t.seal_step(), needs_slow: false, woken: true, ..PLAIN },
     Work {
         name: "drain",
-        step: Tiers::drain_stream_step,
+        step: Tiers::drain_patiently,
         woken: true,
         streams: |_| STREAMS_MAX,
         streams_now: Tiers::drain_streams,
         ..PLAIN
     },
-    Work { name: "publish", step: |t, _| t.publish_step(), woken: true, ..PLAIN },
+    Work { name: "publish", step: |t, _| t.publish_patiently(), woken: true, ..PLAIN },
     Work { name: "evict", step: |t, _| t.evict_step(), ..PLAIN },
     Work { name: "stage", step: |t, _| t.stage_step(), streams: staging_streams, ..PLAIN },
     Work { name: "recheck", step: |t, _| t.recheck_step(), ..PLAIN },

@@ -62,6 +62,7 @@ impl Status {
             ("dliofs_drain_queue_bytes", "Bytes of those files, pending to be copied.", safety.bytes as f64),
             ("dliofs_drain_queue_events", "Changes that slow does not have yet.", pipeline.pending_events as f64),
             ("dliofs_held", "1 while publishing stands still until somebody looks.", is(safety.held.is_some())),
+            ("dliofs_held_users", "Users whose changes are held while others go on.", self.held_users.len() as f64),
             ("dliofs_refusing_changes", "1 while changes get ENOSPC: max_pending is reached.", is(safety.refusing)),
             ("dliofs_slow_tier_down", "1 while the slow tier does not answer.", is(safety.slow_down)),
             (
@@ -134,6 +135,7 @@ impl Status {
                 "Files removed from a full slow tier ahead of what was written before.",
                 exceptions.removed_first,
             ),
+            ("dliofs_held_back_total", "Changes of held users that others went ahead of.", exceptions.held_back),
             (
                 "dliofs_replaced_total",
                 "Files and directories of other members of the fleet that made way for ours and were saved.",

@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use strum::IntoStaticStr;
 
 use super::render::{bytes, count, one_line, seconds};
+use super::status::HeldUser;
 use crate::json;
 
 /// The pending events in the order in which they will be published. Durations are in seconds, sizes in bytes; the JSON
@@ -19,6 +20,9 @@ pub struct Queue {
     pub bytes_to_copy: u64,
     /// Why publishing stands still, with the remedy.
     pub held: Option<String>,
+    /// The users whose changes are held while those of others go on.
+    #[serde(default)]
+    pub held_users: Vec<HeldUser>,
     pub pending: Vec<PendingEvent>,
     /// Conflicts since the mount was made; `conflicts_shown` has the last ones, by name.
     pub conflicts: u64,
@@ -106,6 +110,7 @@ impl Queue {
         if let Some(why) = &self.held {
             writeln!(out, "HELD: {}", one_line(why))?;
         }
+        self.held_users.iter().try_for_each(|held| writeln!(out, "held: {}", held.line()))?;
         if !self.pending.is_empty() {
             writeln!(
                 out,
@@ -191,6 +196,7 @@ mod tests {
             events: 5,
             bytes_to_copy: 1 << 30,
             held: Some("quota; raise it".into()),
+            held_users: Vec::new(),
             pending: vec![content, rename],
             conflicts: 1,
             conflicts_shown: vec!["/x: ours is x.dlio-conflict-h-1".into()],

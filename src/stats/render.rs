@@ -7,7 +7,8 @@ use std::fmt::Write;
 use std::time::Duration;
 
 use super::status::{
-    Exceptions, FailureCount, Figures, IoPathFigures, LongestCall, Operation, PartnerFigures, Safety, Status, TierSpace,
+    Exceptions, FailureCount, Figures, HeldUser, IoPathFigures, LongestCall, Operation, PartnerFigures, Safety, Status,
+    TierSpace,
 };
 use super::trace::TraceExtent;
 use crate::json;
@@ -22,7 +23,7 @@ impl Status {
     pub fn for_others(self) -> Self {
         let other_mounts = self.other_mounts.iter().map(|_| "another mount".to_owned()).collect();
         let partner = self.partner.map(PartnerFigures::for_others);
-        Status { safety: self.safety.for_others(), other_mounts, partner, ..self }
+        Status { safety: self.safety.for_others(), other_mounts, partner, held_users: Vec::new(), ..self }
     }
 
     /// The text of `.dlio/stats`. Ends with a newline.
@@ -44,6 +45,7 @@ impl Status {
         writeln!(out, "dlio-fs {}, mounted for {}", self.version, seconds(self.mounted_for))?;
         writeln!(out, "fast tier    {}", self.fast.line())?;
         writeln!(out, "slow tier    {}", self.slow.line())?;
+        self.held_users.iter().try_for_each(|held| writeln!(out, "held         {}", held.line()))?;
         if !self.other_mounts.is_empty() {
             writeln!(
                 out,
@@ -91,6 +93,9 @@ impl Status {
         write!(out, "             {spilled} spilled, {conflicts} conflicts, {left_out} attributes left out")?;
         if *removed_first > 0 {
             write!(out, ", {removed_first} removed first")?;
+        }
+        if exceptions.held_back > 0 {
+            write!(out, ", {} held back", exceptions.held_back)?;
         }
         if *replaced > 0 {
             write!(out, ", {replaced} replaced")?;
@@ -199,6 +204,14 @@ fn failure_list(out: &mut String, failures: &[FailureCount]) -> std::fmt::Result
     match failures.len().saturating_sub(SHOWN) {
         0 => Ok(()),
         more => writeln!(out, "and {more} more: stats.json"),
+    }
+}
+
+impl HeldUser {
+    /// One line, without a newline.
+    pub fn line(&self) -> String {
+        let HeldUser { uid, reason, held_for } = self;
+        format!("user {uid} for {}, while others go on: {}", seconds(*held_for), one_line(reason))
     }
 }
 

@@ -49,9 +49,23 @@ pub struct Status {
     /// The copy at the partner, if there is to be one.
     #[serde(default)]
     pub partner: Option<PartnerFigures>,
+    /// The users whose changes are held while those of others go on.
+    #[serde(default)]
+    pub held_users: Vec<HeldUser>,
     /// All members of the fleet, if the mount is in one and their leases were read.
     #[serde(default)]
     pub fleet: Option<FleetFigures>,
+}
+
+/// A user whose changes are held.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(default)]
+pub struct HeldUser {
+    pub uid: u32,
+    /// What is refused, why, and the remedy.
+    pub reason: String,
+    #[serde(with = "json::seconds")]
+    pub held_for: Duration,
 }
 
 /// A fleet member's copy of its fast tier in `partner_dir`.
@@ -205,6 +219,8 @@ pub struct Exceptions {
     pub left_out: u64,
     /// Files removed from a full slow tier ahead of earlier changes.
     pub removed_first: u64,
+    /// Changes of held users that others went ahead of; each time counts.
+    pub held_back: u64,
     /// Files and directories of other members of the fleet that made way for ours; they are in `saved`.
     pub replaced: u64,
     /// Versions that were superseded before they were copied and so never are, and their bytes.

@@ -22,6 +22,7 @@ pub(crate) struct Counters {
     pub(crate) left_out: AtomicU64,
     /// Files that a full slow tier lost ahead of their turn.
     pub(crate) removed_first: AtomicU64,
+    pub(crate) held_back: AtomicU64,
     /// What other members of the fleet had under names that ours took; it is in `saved`.
     pub(crate) replaced: AtomicU64,
     pub(crate) in_place_writes: AtomicU64,

@@ -26,6 +26,7 @@
 
 pub(crate) mod record;
 
+use std::borrow::Borrow;
 use std::collections::VecDeque;
 use std::io;
 use std::sync::Arc;
@@ -35,7 +36,7 @@ use crate::tiers::Lsn;
 use crate::tiers::disk::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::tiers::disk::sync::{Mutex, Rank};
 use crate::tiers::disk::{Access, Allocate, Dir, File, Kind};
-use crate::tiers::log::record::{Origin, Record, Stamps, counter};
+use crate::tiers::log::record::{EventOrigin, Record, Stamps, counter, in_present_order};
 
 /// A segment is closed once it has this length, in bytes.
 const SEGMENT: u64 = 16 << 20;
@@ -88,6 +89,13 @@ pub(crate) struct LogExtent {
     pub(crate) last: Lsn,
 }
 
+/// Where a reading of the log has come to.
+#[derive(Debug)]
+pub(crate) struct LogPlace {
+    segment: Lsn,
+    len: u64,
+}
+
 /// What a log held when it was opened.
 #[derive(Debug)]
 pub(crate) struct OpenedLog {
@@ -109,7 +117,7 @@ impl Log {
     pub(crate) fn open(fast: Arc<dyn Dir>, ballast: u64, boot: &str) -> Result<OpenedLog> {
         let dir = fast.dir(b"log").at_fast("open", "log")?;
         let found = read_and_cut(&*dir, boot)?;
-        let next = found.records.last().map_or(1, |(lsn, _)| lsn + 1);
+        let next = found.last + 1;
         let closed: VecDeque<Lsn> = found.segments.iter().copied().filter(|first| *first < next).collect();
         // A new segment for each of many starts would use up the room that the starts have.
         let is_short = fast.space().is_ok_and(|space| space.avail < 2 * spare(ballast));
@@ -135,26 +143,69 @@ impl Log {
         Ok(OpenedLog { log, records, stamps, by, torn, damage })
     }
 
+    /// The records behind `at`, which is moved to the end, as they were appended. From a new place: those of all segments
+    /// that may have records behind `applied`.
+    pub(crate) fn read_on(&self, at: &mut LogPlace) -> Result<Vec<(Lsn, Record, EventOrigin)>> {
+        let extent = self.extent()?;
+        let mut read = Vec::new();
+        let from = at.segment;
+        for first in extent.closed.iter().copied().chain([extent.tail]).filter(|first| *first >= from) {
+            let segment = self.segment(first).at_fast("open", label(first))?;
+            let len =
+                if first == extent.tail { extent.len } else { segment.stat().at_fast("stat", label(first))?.size };
+            let from = if first == at.segment { at.len } else { 0 };
+            let mut bytes = vec![0; len.saturating_sub(from) as usize];
+            let mut done = 0;
+            while done < bytes.len() {
+                match segment.read_at(&mut bytes[done..], from + done as u64).at_fast("read", label(first))? {
+                    0 => return Err(Error::io_on_fast("read", label(first), io::ErrorKind::UnexpectedEof.into())),
+                    got => done += got,
+                }
+            }
+            let records = bytes.split(|byte| *byte == b'\n').filter_map(Record::decode);
+            read.extend(records.map(|(lsn, _, record, origin)| (lsn, record, origin)));
+            *at = LogPlace { segment: first, len };
+        }
+        Ok(read)
+    }
+
+    /// Where the first segment begins that may have records behind `applied`.
+    pub(crate) fn place_behind(&self, applied: Lsn) -> LogPlace {
+        let tail = self.tail.lock();
+        let segment = tail.closed.iter().chain([&tail.first]).filter(|first| **first <= applied + 1).max();
+        LogPlace { segment: segment.copied().unwrap_or(0), len: 0 }
+    }
+
     /// Appends the records with one write and returns the LSN of the last.
     ///
     /// Errors: ENOSPC when the ballast is spent too; any other error of the tier. Nothing was appended then.
     pub(crate) fn append(&self, records: &[Record]) -> Result<Lsn> {
-        self.append_event(records, Origin::default())
+        self.append_event(records, EventOrigin::default())
     }
 
     /// The same, with the origin of the event among the records. The caller has taken `end` and appends under one lock,
     /// so the order of the LSNs is that of the stamps.
-    pub(crate) fn append_event(&self, records: &[Record], origin: Origin) -> Result<Lsn> {
+    pub(crate) fn append_event(&self, records: &[Record], origin: EventOrigin) -> Result<Lsn> {
+        self.append_each(records.len(), |_| records.iter().map(|record| (record, origin)))
+    }
+
+    /// The same for so many records, each with its own origin; `records` takes the number of the first.
+    pub(crate) fn append_each<R: Borrow<Record>, I: Iterator<Item = (R, EventOrigin)>>(
+        &self,
+        count: usize,
+        records: impl FnOnce(Lsn) -> I,
+    ) -> Result<Lsn> {
         self.takes_records()?;
         let mut tail = self.tail.lock();
         if tail.broken {
             return Err(broken());
         }
         let durable = self.durable();
+        let records = records(tail.next).zip(tail.next..);
         let text: String =
-            records.iter().zip(tail.next..).map(|(record, lsn)| record.encode(lsn, durable, origin)).collect();
+            records.map(|((record, origin), lsn)| record.borrow().encode(lsn, durable, origin)).collect();
         #[cfg(debug_assertions)]
-        let text = crate::tiers::disk::faults::held_back(text, tail.next, records.len());
+        let text = crate::tiers::disk::faults::held_back(text, tail.next, count);
         if tail.len > 0 && tail.len + text.len() as u64 > SEGMENT {
             self.rotate(&mut tail)?;
         }
@@ -180,7 +231,7 @@ impl Log {
             }
         }
         tail.len += text.len() as u64;
-        tail.next += records.len() as u64;
+        tail.next += count as u64;
         Ok(tail.next - 1)
     }
 
@@ -516,6 +567,8 @@ pub(crate) struct LogContents {
     pub(crate) records: Vec<(Lsn, Record)>,
     pub(crate) stamps: Vec<(Lsn, Stamps)>,
     pub(crate) by: Vec<(Lsn, u32)>,
+    /// The highest number, also of a record that does not count; 0: none.
+    last: Lsn,
     /// Those that have bytes.
     pub(crate) segments: Vec<Lsn>,
     /// Those without: their daemon never appended to them, and perhaps went on in the segment before.
@@ -596,7 +649,7 @@ fn scan(dir: &dyn Dir, boot: &str) -> Result<LogContents> {
             let last = records.last().map_or(0, |record| record.0);
             let hole = Hole { segment, from, len: line.len() as u64, before: records.len(), may_be_torn: false };
             match line.strip_suffix(b"\n").and_then(Record::decode).filter(|(lsn, ..)| *lsn > last) {
-                Some((lsn, durable, record, Origin { by, stamps })) => {
+                Some((lsn, durable, record, EventOrigin { by, stamps })) => {
                     let known = holes.last().is_some_and(|hole| hole.before == records.len());
                     if lsn > last + 1 && !records.is_empty() && !known {
                         holes.push(Hole { len: 0, ..hole });
@@ -629,11 +682,12 @@ fn scan(dir: &dyn Dir, boot: &str) -> Result<LogContents> {
         }
         found.damage.push(describe(&hole, &records, &found.segments));
     }
-    let last = records.last().map_or(0, |record| record.0);
+    found.last = records.last().map_or(0, |record| record.0);
+    let last = found.last;
     stamped.truncate(stamped.partition_point(|(lsn, _)| *lsn <= last));
     users.truncate(users.partition_point(|(lsn, _)| *lsn <= last));
     (found.stamps, found.by) = (stamped, users);
-    found.records = records.into_iter().map(|(lsn, _, record)| (lsn, record)).collect();
+    found.records = in_present_order(records.into_iter().map(|(lsn, _, record)| (lsn, record)).collect());
     Ok(found)
 }
 

@@ -8,6 +8,7 @@ pub(crate) mod copy_plan;
 pub(crate) mod event;
 pub(crate) mod expiry;
 pub(crate) mod fill;
+pub(crate) mod held;
 pub(crate) mod in_place;
 pub(crate) mod node;
 pub(crate) mod object_references;

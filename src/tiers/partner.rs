@@ -285,7 +285,7 @@ impl Tiers {
         // The seal of a version that is sealed is in the log by now.
         let open = mirror.unsealed.iter().find(|(_, content)| !content.is_sealed() && !content.is_applied());
         let whole = open.map_or(extent.last, |(lsn, _)| lsn - 1);
-        let oldest = st.queue.events().front().map(|event| st.queue.stamps(event.lsn).end);
+        let oldest = st.queue.oldest_stamps(0).map(|stamps| stamps.end);
         let least = oldest.or_else(|| self.fleet.as_ref().map(|fleet| fleet.stamp(now))).unwrap_or(0);
         Ok((extent, CopyRound { noted: 0, whole, oldest, least }))
     }

@@ -185,6 +185,16 @@ impl Notes {
         self.vanished.lock().retain(|lsn, _| !events.contains(lsn));
     }
 
+    /// Events have new numbers, these.
+    pub(crate) fn renumber(&self, now: impl Fn(Lsn) -> Option<Lsn>) {
+        let now = |lsn| now(lsn).unwrap_or(lsn);
+        let mut failed = self.failed.lock();
+        *failed = std::mem::take(&mut *failed).into_iter().map(|((lsn, work), one)| ((now(lsn), work), one)).collect();
+        drop(failed);
+        let mut vanished = self.vanished.lock();
+        *vanished = std::mem::take(&mut *vanished).into_iter().map(|(lsn, count)| (now(lsn), count)).collect();
+    }
+
     /// Whether a step was refused while this event was in front.
     pub(crate) fn is_refused(&self, first: Lsn) -> bool {
         self.refused.load(Ordering::Relaxed) == first && first > 0

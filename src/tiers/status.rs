@@ -6,7 +6,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use crate::error::{Errno, Result};
-use crate::stats::status::{Cache, Exceptions, LogFigures, Pipeline, Safety, SlowAbilities, Status, TierSpace};
+use crate::stats::status::{
+    Cache, Exceptions, HeldUser, LogFigures, Pipeline, Safety, SlowAbilities, Status, TierSpace,
+};
 use crate::tiers::disk::Space;
 use crate::tiers::disk::errors::with_remedy;
 use crate::tiers::progress::copied_in;
@@ -54,6 +56,7 @@ impl Tiers {
         let refusal = || c.troubles.lock().values().find(|(silent, _)| !silent).map(|trouble| trouble.1.clone());
         // After the reason of a refusal, which is what closed the log.
         let closed = || self.log.usable().err().map(|error| with_remedy(&error));
+        let held_users = self.held_users();
         let paused = || self.is_paused().then(|| "the drain is paused; dlio-fs resume continues it".to_owned());
         let held = self
             .damaged
@@ -62,7 +65,8 @@ impl Tiers {
             .or_else(refusal)
             .or_else(closed)
             .or_else(|| self.held_by_cut_off())
-            .or_else(|| self.held_by_fleet());
+            .or_else(|| self.held_by_fleet())
+            .or_else(|| held_users.first().map(HeldUser::line));
         let (objects, known_inodes, interrupted, events, applied, refusing, aside) = {
             let st = self.state.lock();
             let cut_off: Vec<_> = st.uncommitted.files().filter_map(|ino| st.view.get(ino)?.file.clone()).collect();
@@ -120,6 +124,7 @@ impl Tiers {
                 conflicts: count(&c.conflicts),
                 left_out: count(&c.left_out),
                 removed_first: count(&c.removed_first),
+                held_back: count(&c.held_back),
                 replaced: count(&c.replaced),
                 skipped,
                 skipped_bytes,
@@ -133,6 +138,7 @@ impl Tiers {
             },
             slow_abilities: slow_abilities(&self.abilities()),
             partner: self.partner_figures(),
+            held_users,
             ..Status::default()
         }
     }
@@ -145,7 +151,14 @@ impl Tiers {
     pub fn applied_lsn(&self) -> Lsn {
         let st = self.state.lock();
         // With nothing pending, everything logged counts as applied.
-        if st.queue.is_empty() { self.log.last() } else { st.queue.applied() }
+        if st.queue.is_empty() { self.log.last() } else { st.queue.all_applied() }
+    }
+
+    /// Whether this event, as [`Tiers::awaited`] has it, is on the slow tier. Events of users that are held, and that it
+    /// does not depend on, may be not.
+    pub fn has_applied(&self, awaited: Lsn) -> bool {
+        let st = self.state.lock();
+        st.queue.is_empty() || st.queue.has_applied(awaited)
     }
 
     /// The owner of a file, as the view knows it; neither tier is asked.
@@ -173,7 +186,7 @@ impl Tiers {
         }
         match self.pending_below(ino) {
             None => self.is_out_of_the_order(ino).map(|()| None),
-            pending => Ok(pending),
+            pending => Ok(pending.map(|lsn| self.state.lock().queue.first_number(lsn))),
         }
     }
 

@@ -6,6 +6,7 @@ pub(crate) mod drain;
 pub(crate) mod fill;
 pub(crate) mod full_slow;
 pub(crate) mod group;
+pub(crate) mod held_users;
 pub(crate) mod helping;
 pub(crate) mod mend;
 pub(crate) mod open_tree;
@@ -24,6 +25,7 @@ use crate::tiers::disk::sync::{Mutex, Rank};
 use crate::tiers::objects::copy::CopyMeans;
 use fill::Filling;
 use group::Unfinished;
+use held_users::HeldUsers;
 use helping::LargeCopy;
 use streams::StreamCount;
 
@@ -44,6 +46,7 @@ pub(super) struct Writeback {
     not_filled: AtomicU64,
     /// The log has the last intents up to here.
     intents: AtomicU64,
+    held: Mutex<HeldUsers>,
 }
 
 impl Writeback {
@@ -58,6 +61,7 @@ impl Writeback {
             filling: Mutex::new(Rank::Leaf, None),
             not_filled: AtomicU64::new(0),
             intents: AtomicU64::new(0),
+            held: Mutex::new(Rank::Leaf, HeldUsers::default()),
         }
     }
 

@@ -2,13 +2,15 @@
 
 use std::fs::{self, OpenOptions, Permissions};
 use std::io::{BufRead, BufReader, Write};
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt, chown, lchown, symlink};
 use std::os::unix::process::CommandExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
 use dlio_fs::path::is_harmless;
 use nix::errno::Errno;
+use nix::mount::MsFlags;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
@@ -428,4 +430,111 @@ fn what_a_user_names_writes_no_line_and_nothing_that_a_terminal_follows() {
     assert_eq!(json["mounts"][0]["mountpoint"].as_str(), rig.point().to_str(), "{json}");
     drop(held);
     rig.umount_safely();
+}
+
+/// Holds a lease on a file, and takes it again whenever it is broken.
+const LEASE: &str = "
+import fcntl, os, signal, sys
+signal.signal(signal.SIGIO, lambda *_: None)
+fd = os.open(sys.argv[1], os.O_RDWR)
+fcntl.fcntl(fd, fcntl.F_SETLEASE, fcntl.F_WRLCK)
+print('has it', flush=True)
+sys.stdin.read()
+";
+
+/// A file system that never answers.
+fn mount_silence(at: &Path, uid: u32) -> fs::File {
+    let fuse = fs::File::options().read(true).write(true).open("/dev/fuse").unwrap();
+    let options = format!("fd={},rootmode=40000,user_id={uid},group_id={uid},allow_other", fuse.as_raw_fd());
+    let flags = MsFlags::MS_NOSUID | MsFlags::MS_NODEV;
+    nix::mount::mount(Some("silence"), at, Some("fuse.silence"), flags, Some(&options[..])).unwrap();
+    fuse
+}
+
+/// Each of these kept everybody's checkpoints from the slow tier: a lease on a file that its owner had changed, a file `.dlio-fs` in
+/// somebody's part of the tree, a part without room, and a file system mounted over a directory to which something was on its
+/// way, also one that never answers.
+#[test]
+fn what_one_user_does_to_the_slow_tree_holds_nobody_else() {
+    needs!(MOUNTS);
+    const USERS: [&str; 5] = ["lease", "planted", "full", "silent", "over"];
+    let uid = |name: &str| 2001 + USERS.iter().position(|user| *user == name).unwrap() as u32;
+    let mut mount = Mount::idle(Elsewhere::default(), &["settle=0s"]);
+    let slow = mount.slow();
+    for (user, size) in USERS.into_iter().zip(["", "20m", "1m", "", ""]) {
+        let dir = slow.join(user);
+        fs::create_dir(&dir).unwrap();
+        chown(&dir, Some(uid(user)), Some(uid(user))).unwrap();
+        if !size.is_empty() {
+            let options = format!("size={size},uid={},mode=755", uid(user));
+            succeeded(Command::new("mount").args(["-t", "tmpfs", "-o", &options, "none"]).arg(&dir).output().unwrap());
+        }
+    }
+    let _parts = ["planted", "full", "over/d", "silent/d"].map(|part| Also(slow.join(part)));
+    fs::write(slow.join("lease/x"), "x").unwrap();
+    chown(slow.join("lease/x"), Some(uid("lease")), None).unwrap();
+    mount.start();
+    fs::create_dir(mount.at("alice")).unwrap();
+    for user in ["silent", "over"] {
+        succeeded(mount.as_user(uid(user), &format!("mkdir {user}/d")));
+    }
+    mount.sync();
+    let goes_on = |behind: &str| {
+        mount.put(&format!("alice/{behind}"), "checkpoint");
+        until(&format!("a checkpoint arrives behind {behind}"), || slow.join("alice").join(behind).exists());
+    };
+
+    let mut lease = Command::new("python3");
+    lease.args(["-c", LEASE]).arg(slow.join("lease/x")).uid(uid("lease")).stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut lease = lease.spawn().unwrap();
+    BufReader::new(lease.stdout.take().unwrap()).read_line(&mut String::new()).unwrap();
+    succeeded(mount.as_user(uid("lease"), "chmod 640 lease/x"));
+    goes_on("lease");
+    assert_eq!(fs::metadata(slow.join("lease/x")).unwrap().mode() & 0o777, 0o640);
+
+    fs::write(slow.join("planted/.dlio-fs"), "planted").unwrap();
+    succeeded(mount.as_user(uid("planted"), "echo mine >planted/x"));
+    goes_on("planted");
+
+    succeeded(mount.as_user(uid("full"), "head -c 5M /dev/zero >full/x; echo marker >full/y"));
+    goes_on("full");
+
+    mount.control("pause");
+    succeeded(mount.as_user(uid("silent"), "echo x >silent/d/x; chmod 700 silent/d"));
+    succeeded(mount.as_user(uid("over"), "echo x >over/d/x; chmod 700 over/d; echo marker >over/y"));
+    let silence = mount_silence(&slow.join("silent/d"), uid("silent"));
+    succeeded(Command::new("mount").args(["-t", "tmpfs", "none"]).arg(slow.join("over/d")).output().unwrap());
+    mount.control("resume");
+    goes_on("silent");
+    goes_on("over");
+    assert_eq!(names(&slow.join("over")), ["d"], "the marker waits");
+    assert!(names(&slow.join("over/d")).is_empty());
+    let held = mount.stats_json()["held_users"].as_array().unwrap().clone();
+    let held: Vec<_> = held.iter().map(|held| held["uid"].as_u64().unwrap() as u32).collect();
+    assert_eq!(held, ["planted", "full", "silent", "over"].map(uid), "{}", mount.stats());
+    assert!(mount.stats().contains("a file system is mounted over its directory"), "{}", mount.stats());
+
+    // And all of it arrives once the reason is gone.
+    drop(lease.stdin.take());
+    lease.wait().unwrap();
+    fs::remove_file(slow.join("planted/.dlio-fs")).unwrap();
+    succeeded(Command::new("mount").args(["-o", "remount,size=20m"]).arg(slow.join("full")).output().unwrap());
+    for over in ["silent/d", "over/d"] {
+        succeeded(Command::new("umount").arg("-l").arg(slow.join(over)).output().unwrap());
+    }
+    drop(silence);
+    mount.sync();
+    for arrived in ["planted/x", "full/x", "full/y", "silent/d/x", "over/d/x", "over/y"] {
+        assert!(slow.join(arrived).exists(), "{arrived}");
+    }
+    assert!(mount.verdict().starts_with("SAFE"), "{}", mount.verdict());
+}
+
+/// Something that a test has mounted; taken away at its end.
+struct Also(PathBuf);
+
+impl Drop for Also {
+    fn drop(&mut self) {
+        let _gone = Command::new("umount").arg("-l").arg(&self.0).output();
+    }
 }

@@ -326,6 +326,21 @@ impl CheckpointIndex {
         }
     }
 
+    /// Events were moved behind others and have new numbers, these.
+    pub(crate) fn renumber(&mut self, now: impl Fn(Lsn) -> Option<Lsn>) {
+        for file in self.files.values_mut() {
+            let Some(new) = now(file.lsn) else { continue };
+            file.lsn = new;
+            if let Some(burst) = self.bursts.get_mut(&file.burst) {
+                burst.upto = burst.upto.max(new);
+            }
+        }
+        for burst in self.bursts.values_mut() {
+            burst.upto = now(burst.upto).unwrap_or(burst.upto);
+            burst.unsealed = burst.unsealed.iter().map(|lsn| now(*lsn).unwrap_or(*lsn)).collect();
+        }
+    }
+
     /// Both copies of this file are the same.
     pub(crate) fn verified(&mut self, path: &[u8]) {
         if let Some(file) = self.files.get_mut(path) {

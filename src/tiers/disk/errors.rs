@@ -42,6 +42,32 @@ pub(crate) fn is_silence(error: &Error) -> bool {
     matches!(error, Error::Io { on_fast: false, .. }) && silent.contains(&error.errno())
 }
 
+/// Where the slow tier refuses something.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum RefusedAt {
+    /// In our own `tmp`.
+    Tmp,
+    /// In the tree, at the names of an event.
+    Tree,
+    /// In a part of the tree, its `tmp` included.
+    Part,
+}
+
+/// Whether a refusal holds the user whose event it meets, and nobody else (P15): its reason lies in a part of the tree
+/// or in one user's directory, file or quota. What the whole tier refuses, or the daemon lacks, holds all.
+pub(crate) fn holds_its_user(error: &Error, at: RefusedAt) -> bool {
+    use Errno::{EDQUOT, EFBIG, EMFILE, ENFILE, ENOMEM, ENOSPC, EROFS, EUCLEAN};
+    match error {
+        Error::Io { on_fast: true, .. } | Error::Posix(_) | Error::NeedSlow | Error::SlowTimeout => false,
+        Error::Io { .. } if matches!(error.errno(), EMFILE | ENFILE | ENOMEM) => false,
+        Error::Refused { .. } | Error::Io { .. } if at == RefusedAt::Part => true,
+        Error::Refused { .. } => false,
+        Error::Io { .. } if matches!(error.errno(), EDQUOT | EFBIG) => true,
+        Error::Io { .. } if at == RefusedAt::Tmp || is_silence(error) => false,
+        Error::Io { .. } => !matches!(error.errno(), ENOSPC | EROFS | EUCLEAN),
+    }
+}
+
 /// Why the order is held, and what an operator can do about it.
 pub(crate) fn with_remedy(error: &Error) -> String {
     let again = "it is tried again until it succeeds";
@@ -66,6 +92,7 @@ pub(crate) fn with_remedy(error: &Error) -> String {
         (_, Errno::ENOTDIR | Errno::ELOOP) => {
             "something else has the name of its directory on the slow tier: move it away"
         }
+        (_, Errno::EBUSY) => "a file system is mounted over its directory on the slow tier: unmount it",
         (_, Errno::ENAMETOOLONG) => "the slow tier does not take this name: rename the file in the mount",
         _ => again,
     };
@@ -80,6 +107,38 @@ pub(crate) fn with_remedy(error: &Error) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Of each reason: whether it holds one user where it is met in `tmp`, in the tree, in a part of the tree.
+    #[test]
+    fn a_refusal_holds_its_user_where_its_reason_lies_with_one() {
+        let table: [(Errno, [bool; 3]); 16] = [
+            (Errno::EACCES, [false, true, true]),
+            (Errno::EPERM, [false, true, true]),
+            (Errno::EBUSY, [false, true, true]),
+            (Errno::EAGAIN, [false, true, true]),
+            (Errno::ENOTDIR, [false, true, true]),
+            (Errno::ENAMETOOLONG, [false, true, true]),
+            (Errno::EDQUOT, [true, true, true]),
+            (Errno::EFBIG, [true, true, true]),
+            (Errno::ENOSPC, [false, false, true]),
+            (Errno::EROFS, [false, false, true]),
+            (Errno::EIO, [false, false, true]),
+            (Errno::ENOTCONN, [false, false, true]),
+            (Errno::ETIMEDOUT, [false, false, true]),
+            (Errno::ENOMEM, [false, false, false]),
+            (Errno::EMFILE, [false, false, false]),
+            (Errno::EUCLEAN, [false, false, true]),
+        ];
+        const PLACES: [RefusedAt; 3] = [RefusedAt::Tmp, RefusedAt::Tree, RefusedAt::Part];
+        for (errno, wanted) in table {
+            let on_slow = Error::io("publish", "a", errno.into());
+            assert_eq!(PLACES.map(|at| holds_its_user(&on_slow, at)), wanted, "{errno}");
+            let on_fast = Error::io_on_fast("open", "object", errno.into());
+            assert_eq!(PLACES.map(|at| holds_its_user(&on_fast, at)), [false; 3], "{errno} on the fast tier");
+        }
+        let refused = Error::refused("what", "remedy");
+        assert_eq!(PLACES.map(|at| holds_its_user(&refused, at)), [false, false, true]);
+    }
 
     #[test]
     fn what_fails_on_the_fast_tier_is_not_told_as_the_slow_one_s() {

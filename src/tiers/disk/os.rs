@@ -772,7 +772,7 @@ fn mounted_on(dir: &fs::File, name: &[u8], devices: &BTreeSet<u64>) -> io::Resul
     let root: fs::File =
         retry(|| fcntl::openat(dir, OsStr::from_bytes(name), OFlag::O_PATH | SAFE, Mode::empty()))?.into();
     let flags = rustix::fs::AtFlags::EMPTY_PATH | rustix::fs::AtFlags::STATX_DONT_SYNC;
-    let found = rustix::fs::statx(&root, "", flags, rustix::fs::StatxFlags::TYPE)?;
+    let found = rustix::fs::statx(&root, "", flags, StatxFlags::TYPE)?;
     if !devices.contains(&rustix::fs::makedev(found.stx_dev_major, found.stx_dev_minor)) {
         return Err(Errno::EBUSY.into());
     }

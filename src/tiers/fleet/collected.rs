@@ -77,8 +77,7 @@ impl Tiers {
 
     /// When the oldest pending event began.
     fn oldest_start(&self) -> Option<u64> {
-        let st = self.state.lock();
-        st.queue.events().front().map(|event| st.queue.stamps(event.lsn).start)
+        self.state.lock().queue.oldest_stamps(0).map(|stamps| stamps.start)
     }
 }
 

@@ -24,7 +24,7 @@ use crate::tiers::disk::layout::is_taken;
 use crate::tiers::disk::sync::{Mutex, Rank};
 use crate::tiers::disk::{Access, Dir, File, FileId};
 use crate::tiers::fleet::lines::{checked, with_crc};
-use crate::tiers::log::record::{Origin, Path, Record, Step};
+use crate::tiers::log::record::{EventOrigin, Path, Record, Step};
 
 /// The journals' names, which no copy has: theirs begin with other letters.
 const NAMES: [&[u8]; 2] = [b"journal.0", b"journal.1"];
@@ -80,7 +80,8 @@ fn encode_group(steps: &[GroupStep]) -> String {
     let count = steps.len() as u64;
     for (index, GroupStep { upto, end, step }) in (0..).zip(steps) {
         body += &format!("batch upto={upto} end={end}\n");
-        body += &Record::Intent { upto: *upto, index, count, step: step.clone() }.encode(*upto, 0, Origin::default());
+        body +=
+            &Record::Intent { upto: *upto, index, count, step: step.clone() }.encode(*upto, 0, EventOrigin::default());
     }
     let crc = crc32fast::hash(body.as_bytes());
     with_crc(&format!("group len={} crc={crc:08x}", body.len())) + "\n" + &body

@@ -42,8 +42,8 @@ impl Tiers {
         let now = self.uptime();
         let (oldest, least) = {
             let st = self.state.lock();
-            let oldest = st.queue.events().get(usize::from(left_out!(LeaseLast)));
-            let oldest = oldest.map(|event| st.queue.stamps(event.lsn).end);
+            let oldest = st.queue.oldest_stamps(usize::from(left_out!(LeaseLast)));
+            let oldest = oldest.map(|stamps| stamps.end);
             let least = oldest.unwrap_or_else(|| fleet.stamp(self.now()));
             // What the copy does not know of holds the lease as if it were pending (`partner.rs`).
             let (oldest, least) = fleet.partner.lock().limit(oldest, least);

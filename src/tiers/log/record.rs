@@ -15,6 +15,8 @@
 //! daemon writes (a path that leaves the tier, a directory moved into itself, numbers that no counter reaches) is not a
 //! record, so users of a record need not check it again.
 
+use std::collections::BTreeSet;
+
 use crate::path::{Name, escape, unescape};
 use crate::tiers::disk::fingerprint::Fingerprint;
 use crate::tiers::disk::layout::{OURS, PRIVATE};
@@ -40,7 +42,7 @@ pub(crate) struct Stamps {
 
 /// Whose event it is ([`EngineState::whose`](crate::tiers::model::state::EngineState::whose)), and its stamps.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Origin {
+pub(crate) struct EventOrigin {
     pub(crate) by: u32,
     pub(crate) stamps: Option<Stamps>,
 }
@@ -366,6 +368,14 @@ pub(crate) enum Record {
         count: u64,
         events: Vec<(Lsn, Lsn)>,
     },
+    /// A record that was moved here from its place further in front, with another number. Counts only with the `moved`
+    /// behind it. Whoever reads a log finds the record itself here ([`in_present_order`]).
+    Again(Box<Record>),
+    /// Makes the `count` records in front of it count, and those in these ranges not (`writeback/held_users.rs`).
+    Moved {
+        count: u64,
+        gone: Vec<(Lsn, Lsn)>,
+    },
 }
 
 impl Record {
@@ -385,7 +395,9 @@ impl Record {
             | Record::SetAttr { ino, .. }
             | Record::SetXattr { ino, .. }
             | Record::Saved { ino, .. } => Some(*ino),
-            Record::Start { .. }
+            Record::Again(record) => record.ino(),
+            Record::Moved { .. }
+            | Record::Start { .. }
             | Record::Expect { .. }
             | Record::Seal { .. }
             | Record::Intent { .. }
@@ -404,7 +416,9 @@ impl Record {
             | Record::Remove { .. }
             | Record::SetAttr { .. }
             | Record::SetXattr { .. } => true,
-            Record::Start { .. }
+            Record::Again(record) => record.is_event(),
+            Record::Moved { .. }
+            | Record::Start { .. }
             | Record::Bind { .. }
             | Record::Names { .. }
             | Record::Expect { .. }
@@ -456,7 +470,7 @@ impl Record {
     }
 
     /// The record as one line, newline included. `origin` is an event's; other records have none.
-    pub(crate) fn encode(&self, lsn: Lsn, durable: Lsn, origin: Origin) -> String {
+    pub(crate) fn encode(&self, lsn: Lsn, durable: Lsn, origin: EventOrigin) -> String {
         let mut line = LogLine(format!("{lsn} {durable}"));
         self.write(&mut line);
         if self.is_event() {
@@ -539,17 +553,18 @@ impl Record {
                 };
             }
             Record::SetAside { count, events } => {
-                line.word("set-aside").number("count", *count).number("ranges", events.len() as u64);
-                for (from, to) in events {
-                    line.number("from", *from).number("to", *to);
-                }
+                line.word("set-aside").number("count", *count).ranges(events);
+            }
+            Record::Again(record) => record.write(line.word("again")),
+            Record::Moved { count, gone } => {
+                line.word("moved").number("count", *count).ranges(gone);
             }
         }
     }
 
     /// Parses one line without its newline: LSN, durable LSN, record, an event's origin. `None` if anything is wrong
     /// with it.
-    pub(crate) fn decode(line: &[u8]) -> Option<(Lsn, Lsn, Record, Origin)> {
+    pub(crate) fn decode(line: &[u8]) -> Option<(Lsn, Lsn, Record, EventOrigin)> {
         let line = std::str::from_utf8(line).ok()?;
         let (crc, rest) = line.split_at_checked(8)?;
         let rest = rest.strip_prefix(' ')?;
@@ -559,8 +574,13 @@ impl Record {
         let mut words = Words(rest.split(' '));
         let lsn = counter(words.0.next()?)?;
         let durable = counter(words.0.next()?)?;
+        let again = words.0.clone().next() == Some("again");
+        if again {
+            words.0.next();
+        }
         let record = words.record()?;
-        let origin = if record.is_event() { words.origin()? } else { Origin::default() };
+        let record = if again { Record::Again(Box::new(record)) } else { record };
+        let origin = if record.is_event() { words.origin()? } else { EventOrigin::default() };
         words.0.next().is_none().then_some((lsn, durable, record, origin))
     }
 }
@@ -643,7 +663,15 @@ impl LogLine {
         }
     }
 
-    fn origin(&mut self, Origin { by, stamps }: Origin) {
+    fn ranges(&mut self, ranges: &[(Lsn, Lsn)]) -> &mut Self {
+        self.number("ranges", ranges.len() as u64);
+        for (from, to) in ranges {
+            self.number("from", *from).number("to", *to);
+        }
+        self
+    }
+
+    fn origin(&mut self, EventOrigin { by, stamps }: EventOrigin) {
         if by != 0 {
             self.number("by", by.into());
         }
@@ -952,28 +980,30 @@ impl<'a> Words<'a> {
                 let named = !paths.is_empty() && (!is_dir || paths.len() == 1);
                 named.then_some(Record::Saved { ino, since, paths, kept })?
             }
-            "set-aside" => {
-                let (count, ranges) = (self.number("count")?, self.number("ranges")?);
-                let mut range = || {
-                    let (from, to) = (self.counter("from")?, self.counter("to")?);
-                    (from <= to).then_some((from, to))
-                };
-                let events = (0..ranges).map(|_| range()).collect::<Option<_>>()?;
-                Record::SetAside { count, events }
-            }
+            "set-aside" => Record::SetAside { count: self.number("count")?, events: self.ranges()? },
+            "moved" => Record::Moved { count: self.number("count")?, gone: self.ranges()? },
             _ => return None,
         })
     }
 
+    fn ranges(&mut self) -> Option<Vec<(Lsn, Lsn)>> {
+        let count = self.number("ranges")?;
+        let mut range = || {
+            let (from, to) = (self.counter("from")?, self.counter("to")?);
+            (from <= to).then_some((from, to))
+        };
+        (0..count).map(|_| range()).collect()
+    }
+
     /// What is at the end of an event: perhaps its user, and both stamps or none, in this order of time.
-    fn origin(&mut self) -> Option<Origin> {
+    fn origin(&mut self) -> Option<EventOrigin> {
         let names_user = self.0.clone().next().is_some_and(|word| word.starts_with("by="));
         let by = if names_user { self.small("by").filter(|by| *by != 0)? } else { 0 };
         if self.0.clone().next().is_none() {
-            return Some(Origin { by, stamps: None });
+            return Some(EventOrigin { by, stamps: None });
         }
         let (start, end) = (self.number("start")?, self.number("end")?);
-        (start <= end).then_some(Origin { by, stamps: Some(Stamps { start, end }) })
+        (start <= end).then_some(EventOrigin { by, stamps: Some(Stamps { start, end }) })
     }
 
     fn step(&mut self) -> Option<Step> {
@@ -1017,6 +1047,41 @@ impl<'a> Words<'a> {
             _ => return None,
         })
     }
+}
+
+/// The records of a log where they belong by now: each moved record at its last place, and only there.
+pub(crate) fn in_present_order(records: Vec<(Lsn, Record)>) -> Vec<(Lsn, Record)> {
+    if !records.iter().any(|(_, record)| matches!(record, Record::Again(_))) {
+        return records;
+    }
+    let (mut counted, mut gone) = (BTreeSet::new(), Vec::new());
+    for (at, (lsn, record)) in records.iter().enumerate() {
+        let Record::Moved { count, gone: ranges } = record else { continue };
+        let Some(first) = usize::try_from(*count).ok().and_then(|count| at.checked_sub(count)) else { continue };
+        let again = records[first..at].iter().take_while(|(_, record)| matches!(record, Record::Again(_)));
+        if again.count() < at - first {
+            continue;
+        }
+        counted.extend(records[first..at].iter().map(|(lsn, _)| *lsn));
+        let before = records[first].0.min(*lsn).saturating_sub(1);
+        gone.extend(ranges.iter().map(|(from, to)| (*from, (*to).min(before))));
+    }
+    gone.sort_unstable();
+    // They may overlap in a log that no daemon has written.
+    let mut end = 0;
+    gone.iter_mut().for_each(|(_, to)| {
+        end = end.max(*to);
+        *to = end;
+    });
+    let is_gone = |lsn: Lsn| {
+        let before = gone.partition_point(|(from, _)| *from <= lsn);
+        before > 0 && lsn <= gone[before - 1].1
+    };
+    let here = |(lsn, record)| match record {
+        Record::Again(record) => counted.contains(&lsn).then_some((lsn, *record)),
+        record => Some((lsn, record)),
+    };
+    records.into_iter().filter(|(lsn, _)| !is_gone(*lsn)).filter_map(here).collect()
 }
 
 pub(crate) fn counter(word: &str) -> Option<u64> {
@@ -1096,6 +1161,9 @@ mod tests {
             },
             Record::SetAside { count: 2, events: vec![(3, 3), (5, 9)] },
             Record::SetAside { count: 0, events: Vec::new() },
+            Record::Moved { count: 2, gone: vec![(3, 3), (5, 9)] },
+            Record::Again(Box::new(Record::Seal { of: 3, size: 77 })),
+            Record::Again(Box::new(Record::Remove { path: path.clone(), ino: 5, dir: true })),
             Record::Content { path: path.clone(), ino: 5, object: id, size: 77, attrs },
             Record::Link { path: path.clone(), to: b"t".to_vec(), ino: 5, slow: None },
             Record::Rename { path: path.clone(), to: b"t".to_vec(), ino: 5, slow: Some(file(2)), exchange: true },
@@ -1123,26 +1191,26 @@ mod tests {
     #[test]
     fn every_record_round_trips_as_one_printable_line() {
         for (i, record) in examples().into_iter().enumerate() {
-            let line = record.encode(i as Lsn, 7, Origin::default());
+            let line = record.encode(i as Lsn, 7, EventOrigin::default());
             assert!(
                 line.ends_with('\n') && line.trim_end().bytes().all(|b| b == b' ' || b.is_ascii_graphic()),
                 "{line}"
             );
-            assert_eq!(Record::decode(line.trim_end().as_bytes()), Some((i as Lsn, 7, record, Origin::default())));
+            assert_eq!(Record::decode(line.trim_end().as_bytes()), Some((i as Lsn, 7, record, EventOrigin::default())));
         }
     }
 
     #[test]
     fn a_flipped_or_missing_byte_is_noticed() {
         for record in examples() {
-            let line = record.encode(1, 0, Origin::default());
+            let line = record.encode(1, 0, EventOrigin::default());
             let line = line.trim_end().as_bytes();
             for i in 0..line.len() {
                 let mut bad = line.to_vec();
                 bad[i] ^= 1;
                 // The CRC's own hex digits may change case without changing their meaning.
                 assert!(
-                    Record::decode(&bad).is_none_or(|r| r == (1, 0, record.clone(), Origin::default())),
+                    Record::decode(&bad).is_none_or(|r| r == (1, 0, record.clone(), EventOrigin::default())),
                     "byte {i}"
                 );
                 assert_eq!(Record::decode(&line[..i]), None, "cut at {i}");
@@ -1156,7 +1224,7 @@ mod tests {
 
     /// The line of a record with more words at its end.
     fn extended(record: &Record, words: &str) -> String {
-        let line = record.encode(3, 1, Origin::default());
+        let line = record.encode(3, 1, EventOrigin::default());
         with_crc(&format!("{} {words}", &line.trim_end()[9..]))
     }
 
@@ -1167,8 +1235,12 @@ mod tests {
         let mut random = SmallRng::seed_from_u64(1);
         let mut events = 0;
         for record in examples() {
-            let is_event =
-                record.encode(3, 1, Origin::default()).split(' ').nth(3).is_some_and(|kind| KINDS.contains(&kind));
+            let is_event = record
+                .encode(3, 1, EventOrigin::default())
+                .split(' ')
+                .skip(3)
+                .find(|word| *word != "again")
+                .is_some_and(|kind| KINDS.contains(&kind));
             events += u64::from(is_event);
             for _ in 0..100 {
                 let (one, other) = (random.random::<u64>(), random.random::<u64>());
@@ -1176,7 +1248,7 @@ mod tests {
                 let by = random.random_range(0..3);
                 let user = if by == 0 { String::new() } else { format!("by={by} ") };
                 let line = extended(&record, &format!("{user}start={start} end={end}"));
-                let origin = Origin { by, stamps: Some(Stamps { start, end }) };
+                let origin = EventOrigin { by, stamps: Some(Stamps { start, end }) };
                 let wanted = is_event.then(|| (3, 1, record.clone(), origin));
                 assert_eq!(record.encode(3, 1, origin) == format!("{line}\n"), is_event, "{line}");
                 assert_eq!(Record::decode(line.as_bytes()), wanted, "{line}");
@@ -1202,6 +1274,28 @@ mod tests {
             }
         }
         assert!(events >= 7, "{events} kinds of events");
+    }
+
+    /// A crash may cut off the end of a move; then it was never begun.
+    #[test]
+    fn moved_records_are_at_their_last_place_only() {
+        let seal = |of: Lsn| Record::Seal { of, size: 1 };
+        let again = |of: Lsn| Record::Again(Box::new(seal(of)));
+        let moved = |count, gone: &[(Lsn, Lsn)]| Record::Moved { count, gone: gone.to_vec() };
+        let mut log = vec![seal(1), seal(2), seal(3), seal(4), again(1), again(3), moved(2, &[(1, 1), (3, 3)])];
+        let order = |log: &[Record]| -> Vec<(Lsn, Lsn)> {
+            let log = (1..).zip(log.iter().cloned()).collect();
+            let seals = in_present_order(log).into_iter().filter_map(|(lsn, record)| match record {
+                Record::Seal { of, .. } => Some((lsn, of)),
+                _ => None,
+            });
+            seals.collect()
+        };
+        assert_eq!(order(&log), [(2, 2), (4, 4), (5, 1), (6, 3)]);
+        assert_eq!(order(&log[..6]), [(1, 1), (2, 2), (3, 3), (4, 4)], "its end is cut off");
+        log.extend([seal(8), again(1), moved(1, &[(5, 5)])]);
+        assert_eq!(order(&log), [(2, 2), (4, 4), (6, 3), (8, 8), (9, 1)], "moved twice");
+        assert_eq!(order(&[seal(1), again(2), seal(3), moved(2, &[(1, 1)])]), [(1, 1), (3, 3)], "not by us");
     }
 
     /// A CRC is no signature. These lines were once accepted: the first three stopped a start with a bare errno, the
@@ -1230,6 +1324,8 @@ mod tests {
             "1 0 saved ino=5 since=1 paths=0 object=f1 size=0 mode=0644 uid=0 gid=0 mtime=0.0 xattrs=0",
             "1 0 saved ino=5 since=1 paths=1 path=../a object=f1 size=0 mode=0644 uid=0 gid=0 mtime=0.0 xattrs=0",
             "1 0 set-aside count=0 ranges=1 from=3 to=2",
+            "1 0 moved count=0 ranges=1 from=3 to=2",
+            "1 0 again again seal of=1 size=1",
             "1 0 saved ino=5 since=1 paths=2 path=a path=b dir mode=0755 uid=0 gid=0 mtime=0.0 xattrs=0 rdev=0 target=",
             "1 0 setxattr path=a ino=5 slow=- file owner=0 group=0 key=user.dlio.clean value=x",
             "1 0 setxattr path=a ino=5 slow=- file owner=0 group=0 key= removed",

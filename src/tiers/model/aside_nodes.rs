@@ -61,6 +61,11 @@ impl AsideNodes {
         true
     }
 
+    /// Whether such an event is one of these.
+    pub(crate) fn has_event(&self, which: impl Fn(Lsn) -> bool) -> bool {
+        self.again_events.keys().any(|lsn| which(*lsn))
+    }
+
     /// The event is applied or has left the order. Returns the object that the aside referred to.
     pub(crate) fn forget_event(&mut self, lsn: Lsn) -> Option<ObjectId> {
         self.again_events.remove(&lsn)?.kept.object()

@@ -153,8 +153,8 @@ pub(crate) mod tests {
     use crate::tiers::model::view::tests::stat;
     use crate::tiers::objects::version::Content;
 
-    /// A queue that is filled step by step and numbers its events from 1 on.
-    pub(crate) struct Queue(pub(crate) EngineState);
+    /// A queue that is filled step by step, by a user, and numbers its events from 1 on.
+    pub(crate) struct Queue(pub(crate) EngineState, pub(crate) u32);
 
     pub(crate) fn at(dir: Ino, name: &str) -> DirEntryKey {
         (dir, Name::new(name.as_bytes()).expect("a name"))
@@ -162,7 +162,7 @@ pub(crate) mod tests {
 
     impl Queue {
         pub(crate) fn new() -> Self {
-            Queue(EngineState::new(View::new(&stat(2, Kind::Dir), Duration::ZERO)))
+            Queue(EngineState::new(View::new(&stat(2, Kind::Dir), Duration::ZERO)), 0)
         }
 
         /// The number of the last event, pending or not.
@@ -172,7 +172,7 @@ pub(crate) mod tests {
 
         fn push(&mut self, change: Change) {
             let lsn = self.last() + 1;
-            self.0.push(lsn, Duration::ZERO, 0, change);
+            self.0.push(lsn, Duration::ZERO, self.1, change);
         }
 
         /// A node on the slow tier with nothing pending.

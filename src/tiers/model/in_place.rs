@@ -48,6 +48,11 @@ impl InPlaceFiles {
         self.overtaken.remove(&ino);
     }
 
+    /// Records have new numbers, these.
+    pub(super) fn renumber(&mut self, now: impl Fn(Lsn) -> Option<Lsn>) {
+        self.overtaken.values_mut().for_each(|(lsn, _)| *lsn = now(*lsn).unwrap_or(*lsn));
+    }
+
     pub(super) fn set_applied(&mut self, upto: Lsn) {
         self.overtaken.retain(|_, (lsn, _)| *lsn > upto);
     }

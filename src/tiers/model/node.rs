@@ -404,6 +404,16 @@ impl Node {
         }
     }
 
+    /// Events have new numbers, these.
+    pub(super) fn renumber(&mut self, now: impl Fn(Lsn) -> Option<Lsn>) {
+        if self.rare.is_some() {
+            self.change_rare(|rare| {
+                rare.xattrs.values_mut().for_each(|(_, lsn)| *lsn = now(*lsn).unwrap_or(*lsn));
+                rare.meta_lsn = now(rare.meta_lsn).unwrap_or(rare.meta_lsn);
+            });
+        }
+    }
+
     /// Which file it is on the slow tier; `None`: not there.
     pub(crate) fn slow_id(&self) -> Option<SlowId> {
         let file = FileId { ino: self.slow_ino, birth: self.slow_birth };

@@ -175,7 +175,7 @@ pub(super) fn missing_in(batch: Batch) -> Vec<(Ino, QueuedVersion)> {
 }
 
 /// The versions without a copy for which the front of the queue waits. `refused`: of [`first_refused`].
-pub(super) fn missing_at_front(st: &EngineState, pressure: bool, refused: Option<usize>) -> Vec<Lsn> {
+pub(crate) fn missing_at_front(st: &EngineState, pressure: bool, refused: Option<usize>) -> Vec<Lsn> {
     let (mut walk, mut missing) = (Walk::default().up_to(refused), Vec::new());
     let (mut at, mut through) = (0, 0);
     while at == 0 || st.queue.events().get(at).is_some_and(|event| event.lsn <= through) {

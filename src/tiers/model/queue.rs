@@ -1,6 +1,6 @@
 //! The pending events in the order of the log, and an index of the versions among them.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 use foldhash::HashMap;
@@ -59,6 +59,8 @@ pub(crate) struct EventQueue {
     last_removals: HashMap<Ino, Lsn>,
     /// The events' stamps, by LSN; empty where nobody needs any.
     stamps: VecDeque<(Lsn, Stamps)>,
+    /// The pending events that were moved behind others, by their first number: their number now.
+    moved: BTreeMap<Lsn, Lsn>,
 }
 
 impl EventQueue {
@@ -78,6 +80,28 @@ impl EventQueue {
     /// Everything up to here is on the slow tier.
     pub(crate) fn applied(&self) -> Lsn {
         self.applied
+    }
+
+    /// Everything that had a number up to here when it was logged is on the slow tier.
+    pub(crate) fn all_applied(&self) -> Lsn {
+        self.moved.keys().next().map_or(self.applied, |first| self.applied.min(first - 1))
+    }
+
+    /// The number that a pending event had at first.
+    pub(crate) fn first_number(&self, lsn: Lsn) -> Lsn {
+        self.moved.iter().find(|(_, now)| **now == lsn).map_or(lsn, |(first, _)| *first)
+    }
+
+    /// Whether the event that had this number at first, and all of its user before it, are on the slow tier.
+    pub(crate) fn has_applied(&self, first: Lsn) -> bool {
+        self.moved.get(&first).copied().unwrap_or(first) <= self.applied
+    }
+
+    /// The stamps of the pending event that was logged first, behind the first `skip` events.
+    pub(crate) fn oldest_stamps(&self, skip: usize) -> Option<Stamps> {
+        let mut events = self.events.iter().skip(skip).map(|event| self.stamps(event.lsn));
+        // The order of the stamps is that of the events, unless some were moved.
+        if self.moved.is_empty() { events.next() } else { events.min_by_key(|stamps| stamps.end) }
     }
 
     /// The LSN of the oldest event.
@@ -233,6 +257,7 @@ impl EventQueue {
         }
         self.applied = self.applied.max(upto);
         while self.stamps.pop_front_if(|stamped| stamped.0 <= upto).is_some() {}
+        self.moved.retain(|_, now| *now > upto);
     }
 
     /// Where the log of the last daemon says that everything is applied.
@@ -258,6 +283,38 @@ impl EventQueue {
             }
         }
         taken
+    }
+
+    /// Moves these events behind all others: each to the number beside it. Both numbers rise.
+    pub(super) fn renumber(&mut self, new: &[(Lsn, Lsn)]) {
+        let now = |lsn: Lsn| new.binary_search_by_key(&lsn, |(old, _)| *old).ok().map(|at| new[at].1);
+        let old: Vec<Lsn> = new.iter().map(|(old, _)| *old).collect();
+        let mut files = foldhash::HashSet::default();
+        for mut event in self.take_out(&old) {
+            event.lsn = now(event.lsn).unwrap_or(event.lsn);
+            if let Change::Content { ino, .. } = &event.change {
+                files.insert(*ino);
+            }
+            if let Change::Remove { ino, .. } | Change::Rename { replaced: Some(ino), .. } = &event.change {
+                self.last_removals.insert(*ino, event.lsn);
+            }
+            self.events.push_back(event);
+        }
+        for ino in files {
+            let Some(versions) = self.versions.get_mut(&ino) else { continue };
+            let mut renumbered = SmallDeque::default();
+            let all = versions.iter().map(|(lsn, content)| (now(*lsn).unwrap_or(*lsn), content.clone()));
+            all.for_each(|version| renumbered.push_back(version));
+            *versions = renumbered;
+        }
+        let (moved, mut stamps): (VecDeque<_>, VecDeque<_>) =
+            self.stamps.drain(..).partition(|(lsn, _)| now(*lsn).is_some());
+        stamps.extend(moved.into_iter().map(|(lsn, stamps)| (now(lsn).unwrap_or(lsn), stamps)));
+        self.stamps = stamps;
+        let again: foldhash::HashSet<Lsn> = self.moved.values().copied().collect();
+        self.moved.values_mut().for_each(|lsn| *lsn = now(*lsn).unwrap_or(*lsn));
+        self.moved.extend(new.iter().copied().filter(|(old, _)| !again.contains(old)));
+        self.search_copies_anew();
     }
 
     /// The version of this event has left the queue.

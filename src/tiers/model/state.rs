@@ -157,6 +157,22 @@ impl EngineState {
         taken
     }
 
+    /// Events were moved behind all others, and records with them: each has the number beside its old one. `nodes`: those
+    /// that they touch.
+    pub(crate) fn renumber(&mut self, new: &[(Lsn, Lsn)], nodes: &std::collections::HashSet<Ino>) {
+        let now = |lsn: Lsn| new.binary_search_by_key(&lsn, |(old, _)| *old).ok().map(|at| new[at].1);
+        let events: Vec<_> = new.iter().copied().filter(|(old, _)| self.queue.event(*old).is_some()).collect();
+        self.queue.renumber(&events);
+        new.iter().for_each(|(old, new)| self.uncommitted.renumber(*old, *new));
+        self.in_place.renumber(now);
+        self.checkpoints.renumber(now);
+        for ino in nodes {
+            if let Some(node) = self.view.get_mut(*ino) {
+                node.renumber(now);
+            }
+        }
+    }
+
     fn unpin(&mut self, event: &Event, now: Lsn) {
         if let Change::Content { ino, content, .. } = &event.change {
             // Wake first: no state can be made from a version that is gone.

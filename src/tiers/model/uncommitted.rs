@@ -85,6 +85,19 @@ impl UncommittedFiles {
         self.since.iter().map(|(ino, since)| (*ino, *since))
     }
 
+    /// The `bind` records.
+    pub(crate) fn bind_records(&self) -> impl Iterator<Item = Lsn> {
+        self.binds.keys().copied()
+    }
+
+    /// The `bind` record at one number was logged again at the other.
+    pub(super) fn renumber(&mut self, old: Lsn, new: Lsn) {
+        if let Some(bound) = self.binds.remove(&old) {
+            self.bound_at.insert(bound.0, new);
+            self.binds.insert(new, bound);
+        }
+    }
+
     /// The files with a `bind` record, and their objects, in the order of the records.
     pub(crate) fn bound(&self) -> impl Iterator<Item = (Ino, ObjectId)> {
         self.binds.values().copied()

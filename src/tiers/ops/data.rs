@@ -225,9 +225,16 @@ impl Tiers {
         let Some(object) = io.object().filter(|_| state.is_guarded(from)) else { return Ok(()) };
         let broken = || io.pending_versions.iter().filter(|content| content.is_alive() && from < content.size);
         if broken().next().is_some() && !left_out!(Invalidate) {
-            let lsn = self.log.append(&[Record::Invalidate { ino: state.ino, object, from }])?;
-            // Checked after the append: a seal that is logged later is not durable without this record.
-            if broken().any(|content| content.is_sealing()) && !left_out!(InvalidateDurable) {
+            let (lsn, is_sealing) = {
+                // Under this lock, so that no event of the file is moved in between.
+                let _st = self.state.lock();
+                let lsn = self.log.append(&[Record::Invalidate { ino: state.ino, object, from }])?;
+                // Checked after the append: a seal that is logged later is not durable without this record.
+                let is_sealing = broken().any(|content| content.is_sealing());
+                state.invalidate(io, from);
+                (lsn, is_sealing)
+            };
+            if is_sealing && !left_out!(InvalidateDurable) {
                 self.log.sync(lsn)?;
             }
         }

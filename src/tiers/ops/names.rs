@@ -14,7 +14,7 @@ use crate::tiers::disk::errors::{absent_is_none, is_elsewhere};
 use crate::tiers::disk::fingerprint::Fingerprint;
 use crate::tiers::disk::layout::OURS;
 use crate::tiers::disk::{Kind, RenameMode, SlowId, Stat, acl};
-use crate::tiers::log::record::{Attrs, Origin, Path, Record, Spec};
+use crate::tiers::log::record::{Attrs, EventOrigin, Path, Record, Spec};
 use crate::tiers::model::clean_list::Clean;
 use crate::tiers::model::event::Change;
 use crate::tiers::model::node::{KnownAcl, Node, NodeAttrs, ObservedAt, Slot};
@@ -728,10 +728,10 @@ impl Tiers {
 
     /// The origin of an event that is logged now. A version began with its first byte; everything else is so short that
     /// its end will do for its start: a later start only waits for more.
-    pub(crate) fn origin(&self, cx: &Cx, st: &EngineState, change: &Change) -> Origin {
+    pub(crate) fn origin(&self, cx: &Cx, st: &EngineState, change: &Change) -> EventOrigin {
         let start = if let Change::Content { ino, .. } = change { st.uncommitted.started(*ino) } else { None };
         let stamps = self.fleet.as_ref().map(|fleet| fleet.stamps(self.now(), start));
-        Origin { by: st.whose(cx.uid, change), stamps }
+        EventOrigin { by: st.whose(cx.uid, change), stamps }
     }
 
     /// The attributes that a new node of this caller in `parent` starts with.

@@ -8,6 +8,7 @@ use std::sync::atomic::Ordering;
 use crate::error::{Errno, Error, Result};
 use crate::tiers::disk::File;
 use crate::tiers::log::record::{Home, ObjectId, Record};
+use crate::tiers::model::state::EngineState;
 use crate::tiers::objects::file::FileState;
 use crate::tiers::objects::version::Content;
 use crate::tiers::side_by_side::ask_each;
@@ -17,6 +18,11 @@ use crate::tiers::{Cx, Ino, Lsn, Progress, Tiers};
 const AT_ONCE: usize = 64;
 /// Writeback of larger files begins while they are written, and their clean pages stay in the cache.
 const BEGIN_MAX: u64 = 1 << 20;
+
+/// The number of an event by now.
+fn number_of(st: &EngineState, (lsn, ino, content): &(Lsn, Ino, Arc<Content>)) -> Lsn {
+    st.queue.versions(*ino).find(|(_, other)| Arc::ptr_eq(other, content)).map_or(*lsn, |(now, _)| *now)
+}
 
 /// An object that is to become durable.
 struct ToSync {
@@ -45,7 +51,9 @@ impl Tiers {
     pub(crate) fn seal_durably(&self, cx: &Cx, pending: &[(Lsn, Ino, Arc<Content>)]) -> Result<()> {
         self.seal(cx, pending)?;
         self.log.sync(self.log.last())?;
-        self.state.lock().checkpoints.sealed(pending.iter().map(|(lsn, ..)| *lsn), self.stamp(self.uptime()));
+        let mut st = self.state.lock();
+        let sealed: Vec<Lsn> = pending.iter().map(|one| number_of(&st, one)).collect();
+        st.checkpoints.sealed(sealed.into_iter(), self.stamp(self.uptime()));
         Ok(())
     }
 
@@ -56,10 +64,11 @@ impl Tiers {
     /// 2. sync their names;
     /// 3. log the seals (made durable by the caller's log sync).
     fn seal(&self, cx: &Cx, pending: &[(Lsn, Ino, Arc<Content>)]) -> Result<()> {
-        let seals: Vec<Record> =
-            pending.iter().map(|(lsn, _, content)| Record::Seal { of: *lsn, size: content.size }).collect();
-        if left_out!(SealLast) && !seals.is_empty() {
-            let lsn = self.log.append(&seals)?;
+        let seals = |st: &EngineState| -> Vec<Record> {
+            pending.iter().map(|one| Record::Seal { of: number_of(st, one), size: one.2.size }).collect()
+        };
+        if left_out!(SealLast) && !pending.is_empty() {
+            let lsn = self.log.append(&seals(&self.state.lock()))?;
             self.log.sync(lsn)?;
         }
         pending.iter().for_each(|(_, _, content)| content.set_sealing());
@@ -77,10 +86,12 @@ impl Tiers {
             ask_each(|| self.uptime(), &objects, |object| self.sync_object(object))?; // 1
             self.sync_names(&objects)?; // 2
         }
-        if seals.is_empty() {
+        if pending.is_empty() {
             return Ok(());
         }
-        self.log.append(&seals)?; // 3
+        let st = self.state.lock();
+        // Meanwhile they may have been moved.
+        self.log.append(&seals(&st))?; // 3
         for (_, _, content) in pending {
             content.set_sealed();
         }

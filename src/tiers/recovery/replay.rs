@@ -31,7 +31,7 @@ use crate::tiers::{Cx, Ino, Lsn, ROOT, Tiers};
 
 impl<'a> Recovery<'a> {
     /// `by`: whose the events are, but for root's.
-    pub(crate) fn new(tiers: &'a Tiers, (records, by): (Vec<(Lsn, Record)>, Vec<(Lsn, u32)>), boot: &'a str) -> Self {
+    pub(crate) fn new(tiers: &'a Tiers, records: Vec<(Lsn, Record)>, by: Vec<(Lsn, u32)>, boot: &'a str) -> Self {
         let (mut sealed, mut explained) = (Vec::new(), Vec::new());
         let (mut never, mut placed, mut placed_at) = (HashSet::new(), HashMap::new(), HashMap::new());
         let mut last = None;
@@ -169,7 +169,10 @@ impl<'a> Recovery<'a> {
             | Record::Seal { .. }
             | Record::Intent { .. }
             | Record::Applied { .. }
-            | Record::SetAside { .. } => Ok(()),
+            | Record::SetAside { .. }
+            // Whoever reads a log has put each moved record into its place.
+            | Record::Again(_)
+            | Record::Moved { .. } => Ok(()),
         }
     }
 

@@ -140,7 +140,7 @@ pub fn open(
         tracing::info!(bytes = opened.torn, "cut a torn record off the end of the log");
     }
     tiers.state.lock().queue.stamp(opened.stamps);
-    Recovery::new(&tiers, (opened.records, opened.by), boot).run(looked, writable)?;
+    Recovery::new(&tiers, opened.records, opened.by, boot).run(looked, writable)?;
     match &tiers.fleet {
         // Nothing will be logged, and no background renews the lease.
         Some(_) if tiers.lacks().is_some() => tiers.leave_fleet(|| false)?,

@@ -24,7 +24,8 @@ impl Tiers {
         let mut look = QueueLook::new(self, &st, self.expected_rate(), held);
         let mut queue = Queue {
             events: st.queue.len() as u64,
-            held: status.safety.held,
+            held: status.safety.held.filter(|held| status.held_users.first().is_none_or(|one| one.line() != *held)),
+            held_users: status.held_users,
             conflicts: status.exceptions.conflicts,
             aside: status.exceptions.aside,
             aside_shown,
@@ -60,6 +61,7 @@ impl Tiers {
                 pending.reason.take().map(|why| if why.contains(own) { why } else { ELSEWHERE.to_owned() });
         }
         queue.held = queue.held.map(|_| ELSEWHERE.to_owned());
+        queue.held_users.retain(|held| held.uid == uid);
         queue.conflicts_shown.clear();
         queue.aside_shown.clear();
         queue

@@ -80,13 +80,32 @@ impl Tiers {
     }
 
     /// The same for one of several streams, counted from 0, each on a thread of its own. While fewer streams are
-    /// allowed it has nothing to do.
+    /// allowed it has nothing to do. What is held is tried at once if nothing else is to be copied.
     pub fn drain_stream_step(&self, stream: u32) -> Result<Progress> {
+        self.drain_once(stream, false).map_err(|(error, _)| error)
+    }
+
+    /// The same, but what is held is not tried before its time, and is no failure.
+    pub fn drain_patiently(&self, stream: u32) -> Result<Progress> {
+        match self.drain_once(stream, true) {
+            Err((error, is_held)) => {
+                if is_held {
+                    Ok(Progress::Did)
+                } else {
+                    Err(error)
+                }
+            }
+            Ok(done) => Ok(done),
+        }
+    }
+
+    /// An error also tells whether it holds some users only.
+    fn drain_once(&self, stream: u32, patient: bool) -> Result<Progress, (Error, bool)> {
         let streams = self.drain_streams();
         if stream >= streams {
             return Ok(Progress::Idle);
         }
-        let (wanted, mut is_enough) = self.next_to_copy(stream, streams as usize);
+        let (wanted, mut is_enough) = self.next_to_copy(stream, streams as usize, patient);
         is_enough |= self.has_parts();
         if !is_enough {
             self.writeback.streams.lock().interrupt();
@@ -113,10 +132,14 @@ impl Tiers {
         }
         let bytes = wanted.iter().map(|wanted| wanted.content.size).sum();
         drop(wanted);
-        if let Err(error) = done
+        if let Err((error, is_held)) = done
             && !self.removes_first(&error, bytes)
         {
-            return Err(error);
+            if is_held {
+                // Others may go on.
+                self.wake();
+            }
+            return Err((error, is_held));
         }
         // The stream that met a failure waits before it tries again; another one may have made the copy.
         if !self.counters.notes.has_failed_copies() {
@@ -169,7 +192,7 @@ impl Tiers {
     }
 
     /// A stream's share of what is to be copied, and whether there is something for each of them.
-    fn next_to_copy(&self, stream: u32, streams: usize) -> (Vec<CopyTask>, bool) {
+    fn next_to_copy(&self, stream: u32, streams: usize, patient: bool) -> (Vec<CopyTask>, bool) {
         let mut found: Vec<CopyTask> = Vec::new();
         if self.copies_nothing() {
             return (found, false);
@@ -179,6 +202,10 @@ impl Tiers {
         let refused = publish_plan::first_refused(&st, gate);
         let mut planned = copy_plan::plan_copies(&mut st, pressure, refused);
         planned.retain(|(_, (_, content))| content.is_sealed() && content.is_intact());
+        let is_held = |lsn: Lsn| st.queue.event(lsn).is_some_and(|event| self.held_for(event.by).is_some());
+        if patient || planned.iter().any(|(_, (lsn, _))| !is_held(*lsn)) {
+            planned.retain(|(_, (lsn, _))| !is_held(*lsn));
+        }
         // The end of a single version, which is a sync, would be no measurement beside the middle of another.
         let is_enough = planned.len() >= streams.max(2);
         let at_once = if self.outside_hours().is_some() { 1 } else { planned.len().div_ceil(streams).min(AT_ONCE) };
@@ -215,8 +242,8 @@ impl Tiers {
         (found, is_enough)
     }
 
-    /// Goes on with the others if one fails. Returns the first error.
-    fn copy_versions(&self, wanted: &[CopyTask]) -> Result<()> {
+    /// Goes on with the others if one fails. Returns the first error, and whether all errors hold some users only.
+    fn copy_versions(&self, wanted: &[CopyTask]) -> Result<(), (Error, bool)> {
         wanted.iter().for_each(|wanted| self.counters.notes.copying(wanted.lsn));
         let written: Vec<_> = wanted.iter().map(|wanted| self.write_version(wanted)).collect();
         if wanted.len() > 1 {
@@ -237,10 +264,18 @@ impl Tiers {
                 Ok(true) => {
                     self.counters.arrived(unsynced, self.uptime());
                     self.counters.drained(wanted.content.size);
+                    self.let_copied_go(wanted.state.ino);
                     finished.push(wanted);
                 }
                 Ok(false) => {}
-                Err(error) => failed = failed.and(Err(error)),
+                Err(error) => {
+                    let is_held = self.hold_copy(wanted.lsn, wanted.state.ino, &error);
+                    failed = match failed {
+                        Err((_, true)) if !is_held => Err((error, false)),
+                        Ok(()) => Err((error, is_held)),
+                        failed => failed,
+                    };
+                }
             }
         }
         self.note_copies(&finished);
@@ -509,8 +544,9 @@ impl Tiers {
     pub(crate) fn batches_by_pressure(&self) -> bool {
         let is_refused = {
             let mut st = self.state.lock();
-            let first = st.queue.front().filter(|first| self.counters.notes.is_refused(*first));
-            st.queue.stop_skipping_at(first.unwrap_or(0));
+            let first = st.queue.events().front().map(|event| (event.lsn, event.by));
+            let first = first.filter(|(lsn, by)| self.counters.notes.is_refused(*lsn) || self.is_held(*by));
+            st.queue.stop_skipping_at(first.map_or(0, |(lsn, _)| lsn));
             first.is_some()
         };
         self.pressure() && !is_refused

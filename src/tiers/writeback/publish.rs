@@ -28,7 +28,7 @@ use std::sync::atomic::Ordering;
 
 use crate::error::{Context, Errno, Error, Result};
 use crate::path::{Name, escape};
-use crate::tiers::disk::errors::{is_elsewhere, is_full};
+use crate::tiers::disk::errors::{RefusedAt, holds_its_user, is_elsewhere, is_full};
 use crate::tiers::disk::fingerprint::Fingerprint;
 use crate::tiers::disk::layout::{remove_leftover, remove_tree, split};
 use crate::tiers::disk::{Access, Dir, File, Kind, MetadataOrder, NewAttr, Stat};
@@ -59,21 +59,42 @@ use crate::tiers::{Cx, Ino, Lsn, Progress, ROOT, Tiers};
 const UNSYNCED_MAX: usize = 64;
 
 impl Tiers {
-    /// Publishes the next group of events, if it is settled, sealed and copied.
+    /// Publishes the next group of events, if it is settled, sealed and copied. What is held is tried at once if nothing
+    /// else can go.
     pub fn publish_step(&self) -> Result<Progress> {
+        self.publish_once(false)
+    }
+
+    /// The same, but what is held is not tried before its time, and is no failure.
+    pub fn publish_patiently(&self) -> Result<Progress> {
+        match self.publish_once(true) {
+            Err(error) => match self.wait_of_front() {
+                Some(left) => Ok(Progress::Wait(left)),
+                None => Err(error),
+            },
+            done => done,
+        }
+    }
+
+    fn publish_once(&self, patient: bool) -> Result<Progress> {
         let front = self.state.lock().queue.front();
-        let done = match self.publish_next() {
+        let waits = self.wait_of_front().is_some();
+        let done = match self.publish_next(patient) {
             // For a name or an attribute.
             Err(error) if self.removes_first(&error, 1) => Ok(Progress::Did),
             done => done,
         };
-        if let Some(lsn) = front {
+        // If others went first, it was not tried.
+        if let Some(lsn) = front.filter(|_| !waits || done.is_err()) {
             self.counters.notes.tried(lsn, WorkKind::Publish, done.as_ref().err());
         }
-        done
+        match done {
+            Err(error) => self.hold_its_user(error),
+            done => done,
+        }
     }
 
-    fn publish_next(&self) -> Result<Progress> {
+    fn publish_next(&self, patient: bool) -> Result<Progress> {
         let mut unfinished = self.writeback.unfinished.lock();
         if self.damaged.is_some() {
             return Ok(Progress::Idle);
@@ -90,6 +111,9 @@ impl Tiers {
         }
         if let Some(closed) = self.waits() {
             return Ok(Progress::Wait(closed.left));
+        }
+        if let Some(done) = self.let_others_first(patient)? {
+            return Ok(done);
         }
         let pressure = self.batches_by_pressure();
         let settle =
@@ -108,10 +132,14 @@ impl Tiers {
         match next {
             NextToPublish::Empty => Ok(Progress::Idle),
             NextToPublish::Wait(left) => Ok(Progress::Wait(left)),
+            NextToPublish::Blocked if self.pass_refused_copy()? => Ok(Progress::Did),
             NextToPublish::Blocked => self.unblock(),
             // The fleet's own work wakes this one.
             NextToPublish::Gated => Ok(Progress::Idle),
             NextToPublish::Batches(mut batches) => {
+                if let Some(done) = self.keep_apart(&batches)? {
+                    return Ok(done);
+                }
                 if self.begin_filling(&mut batches, pressure)? {
                     return Ok(Progress::Did);
                 }
@@ -161,6 +189,21 @@ impl Tiers {
         // A closed log may hold intents that name the present nodes in `tmp`: if they were made anew, the next start
         // would not find them.
         self.log.usable()?;
+        if batches.len() > 1 {
+            let first = batches[..1].to_vec();
+            return match self.publish_all(batches, unfinished) {
+                // Whose it is shows once it is alone.
+                Err(error) if unfinished.is_none() && may_hold_one(&error) => self.publish_all(first, unfinished),
+                done => done,
+            };
+        }
+        self.publish_all(batches, unfinished)
+    }
+
+    fn publish_all(&self, batches: Vec<Batch>, unfinished: &mut Option<Unfinished>) -> Result<()> {
+        if !self.name_copies(&batches)? {
+            return Ok(());
+        }
         let made = self.make_in_tmp(&batches)?; // 1
         self.link_moved(&batches)?; // 1
         let plan = || {
@@ -614,6 +657,7 @@ impl Tiers {
             st.uncommitted.bind(ino, lsn, object, self.uptime());
         }
         let superseded = superseded(&st, *upto, planned);
+        self.let_go(st.queue.up_to(*upto).map(|event| event.by));
         let events = st.queue.up_to(*upto).count() as u64;
         st.pop(*upto, last);
         st.checkpoints.published(*upto, self.stamp(self.uptime()));
@@ -924,6 +968,11 @@ impl Tiers {
         };
         self.drop_log(applied)
     }
+}
+
+/// Whether the reason may lie with one user, wherever it is.
+fn may_hold_one(error: &Error) -> bool {
+    holds_its_user(error, RefusedAt::Part)
 }
 
 /// The inodes of the events up to `upto`.

@@ -44,6 +44,7 @@ use crate::tiers::objects::version::Content;
 use crate::tiers::ops::names::add_subdir;
 use crate::tiers::writeback::deadline::{SaveTask, Saving};
 use crate::tiers::writeback::group::Unfinished;
+use crate::tiers::writeback::held_users::ranges;
 use crate::tiers::writeback::open_tree::OpenTree;
 use crate::tiers::{Cx, Ino, Lsn, ROOT, Tiers};
 
@@ -220,7 +221,11 @@ impl Tiers {
             Some((*ino, kept))
         });
         let kept: Vec<(Ino, Kept)> = kept.collect();
-        let last = self.log_aside(&st, kept.iter().map(|(ino, kept)| (*ino, since, kept)), ranges(&closure.events))?; // 4
+        let last = self.log_aside(
+            &st,
+            kept.iter().map(|(ino, kept)| (*ino, since, kept)),
+            ranges(closure.events.iter().copied()),
+        )?; // 4
         let first = last - kept.len() as u64;
         let kept =
             (first..).zip(kept).map(|(lsn, (ino, kept))| (ino, Aside { kept, since, lsn, again: None })).collect();
@@ -241,7 +246,7 @@ impl Tiers {
     }
 
     /// A group that is held up ends in front of its next batch; the intents of the rest are void after `applied`.
-    fn end_group_for(&self, unfinished: &mut Option<Unfinished>, start: &HashSet<Ino>) -> Result<()> {
+    pub(super) fn end_group_for(&self, unfinished: &mut Option<Unfinished>, start: &HashSet<Ino>) -> Result<()> {
         self.stop_filling();
         if let Some(group) = unfinished.as_mut() {
             let begun = !group.followed && group.is_inside_batch();
@@ -385,6 +390,7 @@ impl Tiers {
     }
 
     fn clean_up_set_aside(&self, cx: &Cx, taken: Vec<Event>, touched: &HashSet<Ino>) -> Result<()> {
+        self.let_all_go();
         let lsns: HashSet<Lsn> = taken.iter().map(|event| event.lsn).collect();
         self.counters.notes.forget(&lsns);
         for event in &taken {
@@ -501,18 +507,6 @@ fn spec_of(st: &EngineState, ino: Ino) -> Option<Spec> {
     let xattrs = xattrs.filter_map(|(key, (value, _))| Some((key.clone(), value.clone()?))).collect();
     let attrs = Attrs { perm: meta.perm, uid: meta.uid, gid: meta.gid, mtime: meta.mtime, xattrs };
     Some(Spec { kind: node.kind, attrs, rdev: meta.rdev, target: node.target().to_vec() })
-}
-
-/// The first and the last of each run of numbers.
-fn ranges(events: &[Lsn]) -> Vec<(Lsn, Lsn)> {
-    let mut ranges: Vec<(Lsn, Lsn)> = Vec::new();
-    for lsn in events {
-        match ranges.last_mut().filter(|(_, to)| to + 1 == *lsn) {
-            Some((_, to)) => *to = *lsn,
-            None => ranges.push((*lsn, *lsn)),
-        }
-    }
-    ranges
 }
 
 fn half_done() -> Error {
