@@ -10,9 +10,9 @@
 mod caller;
 mod control;
 mod convert;
-mod descriptors;
 mod failures;
 mod handles;
+mod holdings;
 mod io_paths;
 mod job_report;
 mod observer;

@@ -12,6 +12,7 @@ pub mod json;
 pub mod mount;
 pub mod path;
 pub mod report;
+pub mod share;
 pub mod stats;
 pub mod tiers;
 

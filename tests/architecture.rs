@@ -56,6 +56,7 @@ const FLOORS: &[(&str, u8)] = &[
     ("path", 0),
     ("json", 0),
     ("error", 0),
+    ("share", 0),
 ];
 
 /// The engine's rooms, the lowest first. A folder is one room, but for what is listed by itself: `capacity::policy` is plain enough to be

@@ -12,7 +12,7 @@ use parking_lot::Mutex;
 use super::control::open::Virtual;
 use super::control::sources::OpenFiles;
 use super::convert;
-use super::descriptors::Share;
+use super::holdings::Share;
 use super::io_paths::Lease;
 use crate::stats;
 use crate::tiers::disk::File;

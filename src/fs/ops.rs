@@ -12,8 +12,8 @@ use super::control::asker::Asker;
 use super::control::by_xattr::Verb;
 use super::control::node;
 use super::control::sources::Control;
-use super::descriptors::{Descriptors, Share};
 use super::handles::{DirEntries, DirHandle, EntryReference, FileHandle, Handles, Open, Opened};
+use super::holdings::{Holdings, Share};
 use super::io_paths::{IoPaths, Lease};
 use super::observer::Observer;
 use super::options::FsOptions;
@@ -53,7 +53,7 @@ pub(super) struct Core {
     pub(super) control: Control,
     pub(super) published: Arc<Published>,
     pub(super) io: Arc<IoPaths>,
-    descriptors: Descriptors,
+    descriptors: Holdings,
     pub(super) files: Arc<Handles<Open>>,
     pub(super) dirs: Arc<Handles<DirHandle>>,
 }
@@ -74,7 +74,7 @@ impl Core {
         let observer = Observer::new(Arc::clone(&tiers), Arc::clone(&stats), Arc::clone(&io), options.about.clone());
         let engine = (Arc::clone(&tiers), Arc::clone(&stats));
         let control = Control::new(engine, slow, live, Arc::clone(&io), open, options, observer);
-        let descriptors = Descriptors::new(options.descriptors, options.owner_uid);
+        let descriptors = Holdings::of_files(options.descriptors, options.owner_uid);
         let (published, dirs) = (Arc::new(published), Arc::default());
         Core { tiers, stats, who, control, published, io, descriptors, files, dirs }
     }
@@ -258,7 +258,7 @@ impl Core {
             _ => error,
         })?;
         let entry = EntryReference::counted(&self.tiers, attr);
-        let share = self.descriptors.take_new(cx.uid, file.ino);
+        let share = self.descriptors.take_new(cx.uid, file.ino, 1);
         let lease = self.lease(file.ino, true);
         let seen = self.seen(&file, by, Some(perm(mode)));
         Ok((entry, self.opened(cx, (file, share), lease, flags, seen)))
@@ -273,7 +273,7 @@ impl Core {
         if mode.truncate && !mode.write && self.runs(ino) {
             return Err(Errno::ETXTBSY.into());
         }
-        let share = self.descriptors.acquire(cx.uid, ino)?;
+        let share = self.descriptors.acquire(cx.uid, ino, 1)?;
         // As before a write; with O_TRUNC in OPEN the kernel leaves that to us. Only root is taken to have CAP_FSETID.
         if mode.truncate && cx.uid != 0 {
             self.tiers.kill_privileges(cx, ino)?;

@@ -1,0 +1,215 @@
+//! Limits what each user holds: how many files are open, and the memory of listings and texts. What several hold at once
+//! is there once, and counts for each of them.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+
+use crate::error::{Errno, Error, Result};
+use crate::share::{self, PerUser};
+
+/// How many of a process's descriptors it reserves for itself: a quarter, but enough for its own files and threads.
+/// Without them nothing could be listed or published.
+fn reserve(limit: u64) -> u64 {
+    const LEAST: u64 = 112;
+    (limit / 4).max(LEAST).min(limit / 2)
+}
+
+/// What there is of one kind, and who holds it.
+#[derive(Debug)]
+pub(super) struct Holdings {
+    /// For people: one more of what is held, and where it comes from.
+    what: (&'static str, &'static str),
+    most: u64,
+    owner: u32,
+    held: Arc<Mutex<Held>>,
+}
+
+#[derive(Debug, Default)]
+struct Held {
+    things: HashMap<u64, Thing>,
+    /// The weight of all things, each counted once.
+    sum: u64,
+    by_user: PerUser,
+}
+
+#[derive(Debug, Default)]
+struct Thing {
+    weight: u64,
+    /// Its holders, and how many handles each has.
+    holders: Vec<(u32, u64)>,
+}
+
+impl Holdings {
+    /// The open files of the view: each costs a descriptor, however often it is open. `limit`: the descriptors of this
+    /// process; `owner`: the owner of the mount.
+    pub(super) fn of_files(limit: u64, owner: u32) -> Self {
+        Holdings::new(("open one more file for", "ulimit -n"), limit - reserve(limit), owner)
+    }
+
+    pub(super) fn new(what: (&'static str, &'static str), most: u64, owner: u32) -> Self {
+        Holdings { what, most, owner, held: Arc::default() }
+    }
+
+    /// ENFILE if this user may not hold a thing more.
+    pub(super) fn expect_one_for(&self, uid: u32) -> Result<()> {
+        self.expect_one(&self.held.lock(), uid)
+    }
+
+    fn expect_one(&self, all: &Held, uid: u32) -> Result<()> {
+        let (held, left) = (all.by_user.of(uid), self.most.saturating_sub(all.sum));
+        if left > 0 && (self.is_trusted(uid) || share::allows(held, left)) {
+            return Ok(());
+        }
+        let (what, origin) = self.what;
+        let whom = format!("user {uid}, who has {held}; of {} there are {left} left ({origin})", self.most);
+        Err(Error::io(what, whom, Errno::ENFILE.into()))
+    }
+
+    fn is_trusted(&self, uid: u32) -> bool {
+        uid == 0 || uid == self.owner
+    }
+
+    /// For a thing that the user is about to hold. What others hold already costs nothing, and counts for this user all
+    /// the same: it may be the last one who holds it.
+    pub(super) fn acquire(&self, uid: u32, number: u64, weight: u64) -> Result<Share> {
+        let mut all = self.held.lock();
+        let needs_room = match all.things.get(&number) {
+            None => true,
+            Some(thing) => !self.is_trusted(uid) && thing.handles_of(uid).is_none(),
+        };
+        if needs_room {
+            self.expect_one(&all, uid)?;
+        }
+        Ok(self.share(&mut all, uid, number, weight))
+    }
+
+    /// For a thing that was just made.
+    pub(super) fn take_new(&self, uid: u32, number: u64, weight: u64) -> Share {
+        self.share(&mut self.held.lock(), uid, number, weight)
+    }
+
+    fn share(&self, all: &mut Held, uid: u32, number: u64, weight: u64) -> Share {
+        all.weigh(number, weight);
+        let thing = all.things.entry(number).or_default();
+        match thing.holders.iter_mut().find(|(holder, _)| *holder == uid) {
+            Some((_, handles)) => *handles += 1,
+            None => {
+                thing.holders.push((uid, 1));
+                all.by_user.add(uid, weight);
+            }
+        }
+        Share { held: Arc::clone(&self.held), uid, number }
+    }
+}
+
+impl Thing {
+    fn handles_of(&self, uid: u32) -> Option<u64> {
+        self.holders.iter().find(|(holder, _)| *holder == uid).map(|(_, handles)| *handles)
+    }
+}
+
+impl Held {
+    /// The thing has this weight from now on.
+    fn weigh(&mut self, number: u64, weight: u64) {
+        let thing = self.things.entry(number).or_default();
+        let before = std::mem::replace(&mut thing.weight, weight);
+        self.sum = self.sum + weight - before;
+        for (uid, _) in &thing.holders {
+            self.by_user.remove(*uid, before);
+            self.by_user.add(*uid, weight);
+        }
+    }
+
+    fn give_back(&mut self, uid: u32, number: u64) {
+        let Some(thing) = self.things.get_mut(&number) else { return };
+        let Some(at) = thing.holders.iter().position(|(holder, _)| *holder == uid) else { return };
+        thing.holders[at].1 -= 1;
+        if thing.holders[at].1 == 0 {
+            thing.holders.swap_remove(at);
+            self.by_user.remove(uid, thing.weight);
+        }
+        if thing.holders.is_empty() {
+            self.sum -= thing.weight;
+            self.things.remove(&number);
+        }
+    }
+}
+
+/// The share of one handle, until it is closed.
+#[derive(Debug)]
+pub(super) struct Share {
+    held: Arc<Mutex<Held>>,
+    uid: u32,
+    number: u64,
+}
+
+impl Drop for Share {
+    fn drop(&mut self) {
+        self.held.lock().give_back(self.uid, self.number);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nobody_has_more_than_are_left() {
+        let all = Holdings::of_files(1000, 7);
+        let mut numbers = 1..;
+        let mut take = |uid: u32| all.acquire(uid, numbers.next().unwrap_or_default(), 1).ok();
+        let first: Vec<Share> = std::iter::from_fn(|| take(1001)).take(1000).collect();
+        assert_eq!(first.len(), 375, "half of three quarters");
+        let second: Vec<Share> = std::iter::from_fn(|| take(1002)).take(1000).collect();
+        assert_eq!(second.len(), 188);
+        assert!(take(1001).is_none() && take(1003).is_some());
+        let owner: Vec<Share> = std::iter::from_fn(|| take(7)).take(1000).collect();
+        assert_eq!(owner.len(), 750 - 375 - 188, "all that there are, but for the daemon's own");
+        drop(first);
+        assert!(take(1001).is_some() && take(1002).is_some());
+    }
+
+    #[test]
+    fn a_file_costs_one_however_often_it_is_open() {
+        let all = Holdings::of_files(1000, 0);
+        let shares: Vec<Share> = (0..2000).filter_map(|_| all.acquire(1001, 5, 1).ok()).collect();
+        assert_eq!((shares.len(), all.held.lock().by_user.of(1001), all.held.lock().sum), (2000, 1, 1));
+        drop(shares);
+        let held = all.held.lock();
+        assert!(held.things.is_empty() && held.by_user.is_empty() && held.sum == 0);
+    }
+
+    /// A file counted for the user who had opened it first, for as long as anybody had it open: who kept open what
+    /// root's program opened and closed one by one held all descriptors, and none of them counted for him.
+    #[test]
+    fn a_file_counts_for_each_user_who_holds_it() {
+        let all = Holdings::of_files(1000, 0);
+        let mut kept = Vec::new();
+        for number in 0..1000 {
+            let opened = all.acquire(0, number, 1).expect("root has nothing open");
+            kept.extend(all.acquire(1001, number, 1).ok());
+            drop(opened);
+        }
+        assert_eq!(kept.len(), 375);
+        assert_eq!((all.held.lock().by_user.of(1001), all.held.lock().by_user.of(0)), (375, 0));
+        assert!(all.acquire(1002, 5, 1).is_ok() && all.acquire(1001, 5, 1).is_ok());
+        drop(kept);
+        assert_eq!(all.held.lock().sum, 0);
+    }
+
+    #[test]
+    fn a_thing_weighs_what_it_was_last_found_to_weigh() {
+        let all = Holdings::new(("keep one more listing for", "a bound"), 100, 0);
+        let first = all.acquire(1001, 1, 10).expect("there is room");
+        let second = all.acquire(1002, 1, 60).expect("there is room");
+        let told = || [all.held.lock().sum, all.held.lock().by_user.of(1001), all.held.lock().by_user.of(1002)];
+        assert_eq!(told(), [60, 60, 60]);
+        assert!(all.acquire(1001, 2, 1).is_err() && all.acquire(1003, 2, 1).is_ok());
+        drop(first);
+        assert_eq!(told(), [60, 0, 60]);
+        drop(second);
+        assert_eq!(told(), [0, 0, 0]);
+    }
+}

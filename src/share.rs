@@ -1,0 +1,41 @@
+//! How much one user may have of what there is for all. Root and the mount's owner have no share: they may have it all.
+
+use std::collections::HashMap;
+
+/// Whether a user may have more of something: who has less than is left may. So the first one to want all of it gets
+/// half, the next one a quarter, and there is always some for those who come later.
+pub fn allows(held: u64, left: u64) -> bool {
+    held < left
+}
+
+/// How much each user has.
+#[derive(Debug, Default)]
+pub struct PerUser(HashMap<u32, u64>);
+
+impl PerUser {
+    pub fn of(&self, uid: u32) -> u64 {
+        self.0.get(&uid).copied().unwrap_or(0)
+    }
+
+    pub fn add(&mut self, uid: u32, amount: u64) {
+        *self.0.entry(uid).or_default() += amount;
+    }
+
+    pub fn remove(&mut self, uid: u32, amount: u64) {
+        let left = self.of(uid).saturating_sub(amount);
+        if left > 0 {
+            self.0.insert(uid, left);
+        } else {
+            self.0.remove(&uid);
+        }
+    }
+
+    /// Each user who has something.
+    pub fn iter(&self) -> impl Iterator<Item = (u32, u64)> + '_ {
+        self.0.iter().map(|(uid, amount)| (*uid, *amount))
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+}
