@@ -141,8 +141,9 @@ impl DlioFs {
     /// Starts the threads that may wait. Errors: a thread could not be started.
     pub fn new(tiers: Arc<Tiers>, stats: Arc<Stats>, live: Arc<LiveSettings>, options: FsOptions) -> Result<Self> {
         let wait = Some(options.slow_wait);
-        let wait = Limits { threads: SLOW_THREADS, threads_most: SLOW_THREADS_MOST, queue: SLOW_QUEUE, wait };
-        let control = |threads| Limits { threads, threads_most: threads, queue: CONTROL_QUEUE, wait: None };
+        let owner = options.owner_uid;
+        let wait = Limits { threads: SLOW_THREADS, threads_most: SLOW_THREADS_MOST, queue: SLOW_QUEUE, wait, owner };
+        let control = |threads| Limits { threads, threads_most: threads, queue: CONTROL_QUEUE, wait: None, owner };
         let slow = Arc::new(SlowPool::new("slow", wait).at("start thread", "slow")?);
         let commands = SlowPool::new("command", control(COMMAND_THREADS)).at("start thread", "command")?;
         let control = SlowPool::new("control", control(CONTROL_THREADS)).at("start thread", "control")?;

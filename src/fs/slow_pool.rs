@@ -4,9 +4,10 @@
 //! call, or the watchdog once the call has waited too long or its caller is being killed. A result that comes too late
 //! is dropped; a result that must be undone (an open file, a counted reference) does so in its own `Drop`.
 //!
-//! The number of threads is bounded, and so is each user's queue. Calls of users who have no call running go before
-//! those of users who do. A thread that has been in one call for a second does not count against the limit: a hung call
-//! does not block the others. The pool does not know what a call does.
+//! The number of threads is bounded, and so are each user's queue and share: a user other than root and the mount's owner
+//! has at most a quarter of the threads, so that others never wait for the calls of one. Calls of users who have no call
+//! running go before those of users who do. A thread that has been in one call for a second does not count against the
+//! limit: a hung call does not block the others. The pool does not know what a call does.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::io;
@@ -35,6 +36,21 @@ pub(super) struct Limits {
     pub(super) queue: usize,
     /// The time from submitting a call until the watchdog answers it; `None`: there is no watchdog.
     pub(super) wait: Option<Duration>,
+    /// The mount's owner, who may have all threads, as root may.
+    pub(super) owner: u32,
+}
+
+impl Limits {
+    /// How many of so many threads one user has at most.
+    fn share(threads: usize) -> usize {
+        (threads / 4).max(1)
+    }
+
+    fn allows(&self, uid: u32, running: RunningOfUser) -> bool {
+        let RunningOfUser { all, hanging } = running;
+        let is_trusted = uid == 0 || uid == self.owner;
+        is_trusted || (all - hanging < Limits::share(self.threads) && all < Limits::share(self.threads_most))
+    }
 }
 
 /// Who waits, and for what.
@@ -118,6 +134,13 @@ struct RunningCall {
     uid: u32,
     since: Instant,
     has_own_wait: bool,
+}
+
+/// How many calls of a user are being run.
+#[derive(Clone, Copy, Debug, Default)]
+struct RunningOfUser {
+    all: usize,
+    hanging: usize,
 }
 
 impl RunningCall {
@@ -299,7 +322,7 @@ impl PoolShared {
     fn work(&self) {
         let mut state = self.state.lock();
         while !state.closed {
-            let Some(Queued { uid, number, has_own_wait, job }) = state.take_next() else {
+            let Some(Queued { uid, number, has_own_wait, job }) = state.take_next(&self.limits) else {
                 if state.threads > state.wanted(&self.limits) {
                     // It stood in for one that hung.
                     break;
@@ -373,10 +396,14 @@ impl PoolShared {
         tracing::warn!(call = (first.caller.about)(), waited, "waits for the slow tier");
     }
 
-    /// Starts threads in place of hung ones, if calls wait for one.
+    /// Starts threads in place of hung ones, if calls wait for one, and wakes those that are idle: the user of a call that
+    /// hangs by now may have another one.
     fn stand_in(self: &Arc<Self>) {
         let missing = {
             let state = self.state.lock();
+            if !state.queue.is_empty() {
+                self.queued.notify_all();
+            }
             state.wanted(&self.limits).saturating_sub(state.threads).min(state.queue.len())
         };
         for _ in 0..missing {
@@ -395,13 +422,17 @@ impl PoolState {
         (limits.threads + hanging).min(limits.threads_most)
     }
 
-    /// The oldest call of a user who has none running; otherwise the oldest of all.
-    fn take_next(&mut self) -> Option<Queued> {
-        let runs = |uid: &u32| self.running.values().any(|running| running.uid == *uid);
-        let at = match self.in_line.keys().all(runs) {
-            true => 0,
-            false => self.queue.iter().position(|queued| !runs(&queued.uid)).unwrap_or(0),
-        };
+    /// The oldest call of a user who has none running; otherwise the oldest of a user who may have one more.
+    fn take_next(&mut self, limits: &Limits) -> Option<Queued> {
+        let mut running: HashMap<u32, RunningOfUser> = HashMap::new();
+        for call in self.running.values() {
+            let of_user = running.entry(call.uid).or_default();
+            of_user.all += 1;
+            of_user.hanging += usize::from(call.hangs());
+        }
+        let has_none = |queued: &Queued| !running.contains_key(&queued.uid);
+        let may = |queued: &Queued| running.get(&queued.uid).is_none_or(|running| limits.allows(queued.uid, *running));
+        let at = self.queue.iter().position(has_none).or_else(|| self.queue.iter().position(may))?;
         let next = self.queue.remove(at)?;
         self.left_line(next.uid);
         Some(next)
@@ -426,7 +457,7 @@ mod tests {
     const PATIENCE: Duration = Duration::from_secs(60);
 
     fn pool(threads: usize, queue: usize, wait: Option<Duration>) -> SlowPool {
-        SlowPool::new("test", Limits { threads, threads_most: threads, queue, wait }).expect("threads")
+        SlowPool::new("test", Limits { threads, threads_most: threads, queue, wait, owner: 0 }).expect("threads")
     }
 
     fn user(uid: u32) -> Caller {
@@ -435,6 +466,13 @@ mod tests {
 
     /// A call that holds its thread until the sender it returns is used or dropped.
     fn block(pool: &SlowPool) -> (Sender<()>, Receiver<&'static str>) {
+        let (go, answer, running) = submit_blocked(pool, 0);
+        running.recv_timeout(PATIENCE).expect("the call runs");
+        (go, answer)
+    }
+
+    /// The same for any user; tells when the call runs.
+    fn submit_blocked(pool: &SlowPool, uid: u32) -> (Sender<()>, Receiver<&'static str>, Receiver<()>) {
         let (go, gate) = mpsc::channel::<()>();
         let (started, running) = mpsc::channel();
         let (reply, answer) = mpsc::channel();
@@ -444,9 +482,8 @@ mod tests {
         };
         let done = |reply: Sender<&'static str>, ()| reply.send("done").expect("the test listens");
         let expired = |reply: Sender<&'static str>, _| reply.send("expired").expect("the test listens");
-        pool.submit(user(0), reply, run, done, expired).expect("room");
-        running.recv_timeout(PATIENCE).expect("the call runs");
-        (go, answer)
+        pool.submit(user(uid), reply, run, done, expired).expect("room");
+        (go, answer, running)
     }
 
     #[test]
@@ -527,6 +564,23 @@ mod tests {
         assert_eq!(order, [8, 0, 0, 0]);
     }
 
+    /// All threads were in calls of one user, on a mount in the tree that hung: others waited for theirs.
+    #[test]
+    fn one_user_has_a_quarter_of_the_threads() {
+        let pool = pool(8, 10, None);
+        let mine: Vec<_> = (0..8).map(|_| submit_blocked(&pool, 7)).collect();
+        let runs = |n: usize| mine[n].2.recv_timeout(PATIENCE).is_ok();
+        assert!(runs(0) && runs(1));
+        // Six threads are left, for any others.
+        let others: Vec<_> = (8..11).flat_map(|uid| [submit_blocked(&pool, uid), submit_blocked(&pool, uid)]).collect();
+        assert!(others.iter().all(|(_, _, running)| running.recv_timeout(PATIENCE).is_ok()));
+        assert_eq!((pool.counts().waiting, mine[2].2.try_recv().is_ok()), (6, false));
+        drop(others);
+        mine[0].0.send(()).expect("it runs");
+        assert!(runs(2), "one of theirs is done, and the next one runs");
+        assert!(mine[3].2.try_recv().is_err());
+    }
+
     #[test]
     fn a_call_of_who_is_being_killed_is_answered_and_changes_nothing() {
         let pool = pool(1, 10, Some(PATIENCE));
@@ -548,7 +602,7 @@ mod tests {
 
     #[test]
     fn what_hangs_is_not_in_the_way_of_what_does_not() {
-        let limits = Limits { threads: 1, threads_most: 3, queue: 10, wait: Some(PATIENCE) };
+        let limits = Limits { threads: 1, threads_most: 3, queue: 10, wait: Some(PATIENCE), owner: 0 };
         let pool = SlowPool::new("test", limits).expect("threads");
         let hanging = [block(&pool), block(&pool)];
         let (reply, answer) = mpsc::channel();
