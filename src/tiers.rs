@@ -77,6 +77,7 @@ pub(crate) use checkpoints::index::{FLEET_MARKERS, is_temporary, step_in};
 pub use fleet::forget::Watched;
 pub(crate) use fleet::periods::FleetPeriods;
 pub use fleet::reader::FleetReader;
+pub use model::listing::SharedListing;
 pub use objects::abilities::{Abilities, Lack};
 pub use objects::file::Pin;
 pub use recovery::fsck::{Finding, FsckReport, Severity, fsck};
@@ -221,10 +222,16 @@ impl OpenFile {
     }
 }
 
-/// A merged directory listing, frozen when the directory was opened. `.` and `..` are included, first.
+/// A merged directory listing. `.` and `..` are included, first.
 #[derive(Debug)]
 pub struct Listing {
+    /// In the order of their positions.
     pub entries: Vec<ListEntry>,
+    /// Behind the last position that was ever given.
+    pub end: u64,
+    bytes: usize,
+    /// The directory's generation that it is true for.
+    generation: u64,
 }
 
 #[derive(Clone, Debug)]
@@ -232,6 +239,8 @@ pub struct ListEntry {
     pub name: Vec<u8>,
     pub ino: Ino,
     pub kind: Kind,
+    /// Its position, the same as long as anybody has the listing and the name is in the directory.
+    pub at: u64,
 }
 
 /// Which tier holds the newest bytes, for `user.dlio.tier`.

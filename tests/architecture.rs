@@ -133,6 +133,7 @@ const PURE: &[&str] = &[
     "src/tiers/sorted_set.rs",
     "src/tiers/disk/acl.rs",
     "src/tiers/model/node.rs",
+    "src/tiers/model/listing.rs",
     "src/tiers/model/view.rs",
     "src/tiers/model/aside_nodes.rs",
     "src/tiers/model/clean_list.rs",

@@ -47,7 +47,7 @@ use crate::report::{self, summary::Summary};
 use crate::stats::recording::{Recording, Source};
 use crate::stats::{checkpoints, epochs, processes};
 use crate::tiers::disk::Kind;
-use crate::tiers::{Attr, Ino, ListEntry, Listing, OpenMode, ROOT};
+use crate::tiers::{Attr, Ino, ListEntry, OpenMode, ROOT, SharedListing};
 
 /// Only the text ever changes in here, and that is never cached.
 const TTL: Duration = Duration::from_secs(60);
@@ -115,16 +115,12 @@ impl Control {
         }
     }
 
-    pub(super) fn list(&self) -> Listing {
-        let dir = |name: &[u8], ino| ListEntry { name: name.to_vec(), ino, kind: Kind::Dir };
-        let mut entries = vec![dir(b".", VirtualNode::Dir.ino()), dir(b"..", ROOT)];
+    pub(super) fn list(&self) -> SharedListing {
+        let entry = |name: &[u8], ino, kind| ListEntry { name: name.to_vec(), ino, kind, at: 0 };
+        let above = [entry(b".", VirtualNode::Dir.ino(), Kind::Dir), entry(b"..", ROOT, Kind::Dir)];
         let there = VirtualNode::files().filter(|node| self.is_there(*node));
-        entries.extend(there.map(|node| ListEntry {
-            name: node.name().into(),
-            ino: node.ino(),
-            kind: self.node_attr(node).kind,
-        }));
-        Listing { entries }
+        let there = there.map(|node| entry(node.name().as_bytes(), node.ino(), self.node_attr(node).kind));
+        SharedListing::new(above.into_iter().chain(there).collect(), 0)
     }
 
     /// Opens one of the files. The kernel has checked the mode bits, but root passes every check: writing to a

@@ -9,6 +9,7 @@ use dashmap::DashMap;
 use fuser::{BackingId, FopenFlags};
 use parking_lot::Mutex;
 
+use super::control::node;
 use super::control::open::Virtual;
 use super::control::sources::OpenFiles;
 use super::convert;
@@ -16,7 +17,7 @@ use super::holdings::Share;
 use super::io_paths::Lease;
 use crate::stats;
 use crate::tiers::disk::File;
-use crate::tiers::{Attr, Cx, Ino, Listing, OpenFile, Tiers};
+use crate::tiers::{Attr, Cx, Ino, ListEntry, Listing, OpenFile, ROOT, SharedListing, Tiers};
 
 /// Maps handle numbers to what they stand for. Numbers are never reused.
 #[derive(Debug)]
@@ -130,13 +131,30 @@ impl Drop for FileHandle {
     }
 }
 
-/// An open directory. Its listing is made when reading starts at offset 0 (after opendir and rewinddir), and frozen.
+/// An open directory.
 #[derive(Debug)]
 pub(super) struct DirHandle {
     pub(super) ino: Ino,
-    listing: Mutex<Option<Arc<Listing>>>,
+    reading: Mutex<Option<DirReading>>,
     /// How many entries with attributes to gather for one reply; learned from how many fitted into the last one.
     batch: AtomicUsize,
+}
+
+/// What is read since the reading began at offset 0 (after opendir and rewinddir): the listing that all share who have
+/// the directory open, up to where it ended then. What is made later is not read, or a program that makes a file for
+/// each one it finds would never come to an end.
+#[derive(Clone, Debug)]
+pub(super) struct DirReading {
+    listing: Arc<SharedListing>,
+    end: u64,
+    _share: Option<Arc<Share>>,
+}
+
+impl DirReading {
+    pub(super) fn new(listing: Arc<SharedListing>, share: Option<Share>) -> Self {
+        let end = listing.latest().end;
+        DirReading { listing, end, _share: share.map(Arc::new) }
+    }
 }
 
 /// A guess for the first reply: about this many fit into a page.
@@ -146,22 +164,22 @@ const LARGEST_BATCH: usize = 1024;
 
 impl DirHandle {
     pub(super) fn new(ino: Ino) -> Self {
-        DirHandle { ino, listing: Mutex::new(None), batch: AtomicUsize::new(FIRST_BATCH) }
+        DirHandle { ino, reading: Mutex::new(None), batch: AtomicUsize::new(FIRST_BATCH) }
     }
 
-    /// The frozen listing, or what `list` makes if there is none yet or `fresh` asks for a new one. `list` is called
-    /// without any lock.
-    pub(super) fn listing<E>(
-        &self,
-        fresh: bool,
-        list: impl FnOnce() -> Result<Arc<Listing>, E>,
-    ) -> Result<Arc<Listing>, E> {
-        if !fresh && let Some(listing) = self.listing.lock().as_ref() {
-            return Ok(Arc::clone(listing));
-        }
-        let listing = list()?;
-        *self.listing.lock() = Some(Arc::clone(&listing));
-        Ok(listing)
+    /// The entries from an offset on: the position behind the last one that was read. At offset 0, `begin` begins anew;
+    /// it is called without any lock.
+    pub(super) fn page<E>(&self, offset: u64, begin: impl FnOnce() -> Result<DirReading, E>) -> Result<ListingPage, E> {
+        let going_on = self.reading.lock().clone().filter(|_| offset > 0);
+        let reading = match going_on {
+            Some(reading) => reading,
+            None => {
+                let reading = begin()?;
+                *self.reading.lock() = Some(reading.clone());
+                reading
+            }
+        };
+        Ok(ListingPage { dir: self.ino, listing: reading.listing.latest(), from: offset, end: reading.end })
     }
 
     pub(super) fn batch(&self) -> usize {
@@ -290,22 +308,39 @@ impl Drop for Opened {
     }
 }
 
+/// A part of a listing: as many entries from a position as fit.
+#[derive(Debug)]
+pub(super) struct ListingPage {
+    dir: Ino,
+    listing: Arc<Listing>,
+    from: u64,
+    end: u64,
+}
+
+impl ListingPage {
+    pub(super) fn entries(&self) -> impl Iterator<Item = &ListEntry> {
+        // A user's `.dlio` on the slow tier is hidden: the name is ours.
+        let is_ours = |entry: &&ListEntry| self.dir == ROOT && entry.name == node::NAME;
+        let entries = self.listing.from(self.from).iter().take_while(|entry| entry.at < self.end);
+        entries.filter(move |entry| !is_ours(entry))
+    }
+}
+
 /// Entries of a directory with their attributes, for one READDIRPLUS. The kernel takes a reference to each but `.` and
 /// `..`; references of entries that do not fit are given back.
 #[derive(Debug)]
 pub(super) struct DirEntries {
     pub(super) dir: Arc<DirHandle>,
-    pub(super) listing: Arc<Listing>,
-    /// Position in the listing, and the entry.
-    pub(super) found: Vec<(usize, EntryReference)>,
+    /// Position, name, and the entry.
+    pub(super) found: Vec<(u64, Vec<u8>, EntryReference)>,
 }
 
 impl DirEntries {
     /// Offers each entry to `add` (position, name, attributes) until it says that the reply is full.
-    pub(super) fn hand_over(self, mut add: impl FnMut(usize, &[u8], &Attr) -> bool) {
+    pub(super) fn hand_over(self, mut add: impl FnMut(u64, &[u8], &Attr) -> bool) {
         let (gathered, mut fitted) = (self.found.len(), 0);
-        for (position, entry) in self.found {
-            if add(position, &self.listing.entries[position].name, &entry.attr) {
+        for (at, name, entry) in self.found {
+            if add(at, &name, &entry.attr) {
                 break;
             }
             entry.hand_over();

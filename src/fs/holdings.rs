@@ -22,12 +22,15 @@ pub(super) struct Holdings {
     /// For people: one more of what is held, and where it comes from.
     what: (&'static str, &'static str),
     most: u64,
+    /// What a user may have in any case. If there is such a thing, root and the mount's owner are not counted: what they
+    /// read must not keep others from reading.
+    least: u64,
     owner: u32,
-    held: Arc<Mutex<Held>>,
+    held: Arc<Mutex<Holders>>,
 }
 
 #[derive(Debug, Default)]
-struct Held {
+struct Holders {
     things: HashMap<u64, Thing>,
     /// The weight of all things, each counted once.
     sum: u64,
@@ -45,11 +48,13 @@ impl Holdings {
     /// The open files of the view: each costs a descriptor, however often it is open. `limit`: the descriptors of this
     /// process; `owner`: the owner of the mount.
     pub(super) fn of_files(limit: u64, owner: u32) -> Self {
-        Holdings::new(("open one more file for", "ulimit -n"), limit - reserve(limit), owner)
+        let what = ("open one more file for", "ulimit -n");
+        Holdings { what, most: limit - reserve(limit), least: 0, owner, held: Arc::default() }
     }
 
-    pub(super) fn new(what: (&'static str, &'static str), most: u64, owner: u32) -> Self {
-        Holdings { what, most, owner, held: Arc::default() }
+    /// Things in memory, of which users may have so many bytes.
+    pub(super) fn of_bytes(what: (&'static str, &'static str), most: u64, owner: u32) -> Self {
+        Holdings { what, most, least: most / 16, owner, held: Arc::default() }
     }
 
     /// ENFILE if this user may not hold a thing more.
@@ -57,9 +62,10 @@ impl Holdings {
         self.expect_one(&self.held.lock(), uid)
     }
 
-    fn expect_one(&self, all: &Held, uid: u32) -> Result<()> {
+    fn expect_one(&self, all: &Holders, uid: u32) -> Result<()> {
         let (held, left) = (all.by_user.of(uid), self.most.saturating_sub(all.sum));
-        if left > 0 && (self.is_trusted(uid) || share::allows(held, left)) {
+        let may = if self.is_trusted(uid) { left > 0 || self.least > 0 } else { share::allows(held, left) };
+        if may || held < self.least {
             return Ok(());
         }
         let (what, origin) = self.what;
@@ -90,7 +96,12 @@ impl Holdings {
         self.share(&mut self.held.lock(), uid, number, weight)
     }
 
-    fn share(&self, all: &mut Held, uid: u32, number: u64, weight: u64) -> Share {
+    /// The same for what root and the mount's owner are not counted for.
+    pub(super) fn take_bytes(&self, uid: u32, number: u64, bytes: usize) -> Option<Share> {
+        (!self.is_trusted(uid)).then(|| self.take_new(uid, number, bytes as u64))
+    }
+
+    fn share(&self, all: &mut Holders, uid: u32, number: u64, weight: u64) -> Share {
         all.weigh(number, weight);
         let thing = all.things.entry(number).or_default();
         match thing.holders.iter_mut().find(|(holder, _)| *holder == uid) {
@@ -110,7 +121,7 @@ impl Thing {
     }
 }
 
-impl Held {
+impl Holders {
     /// The thing has this weight from now on.
     fn weigh(&mut self, number: u64, weight: u64) {
         let thing = self.things.entry(number).or_default();
@@ -140,7 +151,7 @@ impl Held {
 /// The share of one handle, until it is closed.
 #[derive(Debug)]
 pub(super) struct Share {
-    held: Arc<Mutex<Held>>,
+    held: Arc<Mutex<Holders>>,
     uid: u32,
     number: u64,
 }
@@ -154,6 +165,16 @@ impl Drop for Share {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    impl Holdings {
+        fn sum(&self) -> u64 {
+            self.held.lock().sum
+        }
+
+        fn of(&self, uid: u32) -> u64 {
+            self.held.lock().by_user.of(uid)
+        }
+    }
 
     #[test]
     fn nobody_has_more_than_are_left() {
@@ -175,7 +196,7 @@ mod tests {
     fn a_file_costs_one_however_often_it_is_open() {
         let all = Holdings::of_files(1000, 0);
         let shares: Vec<Share> = (0..2000).filter_map(|_| all.acquire(1001, 5, 1).ok()).collect();
-        assert_eq!((shares.len(), all.held.lock().by_user.of(1001), all.held.lock().sum), (2000, 1, 1));
+        assert_eq!((shares.len(), all.of(1001), all.sum()), (2000, 1, 1));
         drop(shares);
         let held = all.held.lock();
         assert!(held.things.is_empty() && held.by_user.is_empty() && held.sum == 0);
@@ -193,22 +214,26 @@ mod tests {
             drop(opened);
         }
         assert_eq!(kept.len(), 375);
-        assert_eq!((all.held.lock().by_user.of(1001), all.held.lock().by_user.of(0)), (375, 0));
+        assert_eq!((all.of(1001), all.of(0)), (375, 0));
         assert!(all.acquire(1002, 5, 1).is_ok() && all.acquire(1001, 5, 1).is_ok());
         drop(kept);
-        assert_eq!(all.held.lock().sum, 0);
+        assert_eq!(all.sum(), 0);
     }
 
     #[test]
     fn a_thing_weighs_what_it_was_last_found_to_weigh() {
-        let all = Holdings::new(("keep one more listing for", "a bound"), 100, 0);
-        let first = all.acquire(1001, 1, 10).expect("there is room");
-        let second = all.acquire(1002, 1, 60).expect("there is room");
-        let told = || [all.held.lock().sum, all.held.lock().by_user.of(1001), all.held.lock().by_user.of(1002)];
-        assert_eq!(told(), [60, 60, 60]);
-        assert!(all.acquire(1001, 2, 1).is_err() && all.acquire(1003, 2, 1).is_ok());
+        let all = Holdings::of_bytes(("keep one more listing for", "a bound"), 160, 0);
+        let (first, second) = (all.take_bytes(1001, 1, 10), all.take_bytes(1002, 1, 100));
+        let told = || [all.sum(), all.of(1001), all.of(1002)];
+        assert_eq!(told(), [100, 100, 100]);
+        assert!(all.expect_one_for(1001).is_err() && all.expect_one_for(1003).is_ok());
+        // Whoever has next to nothing may have something, whatever others have.
+        let third = all.take_bytes(1003, 2, 200);
+        assert!(all.expect_one_for(1004).is_ok() && all.expect_one_for(1003).is_err());
+        assert!(all.take_bytes(0, 3, 1000).is_none() && all.expect_one_for(0).is_ok());
+        drop(third);
         drop(first);
-        assert_eq!(told(), [60, 0, 60]);
+        assert_eq!(told(), [100, 0, 100]);
         drop(second);
         assert_eq!(told(), [0, 0, 0]);
     }

@@ -12,27 +12,32 @@ use super::control::asker::Asker;
 use super::control::by_xattr::Verb;
 use super::control::node;
 use super::control::sources::Control;
-use super::handles::{DirEntries, DirHandle, EntryReference, FileHandle, Handles, Open, Opened};
+use super::handles::{
+    DirEntries, DirHandle, DirReading, EntryReference, FileHandle, Handles, ListingPage, Open, Opened,
+};
 use super::holdings::{Holdings, Share};
 use super::io_paths::{IoPaths, Lease};
 use super::observer::Observer;
 use super::options::FsOptions;
 use super::published::Published;
 use super::reload::LiveSettings;
-use super::reply::{ListingPage, ReplyBuffer, Value};
+use super::reply::{ReplyBuffer, Value};
 use super::shown::path_of;
 use super::{convert, slow_pool::SlowPool};
 use crate::error::{Errno, Result};
 use crate::path::Name;
 use crate::stats::{self, Stats};
 use crate::tiers::disk::{Kind, NewAttr, Space};
-use crate::tiers::{Attr, Cx, Ino, ListEntry, Listing, Lsn, OpenFile, ROOT, SetAttr, Tiers};
+use crate::tiers::{Attr, Cx, Ino, ListEntry, Lsn, OpenFile, ROOT, SetAttr, Tiers};
 
 /// The extended attributes that are ours.
 const OUR_XATTRS: &[u8] = b"user.dlio.";
 
 /// How much one COPY_FILE_RANGE copies at most: the caller asks again for the rest, and can be interrupted in between.
 const COPY_MAX: u64 = 128 << 20;
+
+/// How many bytes of listings users may have, of directories that they have open.
+const LISTINGS_MAX: u64 = 256 << 20;
 
 /// What SETATTR asks for; a field that is `None` is left as it is.
 #[derive(Clone, Copy, Debug)]
@@ -54,6 +59,7 @@ pub(super) struct Core {
     pub(super) published: Arc<Published>,
     pub(super) io: Arc<IoPaths>,
     descriptors: Holdings,
+    listings: Holdings,
     pub(super) files: Arc<Handles<Open>>,
     pub(super) dirs: Arc<Handles<DirHandle>>,
 }
@@ -75,8 +81,10 @@ impl Core {
         let engine = (Arc::clone(&tiers), Arc::clone(&stats));
         let control = Control::new(engine, slow, live, Arc::clone(&io), open, options, observer);
         let descriptors = Holdings::of_files(options.descriptors, options.owner_uid);
+        let listings = ("keep one more listing for", "bytes of listings that are read");
+        let listings = Holdings::of_bytes(listings, LISTINGS_MAX, options.owner_uid);
         let (published, dirs) = (Arc::new(published), Arc::default());
-        Core { tiers, stats, who, control, published, io, descriptors, files, dirs }
+        Core { tiers, stats, who, control, published, io, descriptors, listings, files, dirs }
     }
 
     /// The number of a thread's process if the thread has opened a file lately; otherwise 0.
@@ -401,22 +409,21 @@ impl Core {
 
     pub(super) fn readdir(&self, cx: &Cx, fh: u64, offset: u64) -> Result<ListingPage> {
         let dir = self.dirs.get(fh).ok_or(Errno::EBADF)?;
-        let listing = self.listing(cx, &dir, offset)?;
-        Ok(ListingPage { listing, from: position(offset) })
+        dir.page(offset, || self.begin_reading(cx, dir.ino))
     }
 
     /// Entries with their attributes, as many as are likely to fit. An entry that vanished meanwhile is left out. When
     /// one fails or needs the slow tier, those before it are returned, and the kernel asks again from there.
     pub(super) fn readdirplus(&self, cx: &Cx, fh: u64, offset: u64) -> Result<DirEntries> {
         let dir = self.dirs.get(fh).ok_or(Errno::EBADF)?;
-        let listing = self.listing(cx, &dir, offset)?;
-        let mut batch = DirEntries { listing: Arc::clone(&listing), found: Vec::new(), dir };
-        for (at, entry) in listing.entries.iter().enumerate().skip(position(offset)) {
+        let page = dir.page(offset, || self.begin_reading(cx, dir.ino))?;
+        let mut batch = DirEntries { found: Vec::new(), dir };
+        for entry in page.entries() {
             if batch.found.len() >= batch.dir.batch() {
                 break;
             }
             match self.listed(cx, batch.dir.ino, entry) {
-                Ok(found) => batch.found.push((at, found)),
+                Ok(found) => batch.found.push((entry.at, entry.name.clone(), found)),
                 Err(error) if error.errno() == Errno::ENOENT => {}
                 Err(error) if batch.found.is_empty() => return Err(error),
                 Err(_) => break,
@@ -432,21 +439,12 @@ impl Core {
         }
     }
 
-    /// Offset 0 is opendir or rewinddir: list what the directory holds now.
-    fn listing(&self, cx: &Cx, dir: &DirHandle, offset: u64) -> Result<Arc<Listing>> {
-        dir.listing(offset == 0, || {
-            if node::owns(dir.ino) {
-                return Ok(Arc::new(self.control.list()));
-            }
-            let listing = self.tiers.list(cx, dir.ino)?;
-            // A user's `.dlio` on the slow tier is hidden: the name is ours.
-            let is_ours = |entry: &ListEntry| dir.ino == ROOT && entry.name == node::NAME;
-            if !listing.entries.iter().any(is_ours) {
-                return Ok(listing);
-            }
-            let others = listing.entries.iter().filter(|entry| !is_ours(entry));
-            Ok(Arc::new(Listing { entries: others.cloned().collect() }))
-        })
+    /// What the directory holds now. ENFILE if this user keeps too many listings in memory.
+    fn begin_reading(&self, cx: &Cx, dir: Ino) -> Result<DirReading> {
+        self.listings.expect_one_for(cx.uid)?;
+        let listing = if node::owns(dir) { Arc::new(self.control.list()) } else { self.tiers.open_listing(cx, dir)? };
+        let share = self.listings.take_bytes(cx.uid, dir, listing.bytes());
+        Ok(DirReading::new(listing, share))
     }
 }
 
@@ -460,11 +458,6 @@ impl Changes {
 /// The kernel uses only the number and the kind of `.` and `..`.
 fn bare(entry: &ListEntry) -> Attr {
     Attr { ino: entry.ino, kind: Kind::Dir, nlink: 1, ..Attr::default() }
-}
-
-/// A directory offset is the position of the next entry.
-fn position(offset: u64) -> usize {
-    usize::try_from(offset).unwrap_or(usize::MAX)
 }
 
 fn perm(mode: u32) -> u32 {

@@ -5,17 +5,16 @@ use std::cell::Cell;
 use std::convert::Infallible;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
-use std::sync::Arc;
 
 use fuser::{Errno as FuseErrno, FileHandle, Generation, INodeNo};
 
 use super::convert::{file_attr, file_type};
-use super::handles::{DirEntries, EntryReference, Opened};
+use super::handles::{DirEntries, EntryReference, ListingPage, Opened};
 use super::seen::{ObservedCall, is_root_s_getattr};
 use crate::error::{Errno, Result};
 use crate::stats;
 use crate::tiers::disk::Space;
-use crate::tiers::{Attr, Listing, Lsn, Tiers};
+use crate::tiers::{Attr, Lsn, Tiers};
 
 /// One request's answer: used exactly once.
 pub(super) trait Answer: Send + 'static {
@@ -141,9 +140,9 @@ answers!(fuser::ReplyStatfs, Space, |reply, space| {
 });
 answers!(fuser::ReplyDirectory, ListingPage, |reply, page| {
     let mut reply = reply;
-    for (at, entry) in page.listing.entries.iter().enumerate().skip(page.from) {
+    for entry in page.entries() {
         let name = OsStr::from_bytes(&entry.name);
-        if reply.add(INodeNo(entry.ino), at as u64 + 1, file_type(entry.kind), name) {
+        if reply.add(INodeNo(entry.ino), entry.at + 1, file_type(entry.kind), name) {
             break;
         }
     }
@@ -153,7 +152,7 @@ answers!(fuser::ReplyDirectoryPlus, DirEntries, |reply, batch| {
     let mut reply = reply;
     batch.hand_over(|at, name, attr| {
         let name = OsStr::from_bytes(name);
-        reply.add(INodeNo(attr.ino), at as u64 + 1, name, &attr.ttl, &file_attr(attr), GENERATION)
+        reply.add(INodeNo(attr.ino), at + 1, name, &attr.ttl, &file_attr(attr), GENERATION)
     });
     reply.ok();
 });
@@ -162,13 +161,6 @@ answers!(fuser::ReplyIoctl, Infallible, |_reply, never| match never {});
 answers!(fuser::ReplyLock, Infallible, |_reply, never| match never {});
 answers!(fuser::ReplyBmap, Infallible, |_reply, never| match never {});
 answers!(fuser::ReplyPoll, Infallible, |_reply, never| match never {});
-
-/// A part of a frozen listing: as many entries from a position as fit.
-#[derive(Debug)]
-pub(super) struct ListingPage {
-    pub(super) listing: Arc<Listing>,
-    pub(super) from: usize,
-}
 
 /// An extended attribute, or the list of their names, as the kernel asked for it.
 #[derive(Debug)]

@@ -10,6 +10,7 @@ pub(crate) mod expiry;
 pub(crate) mod fill;
 pub(crate) mod held;
 pub(crate) mod in_place;
+pub(crate) mod listing;
 pub(crate) mod node;
 pub(crate) mod object_references;
 pub(crate) mod publish_plan;

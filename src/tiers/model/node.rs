@@ -13,7 +13,7 @@ use crate::tiers::disk::fingerprint::Fingerprint;
 use crate::tiers::disk::{FileId, Kind, NewAttr, SlowId, Stat, Time};
 use crate::tiers::objects::file::{FileState, Resident};
 use crate::tiers::objects::version::Content;
-use crate::tiers::{Ino, Listing, Lsn};
+use crate::tiers::{Ino, Lsn, SharedListing};
 
 /// A name in a directory.
 pub(crate) type DirEntryKey = (Ino, Name);
@@ -571,12 +571,12 @@ pub(crate) struct Present {
     pub(crate) names: BTreeSet<Name>,
 }
 
-/// A listing as long as it is in use, when it was asked for by uptime, and the generation it is valid for.
+/// The listing as long as it is in use, when it was last asked for by uptime, and the generation it is valid for.
 #[derive(Debug)]
 pub(crate) struct Listed {
     pub(crate) asked: Duration,
     pub(crate) generation: u64,
-    pub(crate) listing: Weak<Listing>,
+    pub(crate) listing: Weak<SharedListing>,
 }
 
 /// One per name, kept small like a node.

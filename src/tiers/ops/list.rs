@@ -1,8 +1,8 @@
 //! Listing a directory: the slow tier's entries, under the view's.
 //!
-//! All callers that list a directory within `attribute_lifetime_slow` share one listing, as long as the view of it has
-//! not changed: every process that loads a data set begins with a listing, and a slow tier takes seconds for a million
-//! names.
+//! All callers that have a directory open share one listing of it (`model/listing.rs`). Who begins to read renews it,
+//! unless it was asked for within `attribute_lifetime_slow` and the view of the directory has not changed: every process
+//! that loads a data set begins with a listing, and a slow tier takes seconds for a million names.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -14,25 +14,27 @@ use crate::path::Name;
 use crate::tiers::disk::errors::is_elsewhere;
 use crate::tiers::disk::layout::OURS;
 use crate::tiers::disk::{DirEntry, Kind};
-use crate::tiers::model::node::{Listed, Present, Slot};
+use crate::tiers::model::listing::SharedListing;
+use crate::tiers::model::node::{DirNode, Listed, Present, Slot};
 use crate::tiers::model::state::EngineState;
 use crate::tiers::{Cx, Ino, ListEntry, Listing, ROOT, Tiers};
 
-/// How many listings that no one has open are kept, and how many entries in all of them.
+/// How many listings that no one has open are kept, and how many bytes in all of them.
 const KEPT: usize = 8;
-const ENTRIES_KEPT: usize = 1 << 18;
+const BYTES_KEPT: usize = 32 << 20;
 /// The names of a larger directory are not kept for the time when the slow tier does not answer.
 const PRESENT_MOST: usize = 4096;
 
 /// Keeps the latest listings for the next callers; directories refer to them.
 #[derive(Debug, Default)]
-pub(crate) struct Recent(VecDeque<(Duration, Arc<Listing>)>);
+pub(crate) struct Recent(VecDeque<(Duration, Arc<SharedListing>)>);
 
 impl Recent {
-    fn keep(&mut self, asked: Duration, listing: &Arc<Listing>) {
+    fn keep(&mut self, asked: Duration, listing: &Arc<SharedListing>) {
+        self.0.retain(|(_, other)| !Arc::ptr_eq(other, listing));
         self.0.push_front((asked, Arc::clone(listing)));
         self.0.truncate(KEPT);
-        while self.0.iter().map(|(_, listing)| listing.entries.len()).sum::<usize>() > ENTRIES_KEPT {
+        while self.0.iter().map(|(_, listing)| listing.bytes()).sum::<usize>() > BYTES_KEPT {
             self.0.pop_back();
         }
     }
@@ -44,26 +46,48 @@ impl Recent {
 }
 
 impl Tiers {
-    /// The entries of a directory as the view shows them.
+    /// The entries of a directory as the view shows them now.
     pub fn list(&self, cx: &Cx, ino: Ino) -> Result<Arc<Listing>> {
+        Ok(self.open_listing(cx, ino)?.latest())
+    }
+
+    /// The same, shared with all who have the directory open.
+    pub fn open_listing(&self, cx: &Cx, ino: Ino) -> Result<Arc<SharedListing>> {
         self.note_use();
         let asked = self.uptime();
         if let Some(listing) = self.listed(ino, asked) {
             return Ok(listing);
         }
-        let (listing, generation) = self.list_since(cx, ino, false)?;
-        let listing = Arc::new(listing);
+        let (entries, generation) = self.list_since(cx, ino, false)?;
         // Needed by creates in it while the slow tier does not answer. If it cannot be read now, it is read then.
         self.default_acl(cx, ino).ok();
-        if let Some(dir) = self.state.lock().view.get_mut(ino).and_then(|node| node.dir.as_mut()) {
-            dir.listed = Some(Listed { asked, generation, listing: Arc::downgrade(&listing) });
-            if !dir.known && dir.generation == generation && listing.entries.len() <= PRESENT_MOST {
-                let names = listing.entries.iter().skip(2).filter_map(|entry| Name::new(&entry.name).ok()).collect();
-                dir.present = Some(Box::new(Present { asked, names }));
-            }
-        }
+        let listing = self.share(ino, asked, entries, generation);
         self.calls.recent.lock().keep(asked, &listing);
         Ok(listing)
+    }
+
+    /// Gives a new listing to all who have the directory open.
+    fn share(&self, ino: Ino, asked: Duration, entries: Vec<ListEntry>, generation: u64) -> Arc<SharedListing> {
+        let present = (entries.len() <= PRESENT_MOST).then(|| {
+            let names = entries.iter().skip(2).filter_map(|entry| Name::new(&entry.name).ok()).collect();
+            Box::new(Present { asked, names })
+        });
+        let mut st = self.state.lock();
+        let open = st.view.get(ino).and_then(|node| node.dir.as_ref()?.listed.as_ref()?.listing.upgrade());
+        let (listing, generation) = match open {
+            None => (Arc::new(SharedListing::new(entries, generation)), generation),
+            Some(listing) => {
+                // Not with the state locked: there may be a million names.
+                drop(st);
+                let generation = listing.renew(entries, generation);
+                st = self.state.lock();
+                (listing, generation)
+            }
+        };
+        if let Some(dir) = st.view.get_mut(ino).and_then(|node| node.dir.as_mut()) {
+            note_listing(dir, Listed { asked, generation, listing: Arc::downgrade(&listing) }, present);
+        }
+        listing
     }
 
     /// Whether a name is free by the latest listing, with nothing else known of it.
@@ -72,7 +96,7 @@ impl Tiers {
     }
 
     /// A listing that still holds.
-    fn listed(&self, ino: Ino, now: Duration) -> Option<Arc<Listing>> {
+    fn listed(&self, ino: Ino, now: Duration) -> Option<Arc<SharedListing>> {
         let st = self.state.lock();
         let node = st.view.get(ino)?;
         let dir = node.dir.as_ref()?;
@@ -82,13 +106,13 @@ impl Tiers {
         let listing = listed.listing.upgrade().filter(|_| fresh || dir.known || self.slow.is_down())?;
         // The directory may have moved to another parent.
         let parent = node.links.first().map_or(ROOT, |link| link.0);
-        listing.entries.get(1).is_some_and(|above| above.ino == parent).then_some(listing)
+        listing.latest().entries.get(1).is_some_and(|above| above.ino == parent).then_some(listing)
     }
 
     /// The listing as it is now, and the directory's generation it is true for. No lock is held while the slow tier is
     /// read; names that changed meanwhile are taken from the view. `anew`: the slow tier is read though every name is
     /// known.
-    pub(crate) fn list_since(&self, cx: &Cx, ino: Ino, anew: bool) -> Result<(Listing, u64)> {
+    pub(crate) fn list_since(&self, cx: &Cx, ino: Ino, anew: bool) -> Result<(Vec<ListEntry>, u64)> {
         let (slow, start) = {
             let mut st = self.state.lock();
             let has_path = st.view.slow_path(ino).is_some();
@@ -124,11 +148,24 @@ impl Tiers {
         // Someone else has removed it: it will be made anew, with the entries that are on their way.
         let found = if is_gone { Vec::new() } else { found.at("list on slow", format!("inode {ino}"))? };
         let mut entries = Vec::with_capacity(found.len() + 2);
-        entries.push(ListEntry { name: b".".to_vec(), ino, kind: Kind::Dir });
-        entries.push(ListEntry { name: b"..".to_vec(), ino: parent, kind: Kind::Dir });
+        let dir = |name: &[u8], ino| ListEntry { name: name.to_vec(), ino, kind: Kind::Dir, at: 0 };
+        entries.extend([dir(b".", ino), dir(b"..", parent)]);
         let generation = merge(&mut st, ino, found, slow.is_some().then_some(start), &mut entries)?;
-        Ok((Listing { entries }, generation))
+        Ok((entries, generation))
     }
+}
+
+/// The listing of a directory is this one, unless somebody else has shared a newer one meanwhile. Its names are present
+/// for as long as no view of them is kept.
+fn note_listing(dir: &mut DirNode, listed: Listed, present: Option<Box<Present>>) {
+    if dir.listed.as_ref().is_some_and(|newer| newer.generation > listed.generation && newer.listing.strong_count() > 0)
+    {
+        return;
+    }
+    if !dir.known && dir.generation == listed.generation && present.is_some() {
+        dir.present = present;
+    }
+    dir.listed = Some(listed);
 }
 
 /// Adds the slow tier's entries that the view does not hide, then the view's own. `since`: the generation before the
@@ -156,7 +193,7 @@ fn merge(
         .filter(|(name, slot)| from_view(name, slot))
         .filter_map(|(name, slot)| {
             let child = slot.view()?;
-            Some(ListEntry { name: name.as_bytes().to_vec(), ino: child, kind: st.view.get(child)?.kind })
+            Some(ListEntry { name: name.as_bytes().to_vec(), ino: child, kind: st.view.get(child)?.kind, at: 0 })
         })
         .collect();
     let generation = dir.generation;
@@ -165,7 +202,8 @@ fn merge(
         // A mounted directory has another number than its mount point.
         let mounted = st.view.get(ino).and_then(|node| node.dir.as_ref()?.slots.get(name.as_slice())?.view());
         let mounted = mounted.filter(|child| st.view.is_part(*child));
-        entries.push(ListEntry { ino: mounted.unwrap_or_else(|| st.view.ino_shown((dev, number), kind)), name, kind });
+        let ino = mounted.unwrap_or_else(|| st.view.ino_shown((dev, number), kind));
+        entries.push(ListEntry { ino, name, kind, at: 0 });
     }
     entries.extend(own);
     Ok(generation)
@@ -175,9 +213,9 @@ fn merge(
 mod tests {
     use super::*;
 
-    fn listing(entries: usize) -> Arc<Listing> {
-        let entry = ListEntry { name: b"x".to_vec(), ino: 7, kind: Kind::File };
-        Arc::new(Listing { entries: vec![entry; entries] })
+    fn listing(entries: usize) -> Arc<SharedListing> {
+        let entry = ListEntry { name: vec![b'x'; 1 << 10], ino: 7, kind: Kind::File, at: 0 };
+        Arc::new(SharedListing::new(vec![entry; entries], 0))
     }
 
     #[test]
@@ -187,14 +225,16 @@ mod tests {
         for (second, listing) in all.iter().enumerate() {
             recent.keep(Duration::from_secs(second as u64), listing);
         }
-        let kept = |all: &[Arc<Listing>]| all.iter().filter(|listing| Arc::strong_count(listing) > 1).count();
+        let kept = |all: &[Arc<SharedListing>]| all.iter().filter(|listing| Arc::strong_count(listing) > 1).count();
         assert_eq!((kept(&all), kept(&all[20 - KEPT..])), (KEPT, KEPT));
         recent.age(Duration::from_secs(20), Duration::from_secs(3));
         assert_eq!(kept(&all), 2, "of 18 and 19");
-        let large = listing(ENTRIES_KEPT);
+        recent.keep(Duration::from_secs(20), &all[18]);
+        assert_eq!((recent.0.len(), recent.0[0].0), (2, Duration::from_secs(20)), "each is kept once");
+        let large = listing((BYTES_KEPT >> 10) * 9 / 10);
         recent.keep(Duration::from_secs(20), &large);
-        assert_eq!((kept(&all), Arc::strong_count(&large)), (0, 2), "it takes the place of all others");
-        recent.keep(Duration::from_secs(20), &listing(ENTRIES_KEPT + 1));
+        assert_eq!((kept(&all), Arc::strong_count(&large)), (2, 2));
+        recent.keep(Duration::from_secs(20), &listing(BYTES_KEPT >> 10));
         assert!(recent.0.is_empty(), "too large to be kept");
     }
 }

@@ -200,8 +200,8 @@ impl Tiers {
     /// The directory's generation if it is empty. In a fleet the slow tier is asked: other members may have put
     /// something into it, and it would be moved away with that.
     fn empty_since(&self, cx: &Cx, ino: Ino) -> Result<u64> {
-        let (listing, generation) = self.list_since(cx, ino, self.fleet.is_some())?;
-        if listing.entries.len() > 2 { Err(Errno::ENOTEMPTY.into()) } else { Ok(generation) }
+        let (entries, generation) = self.list_since(cx, ino, self.fleet.is_some())?;
+        if entries.len() > 2 { Err(Errno::ENOTEMPTY.into()) } else { Ok(generation) }
     }
 
     /// `mode` has the caller's bits; the umask is applied here, unless a default ACL replaces it. Counts one reference.

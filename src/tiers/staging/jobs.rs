@@ -436,7 +436,7 @@ impl Tiers {
     /// The directories in `dir`, the first of them last, and its files.
     fn entries_of(&self, dir: &[u8], wanted: Option<&Pattern>) -> Result<(Vec<Vec<u8>>, Vec<Item>)> {
         let listed = self.at_path(&Cx::internal(), dir, |ino| self.list_since(&Cx::internal(), ino, false));
-        let mut entries = listed?.0.entries;
+        let (mut entries, _) = listed?;
         self.sort_as_they_lie(dir, &mut entries)?;
         let shared: Arc<[u8]> = dir.into();
         let below = |name: &[u8]| if dir.is_empty() { name.to_vec() } else { [dir, name].join(&b'/') };
