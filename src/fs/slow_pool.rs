@@ -13,7 +13,7 @@ use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
-use std::thread;
+use std::thread::{self, Thread};
 use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex, MutexGuard};
@@ -99,8 +99,6 @@ struct PoolShared {
     name: String,
     limits: Limits,
     state: Mutex<PoolState>,
-    /// A call was queued, or the pool closes.
-    queued: Condvar,
     /// The pool closes.
     closing: Condvar,
     served: AtomicU64,
@@ -118,6 +116,9 @@ struct PoolState {
     /// Calls being run, and since when; including those whose answer nobody waits for any more.
     running: BTreeMap<u64, RunningCall>,
     threads: usize,
+    /// Those that wait for a call. The last one has the next call: what an allocator keeps for each thread that ever read a
+    /// large listing is then there for as many as run at once.
+    idle: Vec<Thread>,
     next: u64,
     told: Option<Instant>,
     closed: bool,
@@ -192,7 +193,6 @@ impl SlowPool {
             name: name.to_owned(),
             limits,
             state: Mutex::default(),
-            queued: Condvar::new(),
             closing: Condvar::new(),
             served: AtomicU64::new(0),
             timed_out: AtomicU64::new(0),
@@ -253,9 +253,10 @@ impl SlowPool {
             }
         });
         state.queue.push_back(Queued { uid, number, has_own_wait, job });
-        // Notify without the lock: the woken thread would block on it first.
+        let idle = state.idle.pop();
+        // Without the lock: the woken thread would block on it first.
         drop(state);
-        self.shared.queued.notify_one();
+        idle.iter().for_each(Thread::unpark);
         Ok(())
     }
 
@@ -297,10 +298,11 @@ impl Drop for SlowPool {
         state.closed = true;
         let unserved = std::mem::take(&mut state.queue);
         state.unanswered.clear();
+        let idle = std::mem::take(&mut state.idle);
         drop(state);
         // Outside of the lock: dropping a reply answers it.
         drop(unserved);
-        self.shared.queued.notify_all();
+        idle.iter().for_each(Thread::unpark);
         self.shared.closing.notify_all();
     }
 }
@@ -327,7 +329,11 @@ impl PoolShared {
                     // It stood in for one that hung.
                     break;
                 }
-                self.queued.wait(&mut state);
+                let this = thread::current();
+                state.idle.push(this.clone());
+                MutexGuard::unlocked(&mut state, thread::park);
+                // It may have been woken by something else.
+                state.idle.retain(|idle| idle.id() != this.id());
                 continue;
             };
             state.running.insert(number, RunningCall { uid, since: Instant::now(), has_own_wait });
@@ -402,7 +408,7 @@ impl PoolShared {
         let missing = {
             let state = self.state.lock();
             if !state.queue.is_empty() {
-                self.queued.notify_all();
+                state.idle.iter().for_each(Thread::unpark);
             }
             state.wanted(&self.limits).saturating_sub(state.threads).min(state.queue.len())
         };
