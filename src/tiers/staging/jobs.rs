@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 use crate::config::Pattern;
 use crate::error::{Errno, Error, Result};
 use crate::path::{Name, escape};
+use crate::share;
 use crate::stats::staging::{JobState, JobStatus, Staging, StagingFailure};
 use crate::tiers::capacity::policy::{Candidate, Class};
 use crate::tiers::copies::reads::Read;
@@ -204,8 +205,21 @@ impl JobQueue {
         }
     }
 
-    fn waiting(&self) -> u64 {
-        self.jobs.values().map(|job| job.waiting() + job.directories.len() as u64).sum()
+    /// How many paths wait, of these jobs.
+    fn waiting(&self, which: impl Fn(&RunningJob) -> bool) -> u64 {
+        let jobs = self.jobs.values().filter(|job| which(job));
+        jobs.map(|job| job.waiting() + job.directories.len() as u64).sum()
+    }
+
+    /// Errors: no more paths may wait, or none of this user, who is not the mount's owner.
+    fn expect_room(&self, by: Option<u32>, more: usize) -> Result<()> {
+        let left = WAITING_MAX.checked_sub(self.waiting(|_| true)).filter(|left| *left >= more as u64);
+        let theirs = || self.waiting(|job| job.told.by == by);
+        if left.is_some_and(|left| by.is_none() || share::allows(theirs(), left)) {
+            return Ok(());
+        }
+        let what = format!("of the {WAITING_MAX} paths that may wait to be staged too few are left");
+        Err(Error::refused(what, "name a directory instead of its files, or wait"))
     }
 }
 
@@ -248,7 +262,7 @@ impl Tiers {
 
     fn begin_job(&self, what: &str, paths: Vec<Vec<u8>>, wanted: Option<Arc<Pattern>>, by: Option<u32>) -> Result<u64> {
         let mut queue = self.staging.queue.lock();
-        expect_room(&queue, paths.len())?;
+        queue.expect_room(by, paths.len())?;
         let is_theirs = |job: &RunningJob| job.told.by == by && job.told.state == JobState::Running;
         if let Some(uid) = by
             && queue.jobs.values().filter(|job| is_theirs(job)).count() >= JOBS_MAX
@@ -281,7 +295,8 @@ impl Tiers {
     /// Adds paths to a job that was not cancelled, behind those it has. `false`: there is no such job.
     pub fn stage_more(&self, number: u64, paths: Vec<Vec<u8>>) -> Result<bool> {
         let mut queue = self.staging.queue.lock();
-        expect_room(&queue, paths.len())?;
+        let by = queue.jobs.get(&number).and_then(|job| job.told.by);
+        queue.expect_room(by, paths.len())?;
         let Some(job) = queue.job(number).filter(|job| job.told.state != JobState::Cancelled) else {
             return Ok(false);
         };
@@ -420,7 +435,12 @@ impl Tiers {
     fn look_through(&self, number: u64, dir: &[u8], wanted: Option<&Pattern>) {
         let found = self.entries_of(dir, wanted);
         let now = self.uptime();
-        self.staging.queue.lock().settle(number, now, |job| match found {
+        let mut queue = self.staging.queue.lock();
+        let by = queue.jobs.get(&number).and_then(|job| job.told.by);
+        let found = found.and_then(|(directories, files)| {
+            queue.expect_room(by, directories.len() + files.len()).map(|()| (directories, files))
+        });
+        queue.settle(number, now, |job| match found {
             Ok((directories, files)) if job.is_running() => {
                 job.directories.extend(directories);
                 job.files.extend(files);
@@ -570,10 +590,26 @@ fn put_off(job: &mut RunningJob, item: Item, now: Duration) {
     }
 }
 
-fn expect_room(queue: &JobQueue, more: usize) -> Result<()> {
-    if queue.waiting() + more as u64 > WAITING_MAX {
-        let what = format!("{WAITING_MAX} paths wait to be staged already");
-        return Err(Error::refused(what, "name a directory instead of its files, or wait"));
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// All paths that may wait were one user's, and nobody else could begin a job.
+    #[test]
+    fn of_the_paths_that_may_wait_one_user_has_no_more_than_are_left() {
+        let mut queue = JobQueue::default();
+        let mut waits = |number: u64, by: Option<u32>, under_way: u64| {
+            let told = JobStatus { by, ..JobStatus::new(number, "data") };
+            let (files, later) = (VecDeque::new(), VecDeque::new());
+            let (wanted, directories, unsynced, began) = (None, Vec::new(), (0, 0), None);
+            queue
+                .jobs
+                .insert(number, RunningJob { told, wanted, directories, files, later, under_way, unsynced, began });
+            [None, Some(1001), Some(1002)].map(|by| queue.expect_room(by, 1000).is_ok())
+        };
+        assert_eq!(waits(1, Some(1001), WAITING_MAX / 2 - 1), [true, true, true]);
+        assert_eq!(waits(2, Some(1001), 1), [true, false, true]);
+        assert_eq!(waits(3, Some(1002), WAITING_MAX / 4), [true, false, false]);
+        assert_eq!(waits(4, None, WAITING_MAX / 4 - 999), [false, false, false]);
     }
-    Ok(())
 }
