@@ -382,7 +382,7 @@ impl Stats {
         name: impl Fn(u64) -> Option<String>,
         is_theirs: Option<IsTheirs<'_>>,
     ) -> FileTable {
-        let mut by_path: HashMap<String, FileRecord> = HashMap::new();
+        let mut by_path: HashMap<String, FileFigures> = HashMap::new();
         let mut others = FileRecord::default();
         catalog.for_each(|ino, first, record| {
             if is_theirs.is_some_and(|is_theirs| !is_theirs(ino)) {
@@ -390,11 +390,14 @@ impl Stats {
             }
             let first = || first.map(str::to_owned).or_else(|| self.catalog.path(ino));
             let path = name(ino).or_else(first).unwrap_or_else(|| "?".into());
-            by_path.entry(path).or_default().add(&record);
+            match by_path.get_mut(&path) {
+                Some(file) => file.add(&record),
+                None => drop(by_path.insert(path.clone(), FileFigures::new(path, &record))),
+            }
         });
-        let files = by_path.into_iter().map(|(path, record)| FileFigures { path, record }).collect();
+        let files = by_path.into_values().collect();
         let rest = shown_rest(catalog, is_theirs.map(|_| others));
-        let rest = rest.into_iter().map(|(path, record)| FileFigures { path, record }).collect();
+        let rest = rest.into_iter().map(|(path, record)| FileFigures::new(path, &record)).collect();
         FileTable { files, rest, extent: catalog.extent() }
     }
 
@@ -495,7 +498,7 @@ mod tests {
             .files
             .into_iter()
             .map(|file| {
-                let get = |field| file.record.get(field);
+                let get = |field| file.record().get(field);
                 (
                     file.path.clone(),
                     get(Field::Calls(Op::Write)) + get(Field::Calls(Op::Read)),
@@ -544,7 +547,7 @@ mod tests {
         stats.record(&refused, &dir, By::default());
         stats.record(&refused, &dir, By::default());
         assert_eq!(stats.failures(), [(Op::Lookup, Errno::ENOENT, 2)]);
-        let record = &stats.files(|_| None).files[0].record;
+        let record = &stats.files(|_| None).files[0].record();
         assert_eq!((record.failed(), record.get(Field::Calls(Op::Lookup))), (2, 0));
     }
 
@@ -611,7 +614,7 @@ mod tests {
         access(&stats, 2, Some("/b"), Op::Write, 2);
         assert_eq!(figures(&stats, |_| None), []);
         let files = stats.files(|_| None);
-        assert_eq!((files.rest[0].record.get(Field::BytesWritten), files.extent.unnamed), (3, 2));
+        assert_eq!((files.rest[0].record().get(Field::BytesWritten), files.extent.unnamed), (3, 2));
         assert_eq!(stats.operations()[0].2.calls, 2, "the operation's own figures stay exact");
     }
 
@@ -621,7 +624,7 @@ mod tests {
         access(&stats, 1, None, Op::Write, 1);
         stats.settle();
         access(&stats, 1, None, Op::Read, 1);
-        assert_eq!(stats.files(|_| None).files[0].record.get(Field::Switches), 1);
+        assert_eq!(stats.files(|_| None).files[0].record().get(Field::Switches), 1);
     }
 
     /// Threads count while others read the figures and files come and go: no count may be lost.

@@ -1,7 +1,7 @@
 //! The virtual directory `.dlio`: statistics to read, and `control` for line commands.
 //!
 //! It has its own range of inode numbers at the top, is found in the root by name and never listed there. A file's text
-//! is rendered when it is opened and kept in the handle. All of this runs on a small pool of its own: neither the
+//! is rendered when it is opened, and a read at any offset sees that text (`control/texts.rs`). All of this runs on a small pool of its own: neither the
 //! threads that serve the kernel nor those that wait for the slow tier ever wait for a command.
 //!
 //! This file has the directory; `control/session.rs` answers what is written to `control`.
@@ -25,6 +25,7 @@ mod session;
 pub(super) mod sources;
 mod stage;
 mod sync;
+mod texts;
 mod verify;
 mod waiting;
 mod windows;
@@ -126,20 +127,20 @@ impl Control {
     /// Opens one of the files. The kernel has checked the mode bits, but root passes every check: writing to a
     /// read-only file is EACCES for root too.
     ///
-    /// Errors: ENFILE for a user who has too many of them open: each holds its text.
+    /// Errors: ENFILE for a user who has too many of them open, or too much text.
     pub(super) fn open(&self, ino: Ino, mode: OpenMode, asker: Asker) -> Result<Virtual> {
         let share = asker.limited().map(|uid| self.share_for(uid)).transpose()?;
         Ok(Virtual { what: self.open_what(ino, mode, asker)?, _share: share })
     }
 
     fn share_for(&self, uid: u32) -> Result<TextShare> {
-        let mut open = self.texts.lock();
+        let mut open = self.open_texts.lock();
         let count = open.entry(uid).or_default();
         if *count >= TEXTS_MAX {
             return Err(Errno::ENFILE.into());
         }
         *count += 1;
-        Ok(TextShare { open: Arc::clone(&self.texts), uid })
+        Ok(TextShare { open: Arc::clone(&self.open_texts), uid })
     }
 
     fn open_what(&self, ino: Ino, mode: OpenMode, asker: Asker) -> Result<VirtualContent> {
@@ -147,21 +148,32 @@ impl Control {
         if mode.write && node != VirtualNode::Control {
             return Err(Errno::EACCES.into());
         }
+        match node {
+            VirtualNode::Dir => Err(Errno::EISDIR.into()),
+            VirtualNode::LatestSafe => Err(Errno::ELOOP.into()),
+            VirtualNode::Ops => {
+                let reader = Mutex::new(self.stats.open_lines(|ino| path_of(&self.tiers, ino)));
+                Ok(VirtualContent::Ops(OpsReader { stats: Arc::clone(&self.stats), reader }))
+            }
+            VirtualNode::Control => Ok(VirtualContent::Control(Mutex::new(ControlSession::new(asker)))),
+            _ => Ok(VirtualContent::Text(self.texts.open(node, &asker, || self.render(node, &asker))?)),
+        }
+    }
+
+    fn render(&self, node: VirtualNode, asker: &Asker) -> Result<Vec<u8>> {
         let text = match node {
-            VirtualNode::Dir => return Err(Errno::EISDIR.into()),
-            VirtualNode::LatestSafe => return Err(Errno::ELOOP.into()),
-            VirtualNode::Stats => self.status_for(&asker).text(),
-            VirtualNode::StatsJson => self.status_for(&asker).json(),
-            VirtualNode::Metrics => self.status_for(&asker).metrics(),
-            VirtualNode::Files => self.files_for(&asker).text(FILES_SHOWN),
-            VirtualNode::FilesTsv => self.files_for(&asker).table(),
-            VirtualNode::FilesJson => self.active_files_for(&asker).json(ACTIVE_SHOWN),
-            VirtualNode::Processes => processes::table(&self.processes_for(&asker)),
-            VirtualNode::ProcessesJson => processes::json(&self.processes_for(&asker)),
-            VirtualNode::Queue => self.queue_for(&asker).text(),
-            VirtualNode::QueueJson => self.queue_for(&asker).json(),
-            VirtualNode::Staging => self.staging_for(&asker)?.text(),
-            VirtualNode::StagingJson => self.staging_for(&asker)?.json(),
+            VirtualNode::Stats => self.status_for(asker).text(),
+            VirtualNode::StatsJson => self.status_for(asker).json(),
+            VirtualNode::Metrics => self.status_for(asker).metrics(),
+            VirtualNode::Files => self.files_for(asker).text(FILES_SHOWN),
+            VirtualNode::FilesTsv => self.files_for(asker).table(),
+            VirtualNode::FilesJson => self.active_files_for(asker).json(ACTIVE_SHOWN),
+            VirtualNode::Processes => processes::table(&self.processes_for(asker)),
+            VirtualNode::ProcessesJson => processes::json(&self.processes_for(asker)),
+            VirtualNode::Queue => self.queue_for(asker).text(),
+            VirtualNode::QueueJson => self.queue_for(asker).json(),
+            VirtualNode::Staging => self.staging_for(asker)?.text(),
+            VirtualNode::StagingJson => self.staging_for(asker)?.json(),
             VirtualNode::Windows => {
                 self.observer.collected().windows().text(self.stats.now()) + &epochs::text(&self.stats.epochs())
             }
@@ -171,33 +183,30 @@ impl Control {
             VirtualNode::TimelineJson => self.stats.timeline().json(self.stats.since_1970()),
             VirtualNode::Checkpoints => {
                 let now = self.stats.now();
-                checkpoints::text(&self.checkpoints_for(&asker)?, now.as_secs_f64())
+                checkpoints::text(&self.checkpoints_for(asker)?, now.as_secs_f64())
             }
-            VirtualNode::CheckpointsJson => checkpoints::json(&self.checkpoints_for(&asker)?, self.stats.since_1970()),
-            VirtualNode::Pace => self.pace_for(&asker)?.text(),
-            VirtualNode::PaceJson => self.pace_for(&asker)?.json(),
+            VirtualNode::CheckpointsJson => checkpoints::json(&self.checkpoints_for(asker)?, self.stats.since_1970()),
+            VirtualNode::Pace => self.pace_for(asker)?.text(),
+            VirtualNode::PaceJson => self.pace_for(asker)?.json(),
             VirtualNode::Fleet => self.tiers.fleet_status().ok_or(Errno::ENOENT)?.text(),
             VirtualNode::FleetJson => self.tiers.fleet_status().ok_or(Errno::ENOENT)?.json(),
-            VirtualNode::Ops => {
-                let reader = Mutex::new(self.stats.open_lines(|ino| path_of(&self.tiers, ino)));
-                return Ok(VirtualContent::Ops(OpsReader { stats: Arc::clone(&self.stats), reader }));
-            }
-            VirtualNode::Recording => return Ok(VirtualContent::Text(self.recording_for(&asker)?)),
+            VirtualNode::Recording => return self.recording_for(asker),
             VirtualNode::Advice => {
-                let recording: Box<dyn Source> = Box::new(Cursor::new(self.recording_for(&asker)?));
+                let recording: Box<dyn Source> = Box::new(Cursor::new(self.recording_for(asker)?));
                 let mut recording =
                     Recording::read(vec![recording]).map_err(io::Error::other).at("read", "a recording")?;
                 report::text::advice(&Summary::of(&mut recording).advice)
             }
             VirtualNode::Config => self.live.text(),
-            VirtualNode::Control => return Ok(VirtualContent::Control(Mutex::new(ControlSession::new(asker)))),
+            VirtualNode::Dir | VirtualNode::LatestSafe | VirtualNode::Ops | VirtualNode::Control => String::new(),
         };
-        Ok(VirtualContent::Text(text.into_bytes()))
+        Ok(text.into_bytes())
     }
 
     pub(super) fn read(&self, open: &Virtual, offset: u64, size: usize) -> Vec<u8> {
         match &open.what {
             VirtualContent::Text(text) => {
+                let text = text.bytes();
                 let from = usize::try_from(offset).unwrap_or(usize::MAX).min(text.len());
                 text[from..text.len().min(from.saturating_add(size))].to_vec()
             }

@@ -13,12 +13,36 @@ use super::record::{CommonValues, Field, FileRecord, failed};
 use super::render::{bytes, latency};
 use crate::json;
 
-/// A file's figures, for a report.
+/// A file's figures, for a report. There may be a million: the counters are packed, since they take a kilobyte each
+/// otherwise.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FileFigures {
     /// The current path; for a file that is gone the last one known.
     pub path: String,
-    pub record: FileRecord,
+    packed: Box<[u8]>,
+}
+
+impl FileFigures {
+    pub fn new(path: impl Into<String>, record: &FileRecord) -> Self {
+        FileFigures { path: path.into(), packed: packed(record) }
+    }
+
+    pub fn record(&self) -> FileRecord {
+        FileRecord::unpack(&mut &*self.packed).unwrap_or_default()
+    }
+
+    /// Adds the counters of another inode that had the path.
+    pub fn add(&mut self, piece: &FileRecord) {
+        let mut sum = self.record();
+        sum.add(piece);
+        self.packed = packed(&sum);
+    }
+}
+
+fn packed(record: &FileRecord) -> Box<[u8]> {
+    let mut bytes = Vec::new();
+    record.pack(&mut bytes);
+    bytes.into()
 }
 
 /// All files of a mount.
@@ -200,7 +224,7 @@ fn others(record: &FileRecord) -> u64 {
 impl FileTable {
     /// The table for people: the `limit` files in whose calls the most time was spent. Ends with a newline.
     pub fn text(mut self, limit: usize) -> String {
-        self.files.sort_by_cached_key(|file| (Reverse(file.record.in_calls()), file.path.clone()));
+        self.files.sort_by_cached_key(|file| (Reverse(file.record().in_calls()), file.path.clone()));
         let known = self.files.len();
         self.files.truncate(limit);
         let beyond =
@@ -214,10 +238,11 @@ impl FileTable {
             bytes(self.extent.limit_bytes as u64)
         );
         out.push_str("  opens    reads   writes    other errors       read    written     time  path\n");
-        for FileFigures { path, record: r } in &self.files {
+        for file in &self.files {
+            let r = &file.record();
             writeln!(
                 out,
-                "{:>7}{:>9}{:>9}{:>9}{:>7}{:>11}{:>11}{:>9}  {path}",
+                "{:>7}{:>9}{:>9}{:>9}{:>7}{:>11}{:>11}{:>9}  {}",
                 r.opens(),
                 r.get(Field::Calls(Op::Read)),
                 r.get(Field::Calls(Op::Write)),
@@ -225,7 +250,8 @@ impl FileTable {
                 r.failed(),
                 bytes(r.get(Field::BytesRead)),
                 bytes(r.get(Field::BytesWritten)),
-                latency(r.in_calls())
+                latency(r.in_calls()),
+                file.path
             )
             .expect("formatting into memory");
         }
@@ -241,7 +267,7 @@ impl FileTable {
         let (columns, mut out) = (columns(), String::new());
         header(&mut out, &columns).expect("formatting into memory");
         for file in &self.files {
-            row(&mut out, &columns, &file.path, &file.record).expect("formatting into memory");
+            row(&mut out, &columns, &file.path, &file.record()).expect("formatting into memory");
         }
         out
     }
@@ -368,11 +394,8 @@ mod tests {
             record.count(&call(op, bytes), Some(&mut cursor));
         }
         record.opened_by(3, None);
-        let files = vec![
-            FileFigures { path: "/b".into(), record: FileRecord::default() },
-            FileFigures { path: "/ckpt/epoch%201".into(), record: record.clone() },
-        ];
-        let rest = (0..unnamed).map(|_| FileFigures { path: "*.jpg".into(), record: record.clone() }).collect();
+        let files = vec![FileFigures::new("/b", &FileRecord::default()), FileFigures::new("/ckpt/epoch%201", &record)];
+        let rest = (0..unnamed).map(|_| FileFigures::new("*.jpg", &record)).collect();
         FileTable { files, rest, extent: CatalogExtent { files: 2, bytes: 90, limit_bytes: 100, unnamed } }
     }
 
@@ -393,7 +416,7 @@ mod tests {
         let busy = |ino: u64, file: &FileFigures, before| ActiveFile {
             ino,
             path: file.path.clone(),
-            sums: (&file.record).into(),
+            sums: (&file.record()).into(),
             before,
         };
         let (idle, busiest) = (&figures.files[0], &figures.files[1]);

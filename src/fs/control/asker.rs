@@ -4,7 +4,7 @@ use crate::fs::caller;
 use crate::tiers::{Attr, Cx};
 
 /// A user, as of the asking process.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(in crate::fs) struct Asker {
     uid: u32,
     /// All groups of the process.
@@ -21,6 +21,10 @@ impl Asker {
         let mut groups = if is_trusted { Vec::new() } else { caller::groups(thread) };
         groups.push(cx.gid);
         Asker { uid: cx.uid, groups, is_trusted }
+    }
+
+    pub(super) fn uid(&self) -> u32 {
+        self.uid
     }
 
     pub(super) fn is_trusted(&self) -> bool {

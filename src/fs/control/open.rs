@@ -6,6 +6,7 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 
 use super::session::ControlSession;
+use super::texts::OpenText;
 use crate::stats::{Stats, ops};
 
 /// An open file of `.dlio`.
@@ -18,7 +19,7 @@ pub(in crate::fs) struct Virtual {
 #[derive(Debug)]
 pub(super) enum VirtualContent {
     /// Rendered when it was opened.
-    Text(Vec<u8>),
+    Text(OpenText),
     /// Grows while it is read.
     Ops(OpsReader),
     Control(Mutex<ControlSession>),

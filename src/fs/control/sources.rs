@@ -10,6 +10,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use parking_lot::{Condvar, Mutex};
 
+use super::texts::Texts;
 use crate::error::{Error, Result};
 use crate::fs::convert;
 use crate::fs::io_paths::IoPaths;
@@ -44,7 +45,8 @@ pub(in crate::fs) struct Control {
     pub(super) other_mounts: Arc<OtherMounts>,
     pub(super) since: Time,
     /// Open files of each user other than the mount's owner.
-    pub(super) texts: Arc<Mutex<HashMap<u32, usize>>>,
+    pub(super) open_texts: Arc<Mutex<HashMap<u32, usize>>>,
+    pub(super) texts: Texts,
     pub(super) checkpoints: Mutex<CheckpointCache>,
     /// Look-ups of the link so far.
     pub(super) looks: AtomicU64,
@@ -107,7 +109,7 @@ impl Control {
         let since = convert::time_after_1970(SystemTime::now());
         let (owner, metrics_addr) = ((options.owner_uid, options.owner_gid), options.metrics_addr);
         let (checkpoints, looks) = (Mutex::default(), AtomicU64::new(0));
-        let texts = Arc::default();
+        let (open_texts, texts) = (Arc::default(), Texts::new(options.owner_uid));
         let job_reports = options.job_reports.clone();
         Control {
             tiers,
@@ -122,6 +124,7 @@ impl Control {
             metrics_addr,
             other_mounts: Arc::clone(&options.other_mounts),
             since,
+            open_texts,
             texts,
             checkpoints,
             looks,
