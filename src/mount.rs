@@ -180,7 +180,7 @@ pub fn serve(request: Request, opened: TierRoots) -> Result<Left> {
     let owner = Owner::ourselves(mountpoint, Some(tree.path()), writable);
     let mut lock = FastLock::acquire(fast, &owner)?; // 4
     let port = request.settings.config().metrics_addr.as_ref().map(metrics::listen).transpose()?;
-    let tiers = Arc::new(open_tiers(&request, [fast, tree], writable)?); // 5, 6
+    let tiers = Arc::new(open_tiers(&request, [fast, tree], writable, whose.0)?); // 5, 6
     // In a shared root somebody else may have made `.dlio-fs` since the check.
     trust::check_top(opened.slow_tier(), tree)?;
     if let Some(dir) = config.partner_dir.clone() {
@@ -189,7 +189,7 @@ pub fn serve(request: Request, opened: TierRoots) -> Result<Left> {
     let has_room = tiers.lacks().is_none();
     let takes_changes = writable && has_room;
     lock.say(&Owner::ourselves(mountpoint, Some(tree.path()), takes_changes))?;
-    let live = Arc::new(live_settings(&request.settings, &tiers));
+    let live = Arc::new(live_settings(&request.settings, &tiers, whose.0));
     let (ended, end) = mpsc::sync_channel(4);
     catch_signals(&runtime, &ended)?; // 7
     renew_on_hangup(&runtime, &ended, &live, request.in_background)?;
@@ -259,7 +259,7 @@ fn slow_tree(request: &Request) -> Result<(HeldDir, bool, bool)> {
     Ok((tree, replace, writable))
 }
 
-fn open_tiers(request: &Request, [fast, slow]: [&HeldDir; 2], slow_is_writable: bool) -> Result<Tiers> {
+fn open_tiers(request: &Request, [fast, slow]: [&HeldDir; 2], slow_is_writable: bool, owner: u32) -> Result<Tiers> {
     let noatime = request.flags.contains(MountFlags::MOUNT_ATTR_NOATIME);
     let open = |dir: &HeldDir| OsDir::open(&dir.by_descriptor()).at("open", dir.path().shown());
     let tier = |dir: OsDir| -> Arc<dyn Dir> { Arc::new(dir.unnoticed(noatime)) };
@@ -269,7 +269,7 @@ fn open_tiers(request: &Request, [fast, slow]: [&HeldDir; 2], slow_is_writable: 
     let ([fast, slow], boot) = tiers::disk::faults::install([fast, slow], boot)?;
     let clock: Arc<dyn Clock> = Arc::new(OsClock);
     let tree = if slow_is_writable { tiers::SlowTree::Writable } else { tiers::SlowTree::ReadOnly };
-    tiers::open(fast, slow, tree, engine_options(&request.settings.config())?, clock, &boot)
+    tiers::open(fast, slow, tree, engine_options(&request.settings.config(), owner)?, clock, &boot)
 }
 
 /// What is copied there is trusted once it takes the place of the fast tier.
@@ -308,17 +308,17 @@ impl Drop for DetachOnFailure<'_> {
 }
 
 /// What a reload changes. `ballast` and the wait for the slow tier stay as they were at the start.
-fn live_settings(settings: &Settings, tiers: &Arc<Tiers>) -> LiveSettings {
+fn live_settings(settings: &Settings, tiers: &Arc<Tiers>, owner: u32) -> LiveSettings {
     let tiers = Arc::clone(tiers);
     LiveSettings::new(settings.clone(), move |config| {
         logging::set_filter(&config.log)?;
-        tiers.set_options(engine_options(config)?);
+        tiers.set_options(engine_options(config, owner)?);
         Ok(())
     })
 }
 
-fn engine_options(config: &Config) -> Result<tiers::Options> {
-    tiers::Options::new(config.clone(), (descriptor_limit() / 32).clamp(8, 512) as usize)
+fn engine_options(config: &Config, owner: u32) -> Result<tiers::Options> {
+    tiers::Options::new(config.clone(), (descriptor_limit() / 32).clamp(8, 512) as usize, owner)
 }
 
 /// The statistics of this mount.

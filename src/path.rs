@@ -60,7 +60,7 @@ impl fmt::Display for Name {
 pub fn escape(bytes: &[u8]) -> String {
     let mut out = String::with_capacity(bytes.len());
     for &b in bytes {
-        if b.is_ascii_alphanumeric() || b"-_./+,:@~".contains(&b) {
+        if is_plain(b) {
             out.push(b as char);
         } else {
             out.push_str(&format!("%{b:02X}"));
@@ -128,6 +128,15 @@ impl Show for Path {
     fn shown(&self) -> Printable<'_> {
         self.as_os_str().shown()
     }
+}
+
+/// How long [`escape`] makes them.
+pub fn escaped_len(bytes: &[u8]) -> usize {
+    bytes.iter().map(|b| if is_plain(*b) { 1 } else { 3 }).sum()
+}
+
+fn is_plain(b: u8) -> bool {
+    b.is_ascii_alphanumeric() || b"-_./+,:@~".contains(&b)
 }
 
 /// The inverse of [`escape`]; `None` for anything `escape` cannot have written.

@@ -65,6 +65,7 @@ use disk::{Kind, NewAttr, Time};
 use drain_control::DrainControl;
 use fleet::Fleet;
 use fleet::periods::COLLECT_ABOVE;
+use model::queue::PendingMost;
 use objects::file::FileState;
 use ops::SharedByCalls;
 use partner::Partner;
@@ -297,14 +298,24 @@ pub struct Options {
     /// How many directories of the slow tier, of the pool and of the staged copies stay open. A running mount keeps the
     /// value it started with.
     pub dirs_kept: usize,
+    /// The mount's owner, who like root has no share of what may wait but all of it.
+    pub owner_uid: u32,
     /// In a fleet of more members, one of them reads the leases of all, and not each.
     pub collect_above: u32,
 }
 
 impl Options {
     /// Errors: a rule with an invalid pattern.
-    pub fn new(config: Config, dirs_kept: usize) -> Result<Options> {
-        Ok(Options { rules: Rules::new(&config)?, config, dirs_kept, collect_above: COLLECT_ABOVE })
+    pub fn new(config: Config, dirs_kept: usize, owner_uid: u32) -> Result<Options> {
+        Ok(Options { rules: Rules::new(&config)?, config, dirs_kept, owner_uid, collect_above: COLLECT_ABOVE })
+    }
+
+    fn pending_most(&self) -> PendingMost {
+        PendingMost { events: self.max_pending, bytes: self.max_pending_bytes }
+    }
+
+    fn is_trusted(&self, uid: u32) -> bool {
+        uid == 0 || uid == self.owner_uid
     }
 
     /// No waiting, no rules and no reserve, for small tiers: the starting point for tests of the engine.
@@ -324,7 +335,7 @@ impl Options {
             attribute_lifetime_slow: Duration::from_secs(1),
             ..Config::default()
         };
-        Options { config, rules: Rules::default(), dirs_kept: 64, collect_above: COLLECT_ABOVE }
+        Options { config, rules: Rules::default(), dirs_kept: 64, owner_uid: 0, collect_above: COLLECT_ABOVE }
     }
 
     /// The same options with a change applied.

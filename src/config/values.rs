@@ -127,6 +127,9 @@ config! {
     ballast: u64 = 64 << 20, Remount;
     /// Events not yet on the slow tier at which further changes are refused with ENOSPC.
     max_pending: u64 = 1_000_000, AtOnce;
+    /// Bytes of memory and log that these may take, with the same effect: names, and extended attributes.
+    #[serde(with = "size")]
+    max_pending_bytes: u64 = 512 << 20, AtOnce;
     /// How long the kernel may cache attributes of files that were changed through this mount.
     #[serde(with = "duration")]
     attribute_lifetime: Duration = Duration::from_secs(60), AtOnce;
@@ -274,6 +277,7 @@ impl Config {
         }
         check_range("trace_max", self.trace_max, 1 << 20, 1 << 60, size)?;
         check_range("max_pending", self.max_pending, 1_000, 100_000_000, u64::to_string)?;
+        check_range("max_pending_bytes", self.max_pending_bytes, 1 << 20, 1 << 40, size)?;
         self.fleet()?;
         self.validate_partner()?;
         if self.settle > self.live_after {

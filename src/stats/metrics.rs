@@ -63,7 +63,17 @@ impl Status {
             ("dliofs_drain_queue_events", "Changes that slow does not have yet.", pipeline.pending_events as f64),
             ("dliofs_held", "1 while publishing stands still until somebody looks.", is(safety.held.is_some())),
             ("dliofs_held_users", "Users whose changes are held while others go on.", self.held_users.len() as f64),
+            (
+                "dliofs_drain_queue_memory_bytes",
+                "Memory and log that those changes take, about.",
+                pipeline.pending_bytes as f64,
+            ),
             ("dliofs_refusing_changes", "1 while changes get ENOSPC: max_pending is reached.", is(safety.refusing)),
+            (
+                "dliofs_refused_users",
+                "Users whose changes get ENOSPC, because they have their share of max_pending.",
+                safety.users_refused as f64,
+            ),
             ("dliofs_slow_tier_down", "1 while the slow tier does not answer.", is(safety.slow_down)),
             (
                 "dliofs_fast_tier_fails",

@@ -248,6 +248,12 @@ impl Safety {
         if self.refusing {
             parts.push("REFUSING CHANGES (ENOSPC): max_pending changes wait for the slow tier".to_owned());
         }
+        if self.users_refused > 0 {
+            let users = count(self.users_refused, "user");
+            parts.push(format!(
+                "REFUSING CHANGES OF {users} (ENOSPC): no user's changes may be more than are left to others"
+            ));
+        }
         if self.interrupted > 0 {
             parts.push(format!(
                 "{} cut off by a crash (dlio-fs sync accepts it as it is)",

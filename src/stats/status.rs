@@ -146,8 +146,10 @@ pub struct Safety {
     pub slow_down: bool,
     /// The fast tier has failed to read or write within the last minute.
     pub fast_fails: bool,
-    /// `max_pending` is reached: changes get ENOSPC.
+    /// `max_pending` or `max_pending_bytes` is reached: changes get ENOSPC.
     pub refusing: bool,
+    /// If it is not: how many users have their share of that, and get ENOSPC.
+    pub users_refused: u64,
     /// Files whose writer was cut off by a crash.
     pub interrupted: u64,
     /// What an operator has set aside, and the bytes of its files: not on the slow tier, and not on its way.
@@ -167,6 +169,8 @@ pub struct TierSpace {
 #[serde(default)]
 pub struct Pipeline {
     pub pending_events: u64,
+    /// About how much memory and log they take.
+    pub pending_bytes: u64,
     pub published_events: u64,
     pub drained_files: u64,
     pub drained_bytes: u64,

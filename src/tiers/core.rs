@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use crate::error::Error;
 use crate::path::escape;
+use crate::share;
 use crate::tiers::counters::{Counters, Troubles};
 use crate::tiers::disk::errors::{is_broken, is_silence, with_remedy};
 use crate::tiers::disk::sync::{Mutex, Rank, RwLock};
@@ -236,8 +237,25 @@ impl EngineCore {
         at > 0 && (self.uptime().as_millis() as u64).saturating_sub(at) < LATELY
     }
 
+    /// Whether so much waits for the slow tier that changes of all users are refused.
     pub(crate) fn refuses_changes(&self, st: &EngineState) -> bool {
-        st.queue.len() as u64 >= self.options().max_pending
+        st.queue.is_full(self.options().pending_most())
+    }
+
+    /// The same for one user, who may have no more of what waits than is left for others.
+    pub(crate) fn refuses_changes_of(&self, st: &EngineState, uid: u32) -> bool {
+        let options = self.options();
+        let has_share = |held, left| !share::allows(held, left);
+        let is_limited = !options.is_trusted(uid) && st.queue.user_is(uid, options.pending_most(), has_share);
+        is_limited || self.refuses_changes(st)
+    }
+
+    /// How many users are refused further changes while others are not.
+    pub(crate) fn users_refused(&self, st: &EngineState) -> u64 {
+        if self.refuses_changes(st) {
+            return 0;
+        }
+        st.queue.users().filter(|uid| self.refuses_changes_of(st, *uid)).count() as u64
     }
 
     /// The background reports on one kind of its work: the failure, or success.

@@ -4,6 +4,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use crate::config::Closed;
+use crate::share;
 use crate::tiers::Tiers;
 use crate::tiers::disk::sync::Mutex;
 use crate::tiers::disk::throttle::TokenBucket;
@@ -102,8 +103,11 @@ impl Tiers {
         let (options, closed) = (self.options(), self.outside_hours()?);
         let is_urgent = || {
             let st = self.state.lock();
+            let most = options.pending_most();
+            let mut limited = st.queue.users().filter(|uid| !options.is_trusted(*uid));
             self.counters.notes.priority_lsn() > st.queue.applied()
-                || st.queue.len() as u64 >= options.max_pending / 4 * 3
+                || st.queue.is_nearly_full(most)
+                || limited.any(|uid| st.queue.user_is(uid, most, share::is_nearly_used))
         };
         (!self.has_waiters() && !self.fast_fails() && !is_urgent() && !self.pressure()).then_some(closed)
     }

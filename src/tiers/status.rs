@@ -67,13 +67,14 @@ impl Tiers {
             .or_else(|| self.held_by_cut_off())
             .or_else(|| self.held_by_fleet())
             .or_else(|| held_users.first().map(HeldUser::line));
-        let (objects, known_inodes, interrupted, events, applied, refusing, aside) = {
+        let (objects, known_inodes, interrupted, events, applied, refusing, users_refused, event_bytes, aside) = {
             let st = self.state.lock();
             let cut_off: Vec<_> = st.uncommitted.files().filter_map(|ino| st.view.get(ino)?.file.clone()).collect();
             let objects = st.objects.len() + st.view.waiting.len();
-            let refusing = self.refuses_changes(&st);
+            let (refusing, users) = (self.refuses_changes(&st), self.users_refused(&st));
             let (known, events, aside) = (st.view.nodes.len() as u64, st.queue.len() as u64, self.aside_extent(&st));
-            (objects as u64, known, cut_off, events, st.queue.applied(), refusing, aside)
+            let bytes = st.queue.bytes();
+            (objects as u64, known, cut_off, events, st.queue.applied(), refusing, users, bytes, aside)
         };
         let waits = self.waits();
         let interrupted =
@@ -94,6 +95,7 @@ impl Tiers {
                 slow_down: self.slow.is_down(),
                 fast_fails: self.fast_fails(),
                 refusing,
+                users_refused,
                 interrupted,
                 aside: aside.nodes,
                 aside_bytes: aside.bytes,
@@ -102,6 +104,7 @@ impl Tiers {
             slow: space(&c.slow_space().unwrap_or_default()),
             pipeline: Pipeline {
                 pending_events: events,
+                pending_bytes: event_bytes,
                 published_events: count(&c.published_events),
                 drained_files: count(&c.drained_files),
                 drained_bytes: count(&c.drained_bytes),

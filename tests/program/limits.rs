@@ -3,11 +3,11 @@
 
 use std::fs::{self, File};
 use std::io::Read;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, PermissionsExt, chown};
 
 use nix::errno::Errno;
 
-use crate::common::{Elsewhere, Mount};
+use crate::common::{Elsewhere, Mount, succeeded};
 use crate::needs::{MOUNTS, needs};
 
 /// A job that may write files of 32 MiB mounted, and the first larger file of anybody ended the daemon (SIGXFSZ).
@@ -42,6 +42,9 @@ fn a_limit_on_the_size_of_files_ends_no_daemon() {
     let len = if is_limited { 9 } else { 2 * LIMIT };
     assert_eq!(fs::metadata(mount.slow().join("file")).unwrap().len(), len);
 }
+
+const BOB: u32 = 61_002;
+const ALICE: u32 = 61_001;
 
 /// The memory that the daemon has, in MiB.
 fn memory(mount: &Mount) -> u64 {
@@ -116,4 +119,42 @@ fn all_who_open_a_large_text_within_a_moment_share_it() {
         file.read_to_string(&mut again).unwrap();
         assert_eq!(again.lines().count(), text.lines().count());
     }
+}
+
+/// `max_pending` was for all together: a user who made changes faster than the slow tier took them left none for the others. And values of
+/// extended attributes counted as one change each, however large they were: a user filled the memory and the log.
+#[test]
+fn who_changes_more_than_the_slow_tier_takes_leaves_room_for_others() {
+    needs!(MOUNTS);
+    let mount = Mount::with(&["settle=1h", "live_after=2h", "max_pending=1000", "max_pending_bytes=4MiB"], |slow| {
+        fs::create_dir(slow.join("bob")).unwrap();
+        chown(slow.join("bob"), Some(BOB), Some(BOB)).unwrap();
+        fs::set_permissions(slow, fs::Permissions::from_mode(0o1777)).unwrap();
+    });
+    let until_refused = |change: &str| {
+        let script = format!(
+            "python3 -c \"import os\nn = 0\ntry:\n  while n < 2000: {change}; n += 1\nexcept OSError as e: print(n, e.errno)\""
+        );
+        let said = succeeded(mount.as_user(BOB, &script));
+        let (done, errno) = said.trim().split_once(' ').unwrap_or_else(|| panic!("never refused: {said}"));
+        assert_eq!(errno, (Errno::ENOSPC as i32).to_string(), "{said}");
+        done.parse::<u64>().unwrap()
+    };
+    let pending = |key: &str| mount.stats_json()["pipeline"][key].as_u64().unwrap();
+    // Random values of 1,500 bytes: they take about 5,000 of memory and log.
+    let values = until_refused("os.setxattr('bob', b'user.a', os.urandom(1500))");
+    assert!((300..500).contains(&values) && pending("pending_bytes") > 2 << 20, "half of 4 MiB: {values}");
+    assert_eq!(until_refused("os.mkdir('bob/more')"), 0, "it is his share of everything");
+    assert!(mount.verdict().contains("REFUSING CHANGES OF 1 user (ENOSPC)"), "{}", mount.verdict());
+    let others = |name: &str| succeeded(mount.as_user(ALICE, &format!("echo of alice >{name}; mv {name} {name}-2")));
+    others("alice");
+    mount.put("of-root", "x");
+    mount.sync();
+    let made = until_refused("os.mkdir(f'bob/{n}')");
+    assert!((400..=500).contains(&made), "half of 1,000: {made}");
+    others("again");
+    mount.put("of-root", "y");
+    mount.sync();
+    assert_eq!((pending("pending_events"), pending("pending_bytes")), (0, 0));
+    succeeded(mount.as_user(BOB, "mkdir bob/further"));
 }

@@ -27,7 +27,8 @@ use crate::stats::render::count;
 
 /// Options of the mounts, before those of the user. No limit refuses a file; and the kernel caches no attributes, so
 /// that each stat asks the mount: otherwise it would still know a thousand files, but not a million.
-const OPTIONS: [&str; 3] = ["max_pending=100000000", "attribute_lifetime=0s", "attribute_lifetime_slow=0s"];
+const OPTIONS: [&str; 4] =
+    ["max_pending=100000000", "max_pending_bytes=1TiB", "attribute_lifetime=0s", "attribute_lifetime_slow=0s"];
 /// The directory of the tier below the given one, and that of the files below the tier.
 const TIER: &str = "tier";
 const TREE: &str = "tree";

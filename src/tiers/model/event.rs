@@ -3,10 +3,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::path::escaped_len;
 use crate::tiers::disk::NewAttr;
 use crate::tiers::log::record::{AttrsOf, Spec};
 use crate::tiers::model::node::DirEntryKey;
-use crate::tiers::objects::version::Content;
+use crate::tiers::objects::version::{Content, Xattr};
 use crate::tiers::{Ino, Lsn};
 
 /// One ordered change of the view that the slow tier does not have yet.
@@ -34,7 +35,28 @@ pub(crate) enum Change {
     SetXattr { ino: Ino, of: Box<AttrsOf>, new: Box<(Vec<u8>, Option<Vec<u8>>)> },
 }
 
+/// What an event takes besides its names and values, about: itself, a slot, and the numbers in its record.
+const EVENT_ITSELF: u64 = 256;
+
 impl Change {
+    /// About how many bytes it takes while it is pending, in memory and in the log.
+    pub(crate) fn bytes(&self) -> u64 {
+        let both = |bytes: &[u8]| (bytes.len() + escaped_len(bytes)) as u64;
+        let all = |xattrs: &[Xattr]| xattrs.iter().map(|(key, value)| both(key) + both(value)).sum();
+        let names: u64 = self.places().into_iter().map(|(_, name)| both(name.as_bytes())).sum();
+        let values = match self {
+            Change::Make { spec, .. } => both(&spec.target) + all(&spec.attrs.xattrs),
+            Change::Content { content, .. } => all(content.xattrs()),
+            Change::SetXattr { new, .. } => both(&new.0) + new.1.as_deref().map_or(0, both),
+            Change::Link { .. }
+            | Change::Rename { .. }
+            | Change::Exchange { .. }
+            | Change::Remove { .. }
+            | Change::SetAttr { .. } => 0,
+        };
+        EVENT_ITSELF + names + values
+    }
+
     /// The names it touches.
     pub(crate) fn places(&self) -> Vec<&DirEntryKey> {
         match self {

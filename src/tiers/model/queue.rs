@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use foldhash::HashMap;
 
+use crate::share::PerUser;
 use crate::tiers::log::record::Stamps;
 use crate::tiers::model::event::{Change, Event};
 use crate::tiers::objects::version::Content;
@@ -16,6 +17,37 @@ const EVENTS_KEPT: usize = 1024;
 
 /// A version of a file, and its event.
 pub(crate) type QueuedVersion = (Lsn, Arc<Content>);
+
+/// How much waits, and whose it is.
+#[derive(Debug, Default)]
+pub(crate) struct PendingShares {
+    events: PerUser,
+    bytes: PerUser,
+    sum: u64,
+}
+
+/// How many events may wait, and how many bytes ([`Change::bytes`]).
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct PendingMost {
+    pub(crate) events: u64,
+    pub(crate) bytes: u64,
+}
+
+impl PendingShares {
+    fn add(&mut self, event: &Event) {
+        let bytes = event.change.bytes();
+        self.events.add(event.by, 1);
+        self.bytes.add(event.by, bytes);
+        self.sum += bytes;
+    }
+
+    fn remove(&mut self, event: &Event) {
+        let bytes = event.change.bytes();
+        self.events.remove(event.by, 1);
+        self.bytes.remove(event.by, bytes);
+        self.sum -= bytes;
+    }
+}
 
 /// How far the search for versions to copy has come (`model/copy_plan.rs`).
 #[derive(Debug, Default)]
@@ -41,6 +73,7 @@ impl CopyCursor {
 pub(crate) struct EventQueue {
     /// Not yet applied, by LSN.
     events: VecDeque<Event>,
+    waiting: PendingShares,
     applied: Lsn,
     /// The content events up to here were sealed at the last check, and perhaps further ones.
     sealed: Lsn,
@@ -71,6 +104,38 @@ impl EventQueue {
 
     pub(crate) fn len(&self) -> usize {
         self.events.len()
+    }
+
+    /// About how many bytes the events take, in memory and in the log.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.waiting.sum
+    }
+
+    /// Events and bytes that may still be queued.
+    fn left(&self, most: PendingMost) -> (u64, u64) {
+        (most.events.saturating_sub(self.len() as u64), most.bytes.saturating_sub(self.waiting.sum))
+    }
+
+    /// Whether nobody may queue more.
+    pub(crate) fn is_full(&self, most: PendingMost) -> bool {
+        let (events, bytes) = self.left(most);
+        events == 0 || bytes == 0
+    }
+
+    /// Whether three quarters of what may wait do.
+    pub(crate) fn is_nearly_full(&self, most: PendingMost) -> bool {
+        self.len() as u64 >= most.events / 4 * 3 || self.waiting.sum >= most.bytes / 4 * 3
+    }
+
+    /// Whether this user has a share of what waits, in events or bytes, for which this holds.
+    pub(crate) fn user_is(&self, uid: u32, most: PendingMost, holds: impl Fn(u64, u64) -> bool) -> bool {
+        let (events, bytes) = self.left(most);
+        holds(self.waiting.events.of(uid), events) || holds(self.waiting.bytes.of(uid), bytes)
+    }
+
+    /// The users whose events wait.
+    pub(crate) fn users(&self) -> impl Iterator<Item = u32> {
+        self.waiting.events.iter().map(|(uid, _)| uid)
     }
 
     pub(crate) fn is_empty(&self) -> bool {
@@ -234,6 +299,7 @@ impl EventQueue {
         if self.events.len() == self.events.capacity() {
             self.events.reserve_exact((self.events.len() / 4).max(64));
         }
+        self.waiting.add(&event);
         let behind = self.events.iter().rev().take_while(|other| other.lsn > lsn).count();
         self.events.insert(self.events.len() - behind, event);
     }
@@ -241,6 +307,7 @@ impl EventQueue {
     /// Takes out the oldest event, if it is not behind `upto`. Its version stays until [`EventQueue::forget_version`].
     pub(super) fn pop(&mut self, upto: Lsn) -> Option<Event> {
         let event = self.events.pop_front_if(|event| event.lsn <= upto)?;
+        self.waiting.remove(&event);
         if let Change::Remove { ino, .. } | Change::Rename { replaced: Some(ino), .. } = &event.change
             && self.last_removals.get(ino) == Some(&event.lsn)
         {
@@ -276,6 +343,7 @@ impl EventQueue {
             }
         }
         self.events = left;
+        taken.iter().for_each(|event| self.waiting.remove(event));
         self.last_removals.clear();
         for event in &self.events {
             if let Change::Remove { ino, .. } | Change::Rename { replaced: Some(ino), .. } = &event.change {
@@ -298,6 +366,7 @@ impl EventQueue {
             if let Change::Remove { ino, .. } | Change::Rename { replaced: Some(ino), .. } = &event.change {
                 self.last_removals.insert(*ino, event.lsn);
             }
+            self.waiting.add(&event);
             self.events.push_back(event);
         }
         for ino in files {
@@ -355,6 +424,9 @@ impl EventQueue {
             assert!(event.lsn > last, "events are in order and behind applied");
             last = event.lsn;
         }
+        let bytes: u64 = self.events.iter().map(|event| event.change.bytes()).sum();
+        let events: u64 = self.waiting.events.iter().map(|(_, events)| events).sum();
+        assert_eq!((events, self.waiting.sum), (self.events.len() as u64, bytes), "what waits is counted");
     }
 }
 

@@ -46,7 +46,7 @@ pub(crate) struct Content {
 }
 
 /// An extended attribute: its name and its value.
-type Xattr = (Vec<u8>, Vec<u8>);
+pub(crate) type Xattr = (Vec<u8>, Vec<u8>);
 
 /// Usually in the pool, which takes half the bytes.
 #[derive(Debug)]
@@ -100,6 +100,10 @@ impl Content {
         let mtime = Time { sec: self.sec, nsec: self.nsec };
         let xattrs = self.xattrs.as_deref().cloned().unwrap_or_default();
         Attrs { perm: self.perm.into(), uid: self.uid, gid: self.gid, mtime, xattrs }
+    }
+
+    pub(crate) fn xattrs(&self) -> &[Xattr] {
+        self.xattrs.as_deref().map_or(&[], |xattrs| xattrs)
     }
 
     /// The number of its burst; 0: not known.

@@ -341,7 +341,7 @@ impl Tiers {
                 continue;
             }
             let path = self.path_in(&st, parent, name)?;
-            self.room_for_event(&st)?;
+            self.room_for_event(cx, &st)?;
             cx.proceed()?;
             let ino = st.view.new_ino();
             let expected = st.expect_record(&(parent, name.clone()));
@@ -667,10 +667,11 @@ impl Tiers {
         Ok(st.view.path_at(&(dir, name.clone())).ok_or(Errno::ENOENT)?)
     }
 
-    /// P9: memory and log are bounded; at `max_pending` changes are refused. A commit of bytes that were already
-    /// accepted is never refused: otherwise nothing that waits for it could be published, and no room made.
-    pub(crate) fn room_for_event(&self, st: &EngineState) -> Result<()> {
-        if self.refuses_changes(st) { Err(Errno::ENOSPC.into()) } else { Ok(()) }
+    /// P9: memory and log are bounded; at `max_pending` or `max_pending_bytes` changes are refused, and those of a user
+    /// at a share of that. A commit of bytes that were already accepted is never refused: otherwise nothing that waits
+    /// for it could be published, and no room made.
+    pub(crate) fn room_for_event(&self, cx: &Cx, st: &EngineState) -> Result<()> {
+        if self.refuses_changes_of(st, cx.uid) { Err(Errno::ENOSPC.into()) } else { Ok(()) }
     }
 
     /// Logs an event, applies it to the view, queues it. In this order: everything in the view is in the log.
@@ -682,7 +683,7 @@ impl Tiers {
         change: Change,
         apply: impl FnOnce(&mut EngineState, Lsn),
     ) -> Result<Lsn> {
-        self.room_for_event(st)?;
+        self.room_for_event(cx, st)?;
         self.log_event_anyway(cx, st, record, change, apply)
     }
 
