@@ -220,8 +220,8 @@ impl Case {
         };
         let fast = SimDisk::new("fast", order(&mut rng), capacity, &power, &clock);
         let slow = SimDisk::new("slow", order(&mut rng), LARGE, &power, &clock);
-        let at_once = slow.root().order() == MetadataOrder::Journaled && seed % 2 == 0;
-        slow.give_numbers(Numbers { at_once, births: seed % 3 > 0 });
+        let at_once = slow.root().order() == MetadataOrder::Journaled && seed.is_multiple_of(2);
+        slow.give_numbers(Numbers { at_once, births: !seed.is_multiple_of(3) });
         populate(&*slow.root(), &mut rng);
         slow.settle();
         fast.heed_modes(without_root(seed));

@@ -85,15 +85,17 @@ pub fn half_of_two_ranks_waits_for_the_other_and_so_does_the_marker() {
             "fsync" => engine.fsync(&by(20), &second).unwrap(),
             _ => {}
         }
-        if ends_by == "release" {
+        let kept = if ends_by == "release" {
             engine.release(&by(20), second);
+            None
         } else {
-            std::mem::forget(second);
-        }
+            Some(second)
+        };
         a_moment(&engine);
         assert_eq!(machine.on_slow("model"), Some([[1; 5000], [2; 5000]].concat()), "{ends_by}");
         assert!(machine.on_slow("marker").is_some() && engine.status().safety.safe, "{ends_by}");
         assert_eq!(engine.status().exceptions.late_snapshots, 0);
+        drop(kept);
     }
 }
 
@@ -163,7 +165,7 @@ fn an_incomplete_version_outlives_a_kill_and_a_power_cut_unpublished() {
         let (first, second) = (create(&engine, 10, "model"), open(&engine, 20, "model", false));
         engine.write(&by(10), &first, &[1; 5000], 0, false).unwrap();
         engine.fsync(&by(10), &first).unwrap();
-        std::mem::forget((first, second));
+        drop((first, second));
         machine.crash(engine, lose);
         let engine = machine.open(boot);
         assert_eq!(read(&engine, "model"), vec![1; 5000], "{boot}");
