@@ -110,7 +110,9 @@ impl Queue {
         if let Some(why) = &self.held {
             writeln!(out, "HELD: {}", one_line(why))?;
         }
-        self.held_users.iter().try_for_each(|held| writeln!(out, "held: {}", held.line()))?;
+        let is_told = |held: &&HeldUser| self.held.as_deref() == Some(&*held.line());
+        let others = self.held_users.iter().filter(|held| !is_told(held));
+        others.into_iter().try_for_each(|held| writeln!(out, "held: {}", held.line_since()))?;
         if !self.pending.is_empty() {
             writeln!(
                 out,

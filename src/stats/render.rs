@@ -45,7 +45,7 @@ impl Status {
         writeln!(out, "dlio-fs {}, mounted for {}", self.version, seconds(self.mounted_for))?;
         writeln!(out, "fast tier    {}", self.fast.line())?;
         writeln!(out, "slow tier    {}", self.slow.line())?;
-        self.held_users.iter().try_for_each(|held| writeln!(out, "held         {}", held.line()))?;
+        self.held_users.iter().try_for_each(|held| writeln!(out, "held         {}", held.line_since()))?;
         if !self.other_mounts.is_empty() {
             writeln!(
                 out,
@@ -208,10 +208,14 @@ fn failure_list(out: &mut String, failures: &[FailureCount]) -> std::fmt::Result
 }
 
 impl HeldUser {
-    /// One line, without a newline.
+    /// One line, without a newline, which stays the same as long as the reason does.
     pub fn line(&self) -> String {
-        let HeldUser { uid, reason, held_for } = self;
-        format!("user {uid} for {}, while others go on: {}", seconds(*held_for), one_line(reason))
+        format!("user {}, while others go on: {}", self.uid, one_line(&self.reason))
+    }
+
+    /// The same with the time since when.
+    pub fn line_since(&self) -> String {
+        format!("{}, {}", seconds(self.held_for), self.line())
     }
 }
 

@@ -24,7 +24,7 @@ impl Tiers {
         let mut look = QueueLook::new(self, &st, self.expected_rate(), held);
         let mut queue = Queue {
             events: st.queue.len() as u64,
-            held: status.safety.held.filter(|held| status.held_users.first().is_none_or(|one| one.line() != *held)),
+            held: status.safety.held,
             held_users: status.held_users,
             conflicts: status.exceptions.conflicts,
             aside: status.exceptions.aside,
