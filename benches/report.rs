@@ -240,6 +240,7 @@ impl<W: Write> Observed<W> {
         record.opened_by(u64::from(worker) + 2, None);
         self.processes[worker as usize + 1].opens += 1;
         let path = format!("{}/n{:04}/{file:08}.jpg", run.prefix, file % 1000);
+        let path = self.files.first(&path);
         self.files.add(file + 2, Some(&path), &record);
         // Decoding.
         at + Duration::from_micros(random.random_range(400..1_600))
@@ -272,7 +273,8 @@ impl<W: Write> Observed<W> {
         record.opened_by(1, Some(0o644));
         self.processes[0].opens += 1;
         let path = format!("/ckpt/step-{number:05}.pt");
-        self.files.add(ino, Some(&path), &record);
+        let first = self.files.first(&path);
+        self.files.add(ino, Some(&first), &record);
         self.amounts.drained += 64 << 20;
         self.meta.checkpoints.push(Checkpoint {
             number,

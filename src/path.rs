@@ -9,6 +9,7 @@
 //! here normalises `..` or follows links.
 
 use std::borrow::{Borrow, Cow};
+use std::collections::HashMap;
 use std::ffi::OsStr;
 use std::fmt::{self, Write};
 use std::path::Path;
@@ -56,17 +57,46 @@ impl fmt::Display for Name {
     }
 }
 
+/// Numbers of directories, by the number of the one above and the name in it. Hashed by SipHash, because users choose the
+/// names.
+#[derive(Debug, Default)]
+pub struct DirNumbers(HashMap<Box<[u8]>, u64>);
+
+impl DirNumbers {
+    fn key(above: u64, name: &[u8]) -> Box<[u8]> {
+        [&above.to_ne_bytes()[..], name].concat().into()
+    }
+
+    pub fn get(&self, above: u64, name: &[u8]) -> Option<u64> {
+        self.0.get(&*Self::key(above, name)).copied()
+    }
+
+    pub fn insert(&mut self, above: u64, name: &[u8], number: u64) {
+        self.0.insert(Self::key(above, name), number);
+    }
+
+    pub fn remove(&mut self, above: u64, name: &[u8]) {
+        self.0.remove(&*Self::key(above, name));
+    }
+}
+
 /// Bytes as one printable ASCII word: everything but letters, digits and `-_./+,:@~` becomes `%XX`.
 pub fn escape(bytes: &[u8]) -> String {
     let mut out = String::with_capacity(bytes.len());
+    escape_into(&mut out, bytes);
+    out
+}
+
+/// The same, behind what is there.
+pub fn escape_into(out: &mut String, bytes: &[u8]) {
+    const HEX: &[u8; 16] = b"0123456789ABCDEF";
     for &b in bytes {
         if is_plain(b) {
             out.push(b as char);
         } else {
-            out.push_str(&format!("%{b:02X}"));
+            out.extend(['%', HEX[usize::from(b >> 4)] as char, HEX[usize::from(b & 15)] as char]);
         }
     }
-    out
 }
 
 /// Whether a terminal, a browser or a reader of lines shows the character instead of following it: no control character,

@@ -48,7 +48,7 @@ use crate::config::Config;
 use crate::error::Errno;
 
 use access::{Cursor, Way};
-use catalog::{Catalog, CatalogExtent};
+use catalog::{Catalog, CatalogExtent, FirstPath};
 use counters::{Call, Op, OpCounters, OpFigures, Tier};
 use files::{ActiveFile, ActiveFiles, Activity, FileFigures, FileTable};
 use plans::{PathHashes, Plans, RunningPlan, Spent};
@@ -98,7 +98,7 @@ pub struct Stats {
 pub struct FileCounters {
     ino: u64,
     /// The path when it was first seen; it may have been renamed or removed since.
-    first: Option<Box<str>>,
+    first: Option<FirstPath>,
     /// What was counted before it got this entry.
     before: Activity,
     piece: Mutex<UnmergedCounters>,
@@ -193,7 +193,7 @@ impl Stats {
         let before = self.catalog.get(ino);
         let last = before.as_ref().and_then(FileRecord::last_way);
         // Called before the table is locked: a name comes from the engine, which has its own locks.
-        let first = if before.is_none() { name().map(String::into_boxed_str) } else { None };
+        let first = if before.is_none() { name().map(|path| self.catalog.first(&path)) } else { None };
         let before = before.as_ref().map(Activity::from).unwrap_or_default();
         let piece = Mutex::new(UnmergedCounters { last, ..UnmergedCounters::default() });
         let file = match self.files.entry(ino) {
@@ -236,8 +236,9 @@ impl Stats {
     fn merge(&self, file: &FileCounters) {
         let mut piece = file.piece.lock();
         if !piece.record.is_empty() {
-            self.catalog.add(file.ino, file.first.as_deref(), &piece.record);
-            self.windows.add(file.ino, file.first.as_deref(), &piece.record);
+            self.catalog.add(file.ino, file.first.as_ref(), &piece.record);
+            let path = || file.first.as_ref().and_then(|path| self.catalog.whole(path));
+            self.windows.add(file.ino, path, &piece.record);
             piece.record = FileRecord::default();
         }
     }

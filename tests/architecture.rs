@@ -109,6 +109,7 @@ const PURE: &[&str] = &[
     "src/bench/sums.rs",
     "src/bench/text.rs",
     "src/bench/units.rs",
+    "src/tiers/log/dirs.rs",
     "src/tiers/log/record.rs",
     "src/tiers/fleet/collector.rs",
     "src/tiers/fleet/lines.rs",

@@ -251,8 +251,13 @@ fn forge(line: &str, rng: &mut impl Rng) -> String {
         "run",
         "run/ckpt-3",
         "run/ckpt-7",
-        "run/run",
         "run/part",
+        "1/ckpt-3",
+        "1/ckpt-7",
+        "1/run",
+        "2/part",
+        "1/..",
+        "1/a/b",
         "/",
         "a/../b",
         "%00",
@@ -295,6 +300,10 @@ fn forge(line: &str, rng: &mut impl Rng) -> String {
     }
     let text = words.join(" ");
     format!("{:08x} {text}", crc32fast::hash(text.as_bytes()))
+}
+
+fn is_dir(line: &str) -> bool {
+    line[9..].starts_with("dir ")
 }
 
 fn cases() -> u64 {
@@ -534,8 +543,10 @@ impl Scene {
         // Each was written as `part`, committed under that name, and renamed; the log says which object it is.
         let text: String = self.log().into_iter().map(|(_, bytes)| String::from_utf8(bytes).unwrap()).collect();
         let lines: Vec<&str> = text.lines().collect();
-        let renamed = lines.iter().rposition(|line| line.contains(&format!(" to=run/{file} "))).unwrap();
-        let content = lines[..renamed].iter().rev().find(|line| line.contains(" content path=run/part ")).unwrap();
+        let renamed =
+            lines.iter().rposition(|line| line.contains(" rename ") && line.contains(&format!("/{file} "))).unwrap();
+        let content =
+            lines[..renamed].iter().rev().find(|line| line.contains(" content ") && line.contains("/part ")).unwrap();
         let number = content.split(" object=f").nth(1).unwrap().split(' ').next().unwrap().parse::<u64>().unwrap();
         let shard = self.private(&format!("pool/{:02x}", number >> 8 & 0xff));
         (shard, format!("{number:016x}").into_bytes())
@@ -621,7 +632,7 @@ fn an_empty_segment_ends_no_other() {
 fn a_torn_line_in_front_of_an_empty_segment_is_no_damage() {
     let scene = Scene::used();
     let (last, bytes) = scene.log().pop().unwrap();
-    let lines = bytes.iter().filter(|byte| **byte == b'\n').count() as u64;
+    let lines = String::from_utf8(bytes.clone()).unwrap().lines().filter(|line| !is_dir(line)).count() as u64;
     let next = last.strip_suffix(".log").unwrap().parse::<u64>().unwrap() + lines;
     let log = scene.private("log");
     log.create(format!("{next:020}.log").as_bytes(), 0o600).unwrap();
@@ -705,6 +716,31 @@ fn a_damaged_record_of_this_boot_is_not_taken_for_a_torn_tail() {
     drop(engine);
     let kept = scene.log().into_iter().find(|(name, _)| *name == segment).unwrap().1;
     assert_eq!(kept.iter().filter(|b| **b == b'\n').count(), lines, "nothing was cut");
+}
+
+/// Records name their directory by a number. Without its line it must not be taken for another one.
+#[test]
+fn a_lost_directory_is_damage_and_no_other_path() {
+    let scene = Scene::used();
+    let (segment, bytes) = scene.log().pop().unwrap();
+    let text = String::from_utf8(bytes).unwrap();
+    assert!(text.lines().any(is_dir), "{text}");
+    let left: String = text.split_inclusive('\n').filter(|line| !is_dir(line)).collect();
+    write(&*scene.private("log"), segment.as_bytes(), left.as_bytes());
+    let before = scene.objects();
+    let engine = scene.open(BOOT).unwrap();
+    let held = engine.status().safety.held.unwrap();
+    assert!(held.contains(&format!("log/{segment}")) && held.contains("are not records"), "{held}");
+    for dir in [ROOT, find(&engine, &["run"]).unwrap()] {
+        let listing = engine.list(&Cx::internal(), dir).unwrap();
+        let names = listing.entries.iter().skip(2).map(|entry| String::from_utf8_lossy(&entry.name).into_owned());
+        let known = (0..6).map(|i| format!("ckpt-{i}")).chain(["run".to_owned()]).collect::<BTreeSet<_>>();
+        let names: BTreeSet<String> = names.collect();
+        assert!(names.is_subset(&known), "{names:?}");
+    }
+    drop(engine);
+    assert!(before.is_subset(&scene.objects()));
+    assert!(!scene.rescue(BOOT).0.damage.is_empty());
 }
 
 /// Numbers began anew once the log had forgotten the highest: the next object that was put aside replaced the one before.

@@ -10,6 +10,7 @@ use std::ops::Range;
 use parking_lot::Mutex;
 
 use super::record::{FileRecord, read_number, write_number};
+use crate::path::DirNumbers;
 
 /// The number of parts, each with its own lock, which is taken for one merge at a time.
 const SHARDS: usize = 16;
@@ -21,15 +22,17 @@ const CLASSES_MAX: usize = 64;
 /// The overhead of a page besides its bytes: its slot in a table that is usually three quarters full, and the
 /// allocator's share.
 const PAGE_ITSELF: usize = 80;
-/// The same for a directory, besides its path, which is stored twice.
-const DIRECTORY_ITSELF: usize = 96;
+/// The same for a directory, besides its name, which is stored twice.
+const DIRECTORY_ITSELF: usize = 112;
+/// The number of the mount's root among the directories; 0 is none.
+const ROOT: u64 = 1;
 
 /// Records by inode number.
 #[derive(Debug)]
 pub struct Catalog {
     shards: [Mutex<CatalogShard>; SHARDS],
     directories: Mutex<Directories>,
-    /// Bytes that the records of one shard may take.
+    /// Bytes that one shard may take, with its share of the directories.
     limit: usize,
     /// All files without their own record, by class.
     rest: Mutex<Rest>,
@@ -52,11 +55,21 @@ struct CatalogPage {
     bytes: Vec<u8>,
 }
 
-/// Paths of directories, stored once for all files in them.
+/// Directories, each stored once for all that is in it: a path may be as long as a tree is deep.
 #[derive(Debug, Default)]
 struct Directories {
-    numbers: HashMap<Box<str>, u64>,
-    paths: Vec<Box<str>>,
+    numbers: DirNumbers,
+    /// The number of the directory above, and the name; those behind the root, in the order of their numbers.
+    names: Vec<(u64, Box<str>)>,
+    bytes: usize,
+}
+
+/// The path under which a file was first seen.
+#[derive(Debug)]
+pub struct FirstPath {
+    /// 0 if there was no room for it.
+    directory: u64,
+    name: Box<str>,
 }
 
 #[derive(Debug, Default)]
@@ -66,10 +79,10 @@ struct Rest {
     pieces: u64,
 }
 
-/// The parsed bytes of an entry: the number of its directory plus one, 0 for no path; the length of its name; the name;
-/// the record.
+/// The parsed bytes of an entry: the number of its directory, 0 for no path; the length of its name; the name; the
+/// record.
 struct CatalogEntry<'a> {
-    directory: Option<usize>,
+    directory: u64,
     name: &'a str,
     record: &'a [u8],
 }
@@ -101,14 +114,14 @@ impl Catalog {
     }
 
     /// Merges the counters of a file since its last piece. `path` is used with the first one.
-    pub fn add(&self, ino: u64, path: Option<&str>, piece: &FileRecord) {
+    pub fn add(&self, ino: u64, path: Option<&FirstPath>, piece: &FileRecord) {
         let mut shard = self.shard(ino).lock();
         let CatalogShard { pages, files, bytes, spare } = &mut *shard;
         let found = pages.get(&(ino / PAGE)).map(|page| page.find(ino)).filter(|place| !place.is_empty());
         spare.clear();
-        if found.is_none() && *bytes >= self.limit {
+        if found.is_none() && *bytes + self.directories.lock().bytes / SHARDS >= self.limit {
             drop(shard);
-            self.rest.lock().add(class_of(path), piece);
+            self.rest.lock().add(class_of(path.map(|path| &*path.name)), piece);
             return;
         }
         let page = pages.entry(ino / PAGE).or_insert_with(|| {
@@ -124,7 +137,10 @@ impl Catalog {
             whole.pack(spare);
         } else {
             *files += 1;
-            *bytes += self.write_path(path, spare);
+            let (directory, name) = path.map_or((0, ""), |path| (path.directory, &path.name));
+            write_number(spare, directory);
+            write_number(spare, name.len() as u64);
+            spare.extend_from_slice(name.as_bytes());
             piece.pack(spare);
         }
         let before = page.bytes.capacity();
@@ -132,14 +148,16 @@ impl Catalog {
         *bytes = *bytes + page.bytes.capacity() - before;
     }
 
-    /// Writes a path into an entry. Returns how many bytes its directory takes, if that is new.
-    fn write_path(&self, path: Option<&str>, out: &mut Vec<u8>) -> usize {
-        let (directory, name) = path.map_or(("", ""), |path| path.rsplit_once('/').unwrap_or(("", path)));
-        let (number, bytes) = path.map_or((0, 0), |_| self.directories.lock().number(directory));
-        write_number(out, number);
-        write_number(out, name.len() as u64);
-        out.extend_from_slice(name.as_bytes());
-        bytes
+    /// A path for [`Catalog::add`].
+    pub fn first(&self, path: &str) -> FirstPath {
+        let (directory, name) = path.rsplit_once('/').unwrap_or(("", path));
+        let directory = self.directories.lock().number(directory, self.limit * SHARDS);
+        FirstPath { directory: directory.unwrap_or(0), name: name.into() }
+    }
+
+    /// The whole path, if there was room for it.
+    pub fn whole(&self, path: &FirstPath) -> Option<String> {
+        self.directories.lock().path(path.directory, &path.name)
     }
 
     /// The counters of a file so far.
@@ -159,8 +177,7 @@ impl Catalog {
     }
 
     fn path_of(&self, entry: &CatalogEntry<'_>) -> Option<String> {
-        let directories = self.directories.lock();
-        Some(format!("{}/{}", directories.paths[entry.directory?], entry.name))
+        self.directories.lock().path(entry.directory, entry.name)
     }
 
     /// Passes all files to `look`: number, the path under which it was first seen, record. A part of the table is
@@ -194,7 +211,8 @@ impl Catalog {
 
     pub fn extent(&self) -> CatalogExtent {
         let unnamed = self.rest.lock().pieces;
-        let mut extent = CatalogExtent { limit_bytes: self.limit * SHARDS, unnamed, ..CatalogExtent::default() };
+        let bytes = self.directories.lock().bytes;
+        let mut extent = CatalogExtent { bytes, limit_bytes: self.limit * SHARDS, unnamed, ..CatalogExtent::default() };
         for shard in &self.shards {
             let shard = shard.lock();
             extent.files += shard.files;
@@ -214,8 +232,8 @@ impl Rest {
 }
 
 /// A file's class, as `*.jpg`; `*` without an extension or with an unusual one.
-fn class_of(path: Option<&str>) -> String {
-    let name = path.and_then(|path| path.rsplit('/').next()).unwrap_or_default();
+fn class_of(name: Option<&str>) -> String {
+    let name = name.unwrap_or_default();
     let plain = |ending: &&str| (1..=15).contains(&ending.len()) && ending.bytes().all(|b| b.is_ascii_alphanumeric());
     match name.rsplit_once('.').filter(|(stem, _)| !stem.is_empty()).map(|(_, ending)| ending).filter(plain) {
         Some(ending) => format!("*.{ending}"),
@@ -265,15 +283,38 @@ impl CatalogPage {
 }
 
 impl Directories {
-    /// The number of a directory, from 1 on, and how many bytes it takes if it is new.
-    fn number(&mut self, path: &str) -> (u64, usize) {
-        if let Some(number) = self.numbers.get(path) {
-            return (*number, 0);
+    /// The number of a directory; `None` if it is new and they take `limit` bytes already.
+    fn number(&mut self, path: &str, limit: usize) -> Option<u64> {
+        let mut number = ROOT;
+        for name in path.split('/').filter(|name| !name.is_empty()) {
+            number = match self.numbers.get(number, name.as_bytes()) {
+                Some(number) => number,
+                None if self.bytes >= limit => return None,
+                None => self.add(number, name),
+            };
         }
-        self.paths.push(path.into());
-        let number = self.paths.len() as u64;
-        self.numbers.insert(path.into(), number);
-        (number, 2 * path.len() + DIRECTORY_ITSELF)
+        Some(number)
+    }
+
+    fn add(&mut self, above: u64, name: &str) -> u64 {
+        self.names.push((above, name.into()));
+        self.bytes += 2 * name.len() + DIRECTORY_ITSELF;
+        let number = ROOT + self.names.len() as u64;
+        self.numbers.insert(above, name.as_bytes(), number);
+        number
+    }
+
+    /// The path of a name in a directory; `None` without a directory.
+    fn path(&self, directory: u64, name: &str) -> Option<String> {
+        let (mut names, mut at) = (vec![name], directory);
+        while at > ROOT {
+            let (above, name) = self.names.get((at - ROOT - 1) as usize)?;
+            names.push(name);
+            at = *above;
+        }
+        names.push("");
+        names.reverse();
+        (at == ROOT).then(|| names.join("/"))
     }
 }
 
@@ -281,7 +322,7 @@ impl<'a> CatalogEntry<'a> {
     /// Parses bytes that `add` has written.
     fn read(mut bytes: &'a [u8]) -> Self {
         let mut number = || read_number(&mut bytes).expect("written by this file") as usize;
-        let (directory, len) = (number().checked_sub(1), number());
+        let (directory, len) = (number() as u64, number());
         let (name, record) = bytes.split_at(len);
         CatalogEntry { directory, name: std::str::from_utf8(name).expect("taken from a str"), record }
     }
@@ -302,14 +343,18 @@ mod tests {
         record
     }
 
+    fn add(catalog: &Catalog, ino: u64, path: Option<&str>, piece: &FileRecord) {
+        catalog.add(ino, path.map(|path| catalog.first(path)).as_ref(), piece);
+    }
+
     #[test]
     fn a_file_keeps_the_path_of_its_first_piece() {
         let catalog = Catalog::new(1 << 20);
         let inos = [0, 1, 63, 64, 5000, 7];
         let paths = [Some("/a/b"), Some("/a/c"), Some("/top"), Some("bare"), None, Some("/")];
         // Later files come before, between and after those that are there.
-        inos.into_iter().zip(paths).for_each(|(ino, path)| catalog.add(ino, path, &piece(1)));
-        inos.into_iter().for_each(|ino| catalog.add(ino, Some("/later"), &piece(1 << 40)));
+        inos.into_iter().zip(paths).for_each(|(ino, path)| add(&catalog, ino, path, &piece(1)));
+        inos.into_iter().for_each(|ino| add(&catalog, ino, Some("/later"), &piece(1 << 40)));
         let mut found = Vec::new();
         catalog.for_each(|ino, path, record| found.push((ino, path.map(str::to_owned), record.processes.total())));
         found.sort();
@@ -330,10 +375,11 @@ mod tests {
         for seed in 0..20 {
             let mut random = SmallRng::seed_from_u64(seed);
             let (catalog, mut map) = (Catalog::new(1 << 30), std::collections::BTreeMap::<u64, u64>::new());
+            let path = catalog.first("/d/name");
             for _ in 0..2_000 {
                 let (ino, times) =
                     (random.random_range(0..300) * random.random_range(1..20), random.random_range(1..40));
-                (0..times).for_each(|_| catalog.add(ino, Some("/d/name"), &piece(random.random::<u64>() >> 20)));
+                (0..times).for_each(|_| catalog.add(ino, Some(&path), &piece(random.random::<u64>() >> 20)));
                 *map.entry(ino).or_default() += times;
             }
             let mut found = Vec::new();
@@ -347,9 +393,23 @@ mod tests {
     #[test]
     fn a_directory_for_each_file_is_in_the_limit() {
         let catalog = Catalog::new(64 * 1024);
-        let path = |ino: u64| format!("/{}/{ino}/f", "d".repeat(500));
-        (0..10_000).for_each(|ino| catalog.add(ino, Some(&path(ino)), &piece(1)));
+        let path = |ino: u64| format!("/{ino}{}/f", "d".repeat(500));
+        (0..10_000).for_each(|ino| add(&catalog, ino, Some(&path(ino)), &piece(1)));
         assert!((10..100).contains(&catalog.extent().files), "{:?}", catalog.extent());
+    }
+
+    /// Each file had its whole path: 436 files in 1,000 nested directories took hundreds of megabytes.
+    #[test]
+    fn a_deep_tree_takes_no_more_than_its_names() {
+        let catalog = Catalog::new(8 << 20);
+        let path = |depth: usize| format!("{}/f", "/%FF".repeat(depth));
+        (1..1000).for_each(|depth| add(&catalog, depth as u64, Some(&path(depth)), &piece(1)));
+        assert!(catalog.extent().files == 999 && catalog.extent().bytes < 1 << 20, "{:?}", catalog.extent());
+        assert_eq!(catalog.path(900), Some(path(900)));
+        // As little of one that is beyond all limits.
+        (1000..100_000).step_by(1000).for_each(|depth| add(&catalog, depth as u64, Some(&path(depth)), &piece(1)));
+        let extent = catalog.extent();
+        assert!(extent.bytes < 9 << 20 && extent.unnamed > 0, "{extent:?}");
     }
 
     #[test]
@@ -359,13 +419,13 @@ mod tests {
             .iter()
             .enumerate()
         {
-            catalog.add(ino as u64, Some(path), &piece(1));
+            add(&catalog, ino as u64, Some(path), &piece(1));
         }
-        catalog.add(99, None, &piece(1));
+        add(&catalog, 99, None, &piece(1));
         let told: Vec<_> =
             catalog.rest().into_iter().map(|(class, record)| (class, record.processes.total())).collect();
         assert_eq!(told, [("*".to_owned(), 5), ("*.gz".to_owned(), 1), ("*.jpg".to_owned(), 2)]);
-        (0..1000).for_each(|n| catalog.add(n, Some(&format!("/f.{n}")), &piece(1)));
+        (0..1000).for_each(|n| add(&catalog, n, Some(&format!("/f.{n}")), &piece(1)));
         assert_eq!(catalog.rest().len(), CLASSES_MAX);
         assert_eq!(catalog.rest().iter().map(|(_, record)| record.processes.total()).sum::<u64>(), 1008);
     }
@@ -373,7 +433,7 @@ mod tests {
     #[test]
     fn the_limit_holds_and_those_that_are_in_go_on() {
         let catalog = Catalog::new(16 * 1024);
-        (0..10_000).for_each(|ino| catalog.add(ino, Some("/d/name"), &piece(1)));
+        (0..10_000).for_each(|ino| add(&catalog, ino, Some("/d/name"), &piece(1)));
         let full = catalog.extent();
         assert!(full.files > 100 && full.bytes < 16 * 1024 + SHARDS * 200, "{full:?}");
         let [(class, rest)] = &catalog.rest()[..] else { panic!("one class") };
@@ -381,7 +441,7 @@ mod tests {
             (full.files as u64 + full.unnamed, class.as_str(), rest.processes.total()),
             (10_000, "*", full.unnamed)
         );
-        catalog.add(0, None, &piece(1));
+        add(&catalog, 0, None, &piece(1));
         assert_eq!(catalog.get(0).map(|record| record.processes.total()), Some(2));
         assert_eq!(catalog.extent().unnamed, full.unnamed);
     }

@@ -39,7 +39,7 @@ impl Stats {
 
     /// The current path, or the one under which a file was first seen.
     fn path(&self, ino: u64, name: impl Fn(u64) -> Option<String>) -> Option<String> {
-        let at_hand = || self.files.get(&ino).and_then(|file| file.first.as_deref().map(str::to_owned));
+        let at_hand = || self.files.get(&ino).and_then(|file| self.catalog.whole(file.first.as_ref()?));
         name(ino).or_else(|| self.catalog.path(ino)).or_else(at_hand)
     }
 

@@ -117,9 +117,11 @@ impl Windows {
         Windows { open: RwLock::default(), closed: Mutex::default(), marks: Mutex::default(), memory }
     }
 
-    /// Merges a file's counters into all open windows.
-    pub fn add(&self, ino: u64, path: Option<&str>, piece: &FileRecord) {
-        self.open.read().iter().for_each(|window| window.files.add(ino, path, piece));
+    /// Merges a file's counters into all open windows. `path` is called for each.
+    pub fn add(&self, ino: u64, path: impl Fn() -> Option<String>, piece: &FileRecord) {
+        for OpenWindow { files, .. } in &*self.open.read() {
+            files.add(ino, path().map(|path| files.first(&path)).as_ref(), piece);
+        }
     }
 
     /// Opens a window. `before`: the current figures; the caller has merged all pieces. The error says why not.
@@ -359,13 +361,13 @@ mod tests {
     #[test]
     fn windows_nest_overlap_and_hold_what_came_meanwhile() {
         let windows = Windows::new(1 << 20);
-        windows.add(1, None, &piece(1));
+        windows.add(1, || None, &piece(1));
         windows.start("outer", seconds(1), MountFigures::default()).expect("opened");
-        windows.add(1, None, &piece(2));
+        windows.add(1, || None, &piece(2));
         windows.start(" inner ", seconds(2), MountFigures::default()).expect("opened");
-        windows.add(2, Some("/f"), &piece(4));
+        windows.add(2, || Some("/f".to_owned()), &piece(4));
         let inner = windows.stop(None, seconds(3), MountFigures::default()).expect("closed");
-        windows.add(1, None, &piece(8));
+        windows.add(1, || None, &piece(8));
         let outer = windows.stop(Some("outer"), seconds(9), MountFigures::default()).expect("closed");
         assert_eq!((inner.name.as_str(), opens(&inner), inner.used, inner.lasted()), ("inner", 4, 1, seconds(1)));
         assert_eq!((outer.name.as_str(), opens(&outer), outer.used, outer.lasted()), ("outer", 14, 2, seconds(8)));
@@ -379,7 +381,7 @@ mod tests {
     fn the_table_and_the_json_tell_the_same() {
         let windows = Windows::new(1 << 20);
         windows.start("epoch 1", seconds(2), MountFigures::default()).expect("opened");
-        windows.add(1, Some("/f"), &piece(1));
+        windows.add(1, || Some("/f".to_owned()), &piece(1));
         windows.stop(None, seconds(6), MountFigures::default()).expect("closed");
         windows.start("rest", seconds(7), MountFigures::default()).expect("opened");
         windows.mark("step 100", seconds(8)).expect("marked");
@@ -417,7 +419,7 @@ mod tests {
         let windows = Windows::new(4096);
         for n in 0..CLOSED_MAX as u64 + 5 {
             windows.start("epoch", seconds(n), MountFigures::default()).expect("opened");
-            windows.add(1, Some("/file"), &piece(1));
+            windows.add(1, || Some("/file".to_owned()), &piece(1));
             windows.stop(None, seconds(n + 1), MountFigures::default()).expect("closed");
         }
         let overview = windows.overview();

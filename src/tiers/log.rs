@@ -24,6 +24,7 @@
 //!
 //! A crash between 1 and 3 leaves the room free, and no process of ours writes to the tier before the next start.
 
+pub(crate) mod dirs;
 pub(crate) mod record;
 
 use std::borrow::Borrow;
@@ -36,7 +37,8 @@ use crate::tiers::Lsn;
 use crate::tiers::disk::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::tiers::disk::sync::{Mutex, Rank};
 use crate::tiers::disk::{Access, Allocate, Dir, File, Kind};
-use crate::tiers::log::record::{EventOrigin, Record, Stamps, counter, in_present_order};
+use crate::tiers::log::dirs::{DirsRead, DirsWritten};
+use crate::tiers::log::record::{EventOrigin, LoggedLine, Record, Stamps, counter, in_present_order};
 
 /// A segment is closed once it has this length, in bytes.
 const SEGMENT: u64 = 16 << 20;
@@ -73,6 +75,8 @@ struct Tail {
     /// Closed segments by their first LSN, oldest first; the last LSN of each is below the next one's first.
     closed: VecDeque<Lsn>,
     first: Lsn,
+    /// The directories that records of this segment refer to.
+    dirs: DirsWritten,
     /// Set by the first failure that leaves the tail unknown: nothing is appended or reported durable after it.
     broken: bool,
 }
@@ -91,9 +95,11 @@ pub(crate) struct LogExtent {
 
 /// Where a reading of the log has come to.
 #[derive(Debug)]
-pub(crate) struct LogPlace {
+pub(crate) struct ReadingPlace {
     segment: Lsn,
     len: u64,
+    /// Those that the segment has up to there.
+    dirs: DirsRead,
 }
 
 /// What a log held when it was opened.
@@ -123,7 +129,9 @@ impl Log {
         let is_short = fast.space().is_ok_and(|space| space.avail < 2 * spare(ballast));
         let made = if is_short && !closed.is_empty() { None } else { Some(new_segment(&*fast, &*dir, next)) };
         let tail = match made {
-            Some(Ok(segment)) => Tail { segment, len: 0, next, closed, first: next, broken: false },
+            Some(Ok(segment)) => {
+                Tail { segment, len: 0, next, closed, first: next, dirs: DirsWritten::default(), broken: false }
+            }
             None => reopen_last(&*dir, next, closed)?,
             // Not even an inode is left.
             Some(Err(error)) if is_full(&error) && !closed.is_empty() => reopen_last(&*dir, next, closed)?,
@@ -145,7 +153,7 @@ impl Log {
 
     /// The records behind `at`, which is moved to the end, as they were appended. From a new place: those of all segments
     /// that may have records behind `applied`.
-    pub(crate) fn read_on(&self, at: &mut LogPlace) -> Result<Vec<(Lsn, Record, EventOrigin)>> {
+    pub(crate) fn read_on(&self, at: &mut ReadingPlace) -> Result<Vec<(Lsn, Record, EventOrigin)>> {
         let extent = self.extent()?;
         let mut read = Vec::new();
         let from = at.segment;
@@ -153,7 +161,10 @@ impl Log {
             let segment = self.segment(first).at_fast("open", label(first))?;
             let len =
                 if first == extent.tail { extent.len } else { segment.stat().at_fast("stat", label(first))?.size };
-            let from = if first == at.segment { at.len } else { 0 };
+            if first != at.segment {
+                *at = ReadingPlace { segment: first, len: 0, dirs: DirsRead::default() };
+            }
+            let from = at.len;
             let mut bytes = vec![0; len.saturating_sub(from) as usize];
             let mut done = 0;
             while done < bytes.len() {
@@ -162,18 +173,21 @@ impl Log {
                     got => done += got,
                 }
             }
-            let records = bytes.split(|byte| *byte == b'\n').filter_map(Record::decode);
-            read.extend(records.map(|(lsn, _, record, origin)| (lsn, record, origin)));
-            *at = LogPlace { segment: first, len };
+            for line in bytes.split(|byte| *byte == b'\n') {
+                if let Some(LoggedLine::Record((lsn, _, record, origin))) = LoggedLine::decode(line, &mut at.dirs) {
+                    read.push((lsn, record, origin));
+                }
+            }
+            at.len = len;
         }
         Ok(read)
     }
 
     /// Where the first segment begins that may have records behind `applied`.
-    pub(crate) fn place_behind(&self, applied: Lsn) -> LogPlace {
+    pub(crate) fn place_behind(&self, applied: Lsn) -> ReadingPlace {
         let tail = self.tail.lock();
         let segment = tail.closed.iter().chain([&tail.first]).filter(|first| **first <= applied + 1).max();
-        LogPlace { segment: segment.copied().unwrap_or(0), len: 0 }
+        ReadingPlace { segment: segment.copied().unwrap_or(0), len: 0, dirs: DirsRead::default() }
     }
 
     /// Appends the records with one write and returns the LSN of the last.
@@ -201,38 +215,49 @@ impl Log {
             return Err(broken());
         }
         let durable = self.durable();
-        let records = records(tail.next).zip(tail.next..);
-        let text: String =
-            records.map(|((record, origin), lsn)| record.borrow().encode(lsn, durable, origin)).collect();
+        // A second segment needs them once more.
+        let records: Vec<(R, EventOrigin)> = records(tail.next).collect();
+        let mut text = tail.encode(&records, durable);
+        if tail.len > 0 && tail.len + text.len() as u64 > SEGMENT {
+            tail.dirs.undo();
+            self.rotate(&mut tail)?;
+            text = tail.encode(&records, durable);
+        }
         #[cfg(debug_assertions)]
         let text = crate::tiers::disk::faults::held_back(text, tail.next, count);
-        if tail.len > 0 && tail.len + text.len() as u64 > SEGMENT {
-            self.rotate(&mut tail)?;
+        if let Err(error) = self.write(&mut tail, &text) {
+            tail.dirs.undo();
+            return Err(error);
         }
-        if let Err(first) = tail.segment.write_at(text.as_bytes(), tail.len) {
-            self.cut_back(&mut tail)?;
-            if first.kind() != io::ErrorKind::StorageFull || !self.drop_ballast() {
-                return Err(Error::io_on_fast("append", "log", first));
-            }
-            // Allocate at once, before the next write to the tier takes the room.
-            let room = tail.segment.allocate(Allocate::KeepSize, tail.len, SEGMENT.min(self.ballast / 2));
-            if let Err(e) = room {
-                tracing::debug!(error = %e, "no ballast is reserved for the log");
-            }
-            let mut again = tail.segment.write_at(text.as_bytes(), tail.len);
-            if again.as_ref().is_err_and(crate::tiers::disk::errors::is_full) {
-                // btrfs frees space late unless it is asked to.
-                self.cut_back(&mut tail)?;
-                again = self.fast.sync_all().and_then(|()| tail.segment.write_at(text.as_bytes(), tail.len));
-            }
-            if let Err(second) = again {
-                self.cut_back(&mut tail)?;
-                return Err(Error::io_on_fast("append", "log", second));
-            }
-        }
+        tail.dirs.keep();
         tail.len += text.len() as u64;
         tail.next += count as u64;
         Ok(tail.next - 1)
+    }
+
+    /// Writes this behind the tail, all of it or nothing.
+    fn write(&self, tail: &mut Tail, text: &str) -> Result<()> {
+        let Err(first) = tail.segment.write_at(text.as_bytes(), tail.len) else { return Ok(()) };
+        self.cut_back(tail)?;
+        if first.kind() != io::ErrorKind::StorageFull || !self.drop_ballast() {
+            return Err(Error::io_on_fast("append", "log", first));
+        }
+        // Allocate at once, before the next write to the tier takes the room.
+        let room = tail.segment.allocate(Allocate::KeepSize, tail.len, SEGMENT.min(self.ballast / 2));
+        if let Err(e) = room {
+            tracing::debug!(error = %e, "no ballast is reserved for the log");
+        }
+        let mut again = tail.segment.write_at(text.as_bytes(), tail.len);
+        if again.as_ref().is_err_and(crate::tiers::disk::errors::is_full) {
+            // btrfs frees space late unless it is asked to.
+            self.cut_back(tail)?;
+            again = self.fast.sync_all().and_then(|()| tail.segment.write_at(text.as_bytes(), tail.len));
+        }
+        if let Err(second) = again {
+            self.cut_back(tail)?;
+            return Err(Error::io_on_fast("append", "log", second));
+        }
+        Ok(())
     }
 
     /// From here on each append is EROFS.
@@ -262,6 +287,7 @@ impl Log {
         tail.segment = new_segment(&*self.fast, &*self.dir, tail.next)?;
         tail.closed.push_back(tail.first);
         tail.first = tail.next;
+        tail.dirs = DirsWritten::default();
         tail.len = 0;
         Ok(())
     }
@@ -490,7 +516,21 @@ fn reopen_last(dir: &dyn Dir, next: Lsn, mut closed: VecDeque<Lsn>) -> Result<Ta
     let first = closed.pop_back().unwrap_or(next);
     let segment = open_segment(dir, first, Access::ReadWrite)?;
     let len = segment.stat().at_fast("stat", label(first))?.size;
-    Ok(Tail { segment, len, next, closed, first, broken: false })
+    let mut dirs = DirsRead::default();
+    for line in read_all(dir, first)?.split(|byte| *byte == b'\n') {
+        LoggedLine::decode(line, &mut dirs);
+    }
+    Ok(Tail { segment, len, next, closed, first, dirs: DirsWritten::behind(dirs.last()), broken: false })
+}
+
+impl Tail {
+    fn encode<R: Borrow<Record>>(&mut self, records: &[(R, EventOrigin)], durable: Lsn) -> String {
+        let mut text = String::new();
+        for ((record, origin), lsn) in records.iter().zip(self.next..) {
+            record.borrow().encode_in((lsn, durable), *origin, &mut self.dirs, &mut text);
+        }
+        text
+    }
 }
 
 /// On a full tier the ballast makes room for the segment.
@@ -643,13 +683,14 @@ fn scan(dir: &dyn Dir, boot: &str) -> Result<LogContents> {
     let mut holes: Vec<Hole> = Vec::new();
     let (mut stamped, mut users) = (Vec::new(), Vec::new());
     for (segment, first) in segments.iter().enumerate() {
-        let bytes = read_all(dir, *first)?;
+        let (bytes, mut dirs) = (read_all(dir, *first)?, DirsRead::default());
         for line in bytes.split_inclusive(|b| *b == b'\n') {
             let from = (line.as_ptr() as usize - bytes.as_ptr() as usize) as u64;
             let last = records.last().map_or(0, |record| record.0);
             let hole = Hole { segment, from, len: line.len() as u64, before: records.len(), may_be_torn: false };
-            match line.strip_suffix(b"\n").and_then(Record::decode).filter(|(lsn, ..)| *lsn > last) {
-                Some((lsn, durable, record, EventOrigin { by, stamps })) => {
+            match line.strip_suffix(b"\n").and_then(|line| LoggedLine::decode(line, &mut dirs)) {
+                Some(LoggedLine::Dir) => {}
+                Some(LoggedLine::Record((lsn, durable, record, EventOrigin { by, stamps }))) if lsn > last => {
                     let known = holes.last().is_some_and(|hole| hole.before == records.len());
                     if lsn > last + 1 && !records.is_empty() && !known {
                         holes.push(Hole { len: 0, ..hole });
@@ -658,7 +699,7 @@ fn scan(dir: &dyn Dir, boot: &str) -> Result<LogContents> {
                     stamped.extend(stamps.map(|stamps| (lsn, stamps)));
                     users.extend((by != 0).then_some((lsn, by)));
                 }
-                None => match holes.last_mut().filter(|hole| hole.segment == segment && hole.from + hole.len == from) {
+                _ => match holes.last_mut().filter(|hole| hole.segment == segment && hole.from + hole.len == from) {
                     Some(run) => run.len += line.len() as u64,
                     None => holes.push(hole),
                 },

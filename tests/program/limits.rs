@@ -4,6 +4,7 @@
 use std::fs::{self, File};
 use std::io::Read;
 use std::os::unix::fs::{FileExt, PermissionsExt, chown};
+use std::process::Command;
 
 use nix::errno::Errno;
 
@@ -157,4 +158,35 @@ fn who_changes_more_than_the_slow_tier_takes_leaves_room_for_others() {
     mount.sync();
     assert_eq!((pending("pending_events"), pending("pending_bytes")), (0, 0));
     succeeded(mount.as_user(BOB, "mkdir bob/further"));
+}
+
+/// A user's directories of long names below each other: each record of the log and each counter had the whole path.
+#[test]
+fn a_deep_tree_takes_little_of_log_and_memory() {
+    needs!(MOUNTS);
+    const MAKE: &str = "import os\nat = os.open('.', os.O_RDONLY)\nfor i in range(200):\n    os.mkdir(b'\\xff' * 250, dir_fd=at)\n    \
+        at = os.open(b'\\xff' * 250, os.O_RDONLY, dir_fd=at)\nfor i in range(200):\n    \
+        os.write(os.open(str(i), os.O_CREAT | os.O_WRONLY, dir_fd=at), b'deep')\n    os.rename(str(i), f'r{i}', src_dir_fd=at, dst_dir_fd=at)";
+    const LOOK: &str = "import os\nat = os.open('.', os.O_RDONLY)\nfor i in range(200): at = os.open(b'\\xff' * 250, os.O_RDONLY, dir_fd=at)\n\
+        names = os.listdir(at)\nassert sorted(names) == sorted(f'r{i}' for i in range(200)), names\n\
+        assert os.read(os.open('r7', os.O_RDONLY, dir_fd=at), 9) == b'deep'";
+    let mut mount = Mount::idle(Elsewhere::default(), &["settle=1h", "live_after=2h", "ballast=1MiB"]);
+    mount.start();
+    let before = memory(&mount);
+    mount.python(MAKE);
+    mount.python(LOOK);
+    let segments = fs::read_dir(mount.fast().join(".dlio-fs/log")).unwrap();
+    let log: u64 = segments.map(|segment| segment.unwrap().metadata().unwrap().len()).sum();
+    assert!(log < 1 << 20, "{log} bytes of log");
+    let grown = memory(&mount).saturating_sub(before);
+    assert!(grown < 64, "{grown} MiB more");
+
+    mount.kill();
+    mount.start();
+    mount.python(LOOK);
+    let after = memory(&mount);
+    assert!(after < before + 64, "{after} MiB after a start, {before} before");
+    mount.sync();
+    let looked = Command::new("python3").args(["-c", LOOK]).current_dir(mount.slow()).output().unwrap();
+    succeeded(looked);
 }

@@ -21,6 +21,8 @@ use crate::tiers::log::record::Path;
 /// are only counted.
 const KEPT: usize = 200;
 const FILES_KEPT: usize = 20_000;
+/// A file with a longer path is only counted, too: a tree may be as deep as its user likes.
+pub(crate) const PATH_KEPT: usize = 1024;
 /// How many are saved for the next mount, besides the newest safe one.
 const SAVED: usize = 20;
 /// A checkpoint may lose a file that is smaller than this and than a hundredth of the checkpoint.
@@ -258,7 +260,7 @@ impl CheckpointIndex {
         let again = self.files.get(&path).is_some_and(|file| file.burst == number);
         let before = if again { self.files.remove(&path) } else { None };
         self.removed(&path);
-        let listed = again || self.files.len() < FILES_KEPT;
+        let listed = again || (self.files.len() < FILES_KEPT && path.len() <= PATH_KEPT);
         let burst = self.bursts.entry(number).or_insert_with(|| BurstFiles::new(began));
         burst.bytes = burst.bytes + bytes - before.map_or(0, |file| file.bytes);
         burst.files += u64::from(!again);
@@ -586,6 +588,12 @@ impl CheckpointIndex {
         for (from, to) in moves {
             for path in self.at_or_below(from) {
                 let Some(file) = self.files.remove(&path) else { continue };
+                self.changed = true;
+                if to.len() + path.len() - from.len() > PATH_KEPT {
+                    let burst = self.bursts.get_mut(&file.burst);
+                    burst.into_iter().for_each(|burst| burst.left = burst.left.saturating_sub(1));
+                    continue;
+                }
                 if let Some(burst) = self.bursts.get_mut(&file.burst) {
                     burst.upto = lsn;
                     // An older checkpoint keeps its publishing time: publishing the rename is no news for it.
@@ -600,7 +608,6 @@ impl CheckpointIndex {
                 carried.push(([to, &path[from.len()..]].concat(), file));
             }
         }
-        self.changed |= !carried.is_empty();
         self.files.extend(carried);
     }
 
@@ -829,6 +836,18 @@ mod tests {
 
     const S: Duration = Duration::from_secs(1);
     const MIB: u64 = 1 << 20;
+
+    /// 20,000 files in a tree of 1,000 nested directories took gigabytes.
+    #[test]
+    fn a_path_without_end_is_not_kept() {
+        let mut index = CheckpointIndex::default();
+        let deep = "d".repeat(PATH_KEPT);
+        write(&mut index, 1, "run/a", 1, MIB, 2);
+        write(&mut index, 1, &format!("{deep}/b"), 2, MIB, 3);
+        assert_eq!((index.files.len(), index.files_of(1)), (1, 2));
+        index.moved(b"run", format!("{deep}/run").as_bytes(), 3, Some(1));
+        assert_eq!((index.files.len(), index.bursts[&1].left), (0, 0));
+    }
 
     fn write(index: &mut CheckpointIndex, burst: u64, path: &str, lsn: Lsn, bytes: u64, at: u32) {
         let (began, at) = (S * (at - 1), S * at);

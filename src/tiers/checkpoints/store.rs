@@ -11,7 +11,7 @@ use std::time::Duration;
 use crate::error::{Context, Error};
 use crate::path::escape;
 use crate::stats::checkpoints::Checkpoint;
-use crate::tiers::checkpoints::index::{CheckpointStatus, Moment, SavedIndex};
+use crate::tiers::checkpoints::index::{CheckpointStatus, Moment, PATH_KEPT, SavedIndex};
 use crate::tiers::disk::layout::{OURS, read_text, replace_text};
 use crate::tiers::model::event::Change;
 use crate::tiers::model::state::EngineState;
@@ -60,7 +60,8 @@ impl Tiers {
     }
 
     pub(super) fn moment(&self, st: &EngineState, writing: &[Duration]) -> Moment {
-        let uncommitted = st.uncommitted.files().filter_map(|ino| st.view.path(ino)).collect();
+        let uncommitted =
+            st.uncommitted.files().filter_map(|ino| st.view.path(ino)).filter(|path| path.len() <= PATH_KEPT).collect();
         Moment {
             now: self.stamp(self.uptime()),
             applied: if st.queue.is_empty() { Lsn::MAX } else { st.queue.applied() },
@@ -161,7 +162,7 @@ impl Tiers {
             Change::Content { ino, .. } => Some((st.view.path(*ino)?, event.lsn)),
             _ => None,
         });
-        let newest: HashMap<Vec<u8>, Lsn> = newest.collect();
+        let newest: HashMap<Vec<u8>, Lsn> = newest.filter(|(path, _)| path.len() <= PATH_KEPT).collect();
         newest.into_iter().for_each(|(path, lsn)| st.checkpoints.expect_version(&path, lsn));
     }
 

@@ -24,7 +24,7 @@ use crate::tiers::copies::epochs::CopyEpochs;
 use crate::tiers::copies::rounds::ReadRounds;
 use crate::tiers::disk::errors::{absent_is_none, is_elsewhere};
 use crate::tiers::disk::fingerprint::Fingerprint;
-use crate::tiers::disk::layout::{ensure_dir, is_at_or_below};
+use crate::tiers::disk::layout::{ensure_dir, is_at_or_below, label_of};
 use crate::tiers::disk::shards::{Shard, Shards, file_name};
 use crate::tiers::disk::sync::Mutex;
 use crate::tiers::disk::{Access, Dir, File, FileId, Kind, RenameMode, Time};
@@ -191,7 +191,9 @@ impl Copies {
         let label = Label { fingerprint: *fingerprint, epoch }.encode();
         // The label first: it takes the space in the inode.
         let labelled = copy.set_xattr(LABEL, label.as_bytes());
-        labelled.and_then(|()| copy.set_xattr(PATH, escape(path).as_bytes())).at_fast("label", "a staged copy")?;
+        labelled
+            .and_then(|()| copy.set_xattr(PATH, escape(label_of(path)).as_bytes()))
+            .at_fast("label", "a staged copy")?;
         Ok(epoch)
     }
 

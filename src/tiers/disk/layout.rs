@@ -27,6 +27,18 @@ pub(crate) fn split(path: &[u8]) -> (&[u8], &[u8]) {
     }
 }
 
+/// What an attribute of an object, or of a staged copy, says of its path: the last names, if it is longer than this. ext4 has
+/// room for some 4,000 bytes of attributes, and an escaped byte takes three.
+const LABEL_MAX: usize = 1024;
+
+pub(crate) fn label_of(path: &[u8]) -> &[u8] {
+    let last = &path[path.len().saturating_sub(LABEL_MAX)..];
+    match last.iter().position(|byte| *byte == b'/') {
+        Some(slash) if last.len() < path.len() => &last[slash + 1..],
+        _ => last,
+    }
+}
+
 pub(crate) fn is_at_or_below(path: &[u8], above: &[u8]) -> bool {
     above.is_empty() || path.strip_prefix(above).is_some_and(|rest| rest.is_empty() || rest.starts_with(b"/"))
 }

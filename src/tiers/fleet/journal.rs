@@ -80,8 +80,8 @@ fn encode_group(steps: &[GroupStep]) -> String {
     let count = steps.len() as u64;
     for (index, GroupStep { upto, end, step }) in (0..).zip(steps) {
         body += &format!("batch upto={upto} end={end}\n");
-        body +=
-            &Record::Intent { upto: *upto, index, count, step: step.clone() }.encode(*upto, 0, EventOrigin::default());
+        let intent = Record::Intent { upto: *upto, index, count, step: step.logged() };
+        body += &intent.encode(*upto, 0, EventOrigin::default());
     }
     let crc = crc32fast::hash(body.as_bytes());
     with_crc(&format!("group len={} crc={crc:08x}", body.len())) + "\n" + &body
@@ -101,7 +101,7 @@ fn decode_group(bytes: &[u8]) -> Option<Vec<GroupStep>> {
     while let Some(batch) = lines.next() {
         let (upto, end) = str::from_utf8(batch).ok()?.strip_prefix("batch upto=")?.split_once(" end=")?;
         let Record::Intent { step, .. } = Record::decode(lines.next()?)?.2 else { return None };
-        steps.push(GroupStep { upto: upto.parse().ok()?, end: end.parse().ok()?, step });
+        steps.push(GroupStep { upto: upto.parse().ok()?, end: end.parse().ok()?, step: step.whole() });
     }
     Some(steps)
 }

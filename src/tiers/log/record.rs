@@ -2,7 +2,8 @@
 //!
 //! One record is one line of printable ASCII: `CRC LSN DURABLE KIND key=value ...`, with the CRC-32 (IEEE) over
 //! everything behind it up to the newline. DURABLE is the LSN up to which the log was known to be durable when the line
-//! was written. Paths are relative to the mount root, escaped by [`crate::path::escape`]; an empty path is the root.
+//! was written. Paths are relative to the mount root, as `log/dirs.rs` says; names are escaped by
+//! [`crate::path::escape`], and an empty path is the root.
 //! Events (changes of the view that the slow tier does not have yet) are `make`, `content`, `link`, `rename`,
 //! `exchange`, `unlink`, `rmdir`, `setattr` and `setxattr`; the other kinds are about objects, events and the slow
 //! tree.
@@ -21,6 +22,7 @@ use crate::path::{Name, escape, unescape};
 use crate::tiers::disk::fingerprint::Fingerprint;
 use crate::tiers::disk::layout::{OURS, PRIVATE};
 use crate::tiers::disk::{FileId, Kind, NewAttr, Stat, Time};
+use crate::tiers::log::dirs::{DirsRead, DirsWritten, LoggedPath};
 use crate::tiers::{Ino, Lsn};
 
 /// A path from the mount root: names joined by `/`, no leading slash.
@@ -193,54 +195,89 @@ impl TmpStat {
 /// One primitive change of the slow tree, with what it expects to find. `id` and `over` are files of the slow tier; `over`
 /// is what the target name held before, `None` for nothing.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Step {
+pub(crate) enum Step<P = Path> {
     /// Renames a finished node out of `tmp`. `tmp` is the name behind the path of the root of the part of the tree that
     /// has it (`writeback/parts.rs`). `node` and `object` say whose version it is; `known` is the slow tier's stat of
     /// the waiting file, if that does not change: inode numbers are reused.
     Place {
-        tmp: Vec<u8>,
+        tmp: P,
         id: FileId,
-        path: Path,
+        path: P,
         over: Option<FileId>,
         node: Ino,
         object: Option<ObjectId>,
         known: Option<TmpStat>,
     },
     Move {
-        path: Path,
+        path: P,
         id: FileId,
-        to: Path,
+        to: P,
         over: Option<FileId>,
     },
     Swap {
-        a: Path,
+        a: P,
         a_id: FileId,
-        b: Path,
+        b: P,
         b_id: FileId,
     },
     Link {
-        path: Path,
+        path: P,
         id: FileId,
-        to: Path,
+        to: P,
     },
     Remove {
-        path: Path,
+        path: P,
         id: FileId,
         dir: bool,
     },
     Attr {
-        path: Path,
+        path: P,
         id: FileId,
         of: Owned,
         new: NewAttr,
     },
     Xattr {
-        path: Path,
+        path: P,
         id: FileId,
         of: Owned,
         key: Vec<u8>,
         value: Option<Vec<u8>>,
     },
+}
+
+impl<P> Step<P> {
+    /// The same step with its paths in another form.
+    pub(crate) fn with_paths<Q>(&self, as_path: impl Fn(&P) -> Q) -> Step<Q> {
+        match self {
+            Step::Place { tmp, id, path, over, node, object, known } => {
+                let (tmp, path) = (as_path(tmp), as_path(path));
+                Step::Place { tmp, id: *id, path, over: *over, node: *node, object: *object, known: *known }
+            }
+            Step::Move { path, id, to, over } => {
+                Step::Move { path: as_path(path), id: *id, to: as_path(to), over: *over }
+            }
+            Step::Swap { a, a_id, b, b_id } => Step::Swap { a: as_path(a), a_id: *a_id, b: as_path(b), b_id: *b_id },
+            Step::Link { path, id, to } => Step::Link { path: as_path(path), id: *id, to: as_path(to) },
+            Step::Remove { path, id, dir } => Step::Remove { path: as_path(path), id: *id, dir: *dir },
+            Step::Attr { path, id, of, new } => Step::Attr { path: as_path(path), id: *id, of: *of, new: *new },
+            Step::Xattr { path, id, of, key, value } => {
+                Step::Xattr { path: as_path(path), id: *id, of: *of, key: key.clone(), value: value.clone() }
+            }
+        }
+    }
+}
+
+impl Step {
+    /// As a record has it.
+    pub(crate) fn logged(&self) -> Step<LoggedPath> {
+        self.with_paths(|path| path.clone().into())
+    }
+}
+
+impl Step<LoggedPath> {
+    pub(crate) fn whole(&self) -> Step {
+        self.with_paths(|path| path.bytes().into_owned())
+    }
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -251,7 +288,7 @@ pub(crate) enum Record {
     },
     /// From here on the bytes of `path` are in this object; creates the file if the name is free.
     Bind {
-        path: Path,
+        path: LoggedPath,
         ino: Ino,
         object: ObjectId,
     },
@@ -259,17 +296,17 @@ pub(crate) enum Record {
     /// the names may be applied and forgotten by then.
     Names {
         ino: Ino,
-        paths: Vec<Path>,
+        paths: Vec<LoggedPath>,
     },
     /// A directory, symbolic link or special file.
     Make {
-        path: Path,
+        path: LoggedPath,
         ino: Ino,
         spec: Spec,
     },
     /// The content of `path` got its place in the order: the first `size` bytes of the object.
     Content {
-        path: Path,
+        path: LoggedPath,
         ino: Ino,
         object: ObjectId,
         size: u64,
@@ -277,33 +314,33 @@ pub(crate) enum Record {
     },
     /// `slow`: as [`AttrsOf::slow`].
     Link {
-        path: Path,
-        to: Path,
+        path: LoggedPath,
+        to: LoggedPath,
         ino: Ino,
         slow: Option<FileId>,
     },
     /// `slow`: as [`AttrsOf::slow`].
     Rename {
-        path: Path,
-        to: Path,
+        path: LoggedPath,
+        to: LoggedPath,
         ino: Ino,
         slow: Option<FileId>,
         exchange: bool,
     },
     Remove {
-        path: Path,
+        path: LoggedPath,
         ino: Ino,
         dir: bool,
     },
     SetAttr {
-        path: Path,
+        path: LoggedPath,
         ino: Ino,
         of: AttrsOf,
         new: NewAttr,
     },
     /// `None` removes.
     SetXattr {
-        path: Path,
+        path: LoggedPath,
         ino: Ino,
         of: AttrsOf,
         key: Vec<u8>,
@@ -312,7 +349,7 @@ pub(crate) enum Record {
     /// In front of the first event on a name, and of a `bind` of an existing file: what the slow tier was known to have
     /// under the name, `None` for nothing. A start detects foreign changes since then by it.
     Expect {
-        path: Path,
+        path: LoggedPath,
         slow: Option<Fingerprint>,
     },
     /// A power cut discarded the file and it has no older version: the records about it mean nothing. Written for a
@@ -346,7 +383,7 @@ pub(crate) enum Record {
         upto: Lsn,
         index: u64,
         count: u64,
-        step: Step,
+        step: Step<LoggedPath>,
     },
     /// Every event up to and including `upto` is on the slow tier.
     Applied {
@@ -359,7 +396,7 @@ pub(crate) enum Record {
     Saved {
         ino: Ino,
         since: u64,
-        paths: Vec<Path>,
+        paths: Vec<LoggedPath>,
         kept: Kept,
     },
     /// Makes the `count` records in front of it count. Earlier events in these ranges leave the order; of one without a
@@ -442,7 +479,7 @@ impl Record {
     /// The steps of the group that was begun behind the last `applied`, each with the LSN that is applied once the
     /// steps of its batch are done. Whenever intents are logged, those of the whole group are, and they are made
     /// durable together before the next step is done: if one is missing, those that were logged before them count.
-    pub(crate) fn unfinished(records: &[(Lsn, Record)]) -> Vec<(Lsn, &Step)> {
+    pub(crate) fn unfinished(records: &[(Lsn, Record)]) -> Vec<(Lsn, Step)> {
         let last = records.iter().rposition(|(_, record)| matches!(record, Record::Applied { .. }));
         let (mut whole, mut steps) = (Vec::new(), Vec::new());
         for (_, record) in &records[last.map_or(0, |at| at + 1)..] {
@@ -458,7 +495,7 @@ impl Record {
                 whole.clone_from(&steps);
             }
         }
-        whole
+        whole.into_iter().map(|(upto, step): (Lsn, &Step<LoggedPath>)| (upto, step.whole())).collect()
     }
 
     /// Whether these records say that version `of` of the object, `size` bytes long, was overwritten or cut.
@@ -469,56 +506,71 @@ impl Record {
         })
     }
 
-    /// The record as one line, newline included. `origin` is an event's; other records have none.
+    /// The record as one line, newline included, with whole paths: for what is in no segment of the log. `origin` is an
+    /// event's; other records have none.
     pub(crate) fn encode(&self, lsn: Lsn, durable: Lsn, origin: EventOrigin) -> String {
-        let mut line = LogLine(format!("{lsn} {durable}"));
-        self.write(&mut line);
+        let mut line = LogLine { text: String::new(), dirs: None };
+        self.encode_line(lsn, durable, origin, &mut line);
+        as_line(&line.text)
+    }
+
+    /// The same behind `out`, and in front of it the directories that the segment does not have yet.
+    pub(crate) fn encode_in(&self, numbers: (Lsn, Lsn), origin: EventOrigin, dirs: &mut DirsWritten, out: &mut String) {
+        let (lsn, durable) = numbers;
+        let mut line = LogLine { text: String::new(), dirs: Some((dirs, out)) };
+        self.encode_line(lsn, durable, origin, &mut line);
+        let line = as_line(&line.text);
+        out.push_str(&line);
+    }
+
+    fn encode_line(&self, lsn: Lsn, durable: Lsn, origin: EventOrigin, line: &mut LogLine<'_>) {
+        line.text = format!("{lsn} {durable}");
+        self.write(line);
         if self.is_event() {
             line.origin(origin);
         }
-        format!("{:08x} {}\n", crc32fast::hash(line.0.as_bytes()), line.0)
     }
 
     /// Everything behind the LSNs, but for the origin.
-    fn write(&self, line: &mut LogLine) {
+    fn write(&self, line: &mut LogLine<'_>) {
         match self {
             Record::Start { boot } => {
                 line.word("start").bytes("boot", boot.as_bytes());
             }
             Record::Bind { path, ino, object } => {
-                line.word("bind").bytes("path", path).number("ino", *ino).object(*object);
+                line.word("bind").path("path", path).number("ino", *ino).object(*object);
             }
             Record::Names { ino, paths } => {
                 line.word("names").number("ino", *ino).number("paths", paths.len() as u64);
                 for path in paths {
-                    line.bytes("path", path);
+                    line.path("path", path);
                 }
             }
             Record::Make { path, ino, spec } => {
-                line.word("make").bytes("path", path).number("ino", *ino).spec(spec);
+                line.word("make").path("path", path).number("ino", *ino).spec(spec);
             }
             Record::Content { path, ino, object, size, attrs } => {
-                line.word("content").bytes("path", path).number("ino", *ino).object(*object);
+                line.word("content").path("path", path).number("ino", *ino).object(*object);
                 line.number("size", *size).attrs(attrs);
             }
             Record::Link { path, to, ino, slow } => {
-                line.word("link").bytes("path", path).bytes("to", to).number("ino", *ino).optional_file("slow", *slow);
+                line.word("link").path("path", path).path("to", to).number("ino", *ino).optional_file("slow", *slow);
             }
             Record::Rename { path, to, ino, slow, exchange } => {
                 line.word(if *exchange { "exchange" } else { "rename" });
-                line.bytes("path", path).bytes("to", to).number("ino", *ino).optional_file("slow", *slow);
+                line.path("path", path).path("to", to).number("ino", *ino).optional_file("slow", *slow);
             }
             Record::Remove { path, ino, dir } => {
-                line.word(if *dir { "rmdir" } else { "unlink" }).bytes("path", path).number("ino", *ino);
+                line.word(if *dir { "rmdir" } else { "unlink" }).path("path", path).number("ino", *ino);
             }
             Record::SetAttr { path, ino, of, new } => {
-                line.word("setattr").bytes("path", path).number("ino", *ino).subject(of).new_attr(new);
+                line.word("setattr").path("path", path).number("ino", *ino).subject(of).new_attr(new);
             }
             Record::SetXattr { path, ino, of, key, value } => {
-                line.word("setxattr").bytes("path", path).number("ino", *ino).subject(of).xattr(key, value.as_deref());
+                line.word("setxattr").path("path", path).number("ino", *ino).subject(of).xattr(key, value.as_deref());
             }
             Record::Expect { path, slow } => {
-                line.word("expect").bytes("path", path).optional_file("slow", slow.map(|slow| slow.file));
+                line.word("expect").path("path", path).optional_file("slow", slow.map(|slow| slow.file));
                 if let Some(Fingerprint { size, mtime, ctime, .. }) = slow {
                     line.number("size", *size).time("mtime", *mtime).time("ctime", *ctime);
                 }
@@ -545,7 +597,7 @@ impl Record {
             Record::Saved { ino, since, paths, kept } => {
                 line.word("saved").number("ino", *ino).number("since", *since).number("paths", paths.len() as u64);
                 for path in paths {
-                    line.bytes("path", path);
+                    line.path("path", path);
                 }
                 match kept {
                     Kept::File { object, size, attrs } => line.object(*object).number("size", *size).attrs(attrs),
@@ -562,27 +614,46 @@ impl Record {
         }
     }
 
-    /// Parses one line without its newline: LSN, durable LSN, record, an event's origin. `None` if anything is wrong
-    /// with it.
-    pub(crate) fn decode(line: &[u8]) -> Option<(Lsn, Lsn, Record, EventOrigin)> {
-        let line = std::str::from_utf8(line).ok()?;
-        let (crc, rest) = line.split_at_checked(8)?;
-        let rest = rest.strip_prefix(' ')?;
-        if u32::from_str_radix(crc, 16).ok()? != crc32fast::hash(rest.as_bytes()) {
-            return None;
-        }
-        let mut words = Words(rest.split(' '));
-        let lsn = counter(words.0.next()?)?;
-        let durable = counter(words.0.next()?)?;
-        let again = words.0.clone().next() == Some("again");
-        if again {
-            words.0.next();
-        }
-        let record = words.record()?;
-        let record = if again { Record::Again(Box::new(record)) } else { record };
-        let origin = if record.is_event() { words.origin()? } else { EventOrigin::default() };
-        words.0.next().is_none().then_some((lsn, durable, record, origin))
+    /// Parses one line without its newline, as [`Record::encode`] has written it. `None` if anything is wrong with it.
+    pub(crate) fn decode(line: &[u8]) -> Option<DecodedRecord> {
+        Words(checked(line)?.split(' '), None).line()
     }
+}
+
+/// LSN, durable LSN, record, an event's origin.
+pub(crate) type DecodedRecord = (Lsn, Lsn, Record, EventOrigin);
+
+/// A line of a segment.
+#[derive(Debug, PartialEq, Eq)]
+#[expect(clippy::large_enum_variant, reason = "none is kept, and nearly all are records")]
+pub(crate) enum LoggedLine {
+    /// The directory is among those of the segment now.
+    Dir,
+    Record(DecodedRecord),
+}
+
+impl LoggedLine {
+    /// Parses one line without its newline. `None` if anything is wrong with it, or with its directory.
+    pub(crate) fn decode(line: &[u8], dirs: &mut DirsRead) -> Option<LoggedLine> {
+        let text = checked(line)?;
+        let Some(dir) = text.strip_prefix("dir ") else {
+            return Words(text.split(' '), Some(dirs)).line().map(LoggedLine::Record);
+        };
+        let mut words = Words(dir.split(' '), None);
+        let (number, above, name) = (words.counter("n")?, words.counter("of")?, words.bytes("name")?);
+        words.0.next().is_none().then(|| dirs.define(number, above, name))?.map(|()| LoggedLine::Dir)
+    }
+}
+
+/// What is behind the CRC of a line, if that is right.
+fn checked(line: &[u8]) -> Option<&str> {
+    let (crc, rest) = std::str::from_utf8(line).ok()?.split_at_checked(8)?;
+    let rest = rest.strip_prefix(' ')?;
+    (u32::from_str_radix(crc, 16).ok()? == crc32fast::hash(rest.as_bytes())).then_some(rest)
+}
+
+fn as_line(text: &str) -> String {
+    format!("{:08x} {text}\n", crc32fast::hash(text.as_bytes()))
 }
 
 fn kind_word(kind: Kind) -> &'static str {
@@ -604,27 +675,41 @@ fn kind_of(word: &str) -> Option<Kind> {
         .find(|kind| kind_word(*kind) == word)
 }
 
-struct LogLine(String);
+struct LogLine<'a> {
+    text: String,
+    /// The directories of the segment, and where new ones go; whole paths without.
+    dirs: Option<(&'a mut DirsWritten, &'a mut String)>,
+}
 
-impl LogLine {
+impl LogLine<'_> {
     fn word(&mut self, word: &str) -> &mut Self {
-        self.0.push(' ');
-        self.0.push_str(word);
+        self.text.push(' ');
+        self.text.push_str(word);
         self
     }
 
     fn number(&mut self, key: &str, n: u64) -> &mut Self {
-        self.0 += &format!(" {key}={n}");
+        self.text += &format!(" {key}={n}");
         self
     }
 
     fn bytes(&mut self, key: &str, bytes: &[u8]) -> &mut Self {
-        self.0 += &format!(" {key}={}", escape(bytes));
+        self.text += &format!(" {key}={}", escape(bytes));
         self
     }
 
+    fn path(&mut self, key: &str, path: &LoggedPath) -> &mut Self {
+        match &mut self.dirs {
+            None => self.bytes(key, &path.bytes()),
+            Some((dirs, out)) => {
+                dirs.write(key, &path.bytes(), &mut self.text, out);
+                self
+            }
+        }
+    }
+
     fn object(&mut self, id: ObjectId) -> &mut Self {
-        self.0 += &match id.home {
+        self.text += &match id.home {
             Home::Fast => format!(" object=f{}", id.number),
             Home::Slow => format!(" object=s{}", id.number),
             Home::Split { head, at } => format!(" object=s{}+f{head}@{at}", id.number),
@@ -633,12 +718,12 @@ impl LogLine {
     }
 
     fn time(&mut self, key: &str, time: Time) -> &mut Self {
-        self.0 += &format!(" {key}={}.{:09}", time.sec, time.nsec);
+        self.text += &format!(" {key}={}.{:09}", time.sec, time.nsec);
         self
     }
 
     fn perm(&mut self, perm: u32) -> &mut Self {
-        self.0 += &format!(" mode={perm:04o}");
+        self.text += &format!(" mode={perm:04o}");
         self
     }
 
@@ -718,10 +803,10 @@ impl LogLine {
         self
     }
 
-    fn step(&mut self, step: &Step) -> &mut Self {
+    fn step(&mut self, step: &Step<LoggedPath>) -> &mut Self {
         match step {
             Step::Place { tmp, id, path, over, node, object, known } => {
-                self.word("place").bytes("tmp", tmp).file("slow", *id).bytes("path", path).optional_file("over", *over);
+                self.word("place").path("tmp", tmp).file("slow", *id).path("path", path).optional_file("over", *over);
                 self.number("ino", *node);
                 match object {
                     Some(id) => self.object(*id),
@@ -733,29 +818,42 @@ impl LogLine {
                 }
             }
             Step::Move { path, id, to, over } => {
-                self.word("move").bytes("path", path).file("slow", *id).bytes("to", to).optional_file("over", *over)
+                self.word("move").path("path", path).file("slow", *id).path("to", to).optional_file("over", *over)
             }
             Step::Swap { a, a_id, b, b_id } => {
-                self.word("swap").bytes("path", a).file("slow", *a_id).bytes("to", b).file("over", *b_id)
+                self.word("swap").path("path", a).file("slow", *a_id).path("to", b).file("over", *b_id)
             }
-            Step::Link { path, id, to } => self.word("link").bytes("path", path).file("slow", *id).bytes("to", to),
+            Step::Link { path, id, to } => self.word("link").path("path", path).file("slow", *id).path("to", to),
             Step::Remove { path, id, dir } => {
-                self.word(if *dir { "rmdir" } else { "unlink" }).bytes("path", path).file("slow", *id)
+                self.word(if *dir { "rmdir" } else { "unlink" }).path("path", path).file("slow", *id)
             }
             Step::Attr { path, id, of, new } => {
-                self.word("setattr").bytes("path", path).file("slow", *id).owned(of).new_attr(new)
+                self.word("setattr").path("path", path).file("slow", *id).owned(of).new_attr(new)
             }
             Step::Xattr { path, id, of, key, value } => {
-                self.word("setxattr").bytes("path", path).file("slow", *id).owned(of).xattr(key, value.as_deref())
+                self.word("setxattr").path("path", path).file("slow", *id).owned(of).xattr(key, value.as_deref())
             }
         }
     }
 }
 
 /// Reads the words in the order in which [`LogLine`] wrote them.
-struct Words<'a>(std::str::Split<'a, char>);
+struct Words<'a>(std::str::Split<'a, char>, Option<&'a DirsRead>);
 
 impl<'a> Words<'a> {
+    fn line(mut self) -> Option<DecodedRecord> {
+        let lsn = counter(self.0.next()?)?;
+        let durable = counter(self.0.next()?)?;
+        let again = self.0.clone().next() == Some("again");
+        if again {
+            self.0.next();
+        }
+        let record = self.record()?;
+        let record = if again { Record::Again(Box::new(record)) } else { record };
+        let origin = if record.is_event() { self.origin()? } else { EventOrigin::default() };
+        self.0.next().is_none().then_some((lsn, durable, record, origin))
+    }
+
     fn value(&mut self, key: &str) -> Option<&'a str> {
         self.0.next()?.strip_prefix(key)?.strip_prefix('=')
     }
@@ -788,13 +886,23 @@ impl<'a> Words<'a> {
     }
 
     /// A path of the view below its root.
-    fn path(&mut self, key: &str) -> Option<Path> {
-        self.bytes(key).filter(|path| is_below_root(path))
+    fn path(&mut self, key: &str) -> Option<LoggedPath> {
+        let word = self.value(key)?;
+        let Some(dirs) = self.1 else {
+            return unescape(word).filter(|path| is_below_root(path)).map(LoggedPath::Whole);
+        };
+        match word.split_once('/') {
+            None => dirs.path(0, unescape(word)?),
+            Some((dir, name)) => dirs.path(counter(dir).filter(|dir| *dir > 0)?, unescape(name)?),
+        }
     }
 
     /// The same, or the root itself.
-    fn path_or_root(&mut self, key: &str) -> Option<Path> {
-        self.bytes(key).filter(|path| path.is_empty() || is_below_root(path))
+    fn path_or_root(&mut self, key: &str) -> Option<LoggedPath> {
+        match self.0.clone().next()?.strip_prefix(key)? {
+            "=" => self.bytes(key).map(LoggedPath::Whole),
+            _ => self.path(key),
+        }
     }
 
     fn file(&mut self, key: &str) -> Option<FileId> {
@@ -809,7 +917,7 @@ impl<'a> Words<'a> {
     }
 
     /// The path that a step moves, the slow file expected there, and the target path.
-    fn moved(&mut self) -> Option<(Path, FileId, Path)> {
+    fn moved(&mut self) -> Option<(LoggedPath, FileId, LoggedPath)> {
         let (from, id, to) = (self.path("path")?, self.file("slow")?, self.path("to")?);
         are_apart(&from, &to).then_some((from, id, to))
     }
@@ -1006,7 +1114,7 @@ impl<'a> Words<'a> {
         (start <= end).then_some(EventOrigin { by, stamps: Some(Stamps { start, end }) })
     }
 
-    fn step(&mut self) -> Option<Step> {
+    fn step(&mut self) -> Option<Step<LoggedPath>> {
         Some(match self.0.next()? {
             "place" => Step::Place {
                 tmp: self.path("tmp")?,
@@ -1095,7 +1203,8 @@ pub(crate) fn is_below_root(path: &[u8]) -> bool {
 }
 
 /// Neither path is the other or lies inside it: nothing moves into itself, or onto itself.
-fn are_apart(a: &[u8], b: &[u8]) -> bool {
+fn are_apart(a: &LoggedPath, b: &LoggedPath) -> bool {
+    let (a, b) = (&a.bytes()[..], &b.bytes()[..]);
     let inside = |a: &[u8], b: &[u8]| a.strip_prefix(b).is_some_and(|rest| rest.is_empty() || rest[0] == b'/');
     !inside(a, b) && !inside(b, a)
 }
@@ -1118,12 +1227,12 @@ mod tests {
             Attrs { perm: 0o4755, uid: 1, gid: 2, mtime: time, xattrs: vec![(b"user.a b".to_vec(), vec![0, 255])] };
         let new = NewAttr { uid: Some(4), perm: Some(0o700), mtime: Some(time), ..NewAttr::default() };
         let spec = Spec { kind: Kind::Symlink, attrs: attrs.clone(), rdev: 5, target: b"../x y".to_vec() };
-        let path = b"dir/a name\n\xff=".to_vec();
+        let path: LoggedPath = b"dir/a name\n\xff=".to_vec().into();
         let file = |ino: u64| FileId { ino, birth: 7 << 29 };
         let [of, link] = [Kind::File, Kind::Symlink].map(|kind| Owned { kind, uid: 6, gid: 0 });
         let steps = [
             Step::Place {
-                tmp: b"c7".to_vec(),
+                tmp: b"c7".to_vec().into(),
                 id: FileId { ino: 3, birth: 0 },
                 path: path.clone(),
                 over: None,
@@ -1132,7 +1241,7 @@ mod tests {
                 known: Some(TmpStat { size: 77, mtime: time }),
             },
             Step::Place {
-                tmp: b"l7-8".to_vec(),
+                tmp: b"l7-8".to_vec().into(),
                 id: file(3),
                 path: path.clone(),
                 over: Some(file(4)),
@@ -1140,9 +1249,9 @@ mod tests {
                 object: None,
                 known: None,
             },
-            Step::Move { path: path.clone(), id: file(1), to: b"t".to_vec(), over: Some(file(2)) },
-            Step::Swap { a: path.clone(), a_id: file(1), b: b"t".to_vec(), b_id: file(2) },
-            Step::Link { path: path.clone(), id: file(1), to: b"t".to_vec() },
+            Step::Move { path: path.clone(), id: file(1), to: b"t".to_vec().into(), over: Some(file(2)) },
+            Step::Swap { a: path.clone(), a_id: file(1), b: b"t".to_vec().into(), b_id: file(2) },
+            Step::Link { path: path.clone(), id: file(1), to: b"t".to_vec().into() },
             Step::Remove { path: path.clone(), id: file(1), dir: true },
             Step::Attr { path: path.clone(), id: file(1), of, new },
             Step::Xattr { path: path.clone(), id: file(1), of: link, key: b"user.k".to_vec(), value: None },
@@ -1150,13 +1259,13 @@ mod tests {
         let mut all = vec![
             Record::Start { boot: "b-1".into() },
             Record::Bind { path: path.clone(), ino: 5, object: ObjectId { home: Home::Slow, number: 1 } },
-            Record::Names { ino: 5, paths: vec![path.clone(), b"t".to_vec()] },
+            Record::Names { ino: 5, paths: vec![path.clone(), b"t".to_vec().into()] },
             Record::Make { path: path.clone(), ino: 5, spec: spec.clone() },
             Record::Saved { ino: 5, since: 9, paths: vec![path.clone()], kept: Kept::Node(spec) },
             Record::Saved {
                 ino: 5,
                 since: 9,
-                paths: vec![path.clone(), b"t".to_vec()],
+                paths: vec![path.clone(), b"t".to_vec().into()],
                 kept: Kept::File { object: id, size: 77, attrs: attrs.clone() },
             },
             Record::SetAside { count: 2, events: vec![(3, 3), (5, 9)] },
@@ -1165,10 +1274,16 @@ mod tests {
             Record::Again(Box::new(Record::Seal { of: 3, size: 77 })),
             Record::Again(Box::new(Record::Remove { path: path.clone(), ino: 5, dir: true })),
             Record::Content { path: path.clone(), ino: 5, object: id, size: 77, attrs },
-            Record::Link { path: path.clone(), to: b"t".to_vec(), ino: 5, slow: None },
-            Record::Rename { path: path.clone(), to: b"t".to_vec(), ino: 5, slow: Some(file(2)), exchange: true },
+            Record::Link { path: path.clone(), to: b"t".to_vec().into(), ino: 5, slow: None },
+            Record::Rename {
+                path: path.clone(),
+                to: b"t".to_vec().into(),
+                ino: 5,
+                slow: Some(file(2)),
+                exchange: true,
+            },
             Record::Remove { path: path.clone(), ino: 5, dir: false },
-            Record::SetAttr { path: Vec::new(), ino: 1, of: AttrsOf { owned: of, slow: Some(file(2)) }, new },
+            Record::SetAttr { path: Vec::new().into(), ino: 1, of: AttrsOf { owned: of, slow: Some(file(2)) }, new },
             Record::SetXattr {
                 path: path.clone(),
                 ino: 5,

@@ -9,6 +9,7 @@
 use std::collections::{BTreeSet, HashMap, HashSet};
 
 use crate::tiers::disk::layout::split;
+use crate::tiers::log::dirs::LoggedPath;
 use crate::tiers::log::record::Record;
 use crate::tiers::model::event::Event;
 use crate::tiers::model::node::DirEntryKey;
@@ -60,9 +61,9 @@ impl HeldEvents {
         let is_held = |lsn: Lsn| self.events.binary_search(&lsn).is_ok();
         let is_behind =
             |ino: &Ino, lsn: Lsn| self.inodes.contains(ino) && self.last_free.get(ino).is_none_or(|last| *last < lsn);
-        let mut dirs: HashMap<&[u8], Lsn> = HashMap::new();
+        let mut dirs: HashMap<Vec<u8>, Lsn> = HashMap::new();
         for (lsn, record) in records.clone().filter(|(lsn, _)| is_held(*lsn)) {
-            dirs.extend(leads_to(record).into_iter().flatten().map(|path| (path, *lsn)));
+            dirs.extend(leads_to(record).into_iter().flatten().map(|path| (path.bytes().into_owned(), *lsn)));
         }
         // Of a file that is gone without an event, in a directory that is held.
         let is_below = |path: &[u8], lsn: Lsn| {
@@ -76,7 +77,9 @@ impl HeldEvents {
             let goes = match record {
                 record if record.is_event() && is_held(*lsn) => Some(true),
                 Record::Bind { ino, .. } if is_behind(ino, *lsn) => Some(binds.contains(lsn)),
-                Record::Bind { path, .. } | Record::Remove { path, .. } => is_below(path, *lsn).then_some(false),
+                Record::Bind { path, .. } | Record::Remove { path, .. } => {
+                    is_below(&path.bytes(), *lsn).then_some(false)
+                }
                 Record::Invalidate { ino, .. } | Record::InPlace { ino, .. } => is_behind(ino, *lsn).then_some(true),
                 Record::Seal { of, .. } => is_held(*of).then_some(true),
                 Record::Expect { .. } | Record::Names { .. } => next,
@@ -91,7 +94,7 @@ impl HeldEvents {
 }
 
 /// The paths that lead to something else from this event on.
-fn leads_to(record: &Record) -> [Option<&[u8]>; 2] {
+fn leads_to(record: &Record) -> [Option<&LoggedPath>; 2] {
     match record {
         Record::Make { path, .. } => [Some(path), None],
         Record::Rename { path, to, exchange, .. } => [exchange.then_some(path), Some(to)],

@@ -264,7 +264,7 @@ impl EngineState {
     /// The record that must precede a record about the bytes of a file with several names.
     pub(crate) fn names_record(&self, ino: Ino) -> Option<Record> {
         let links = &self.view.get(ino)?.links;
-        let paths = || links.iter().filter_map(|place| self.view.path_at(place)).collect();
+        let paths = || links.iter().filter_map(|place| self.view.path_at(place)).map(Into::into).collect();
         (links.len() > 1).then(|| Record::Names { ino, paths: paths() })
     }
 
@@ -296,7 +296,7 @@ impl EngineState {
                 }
             },
         };
-        Some(Record::Expect { path: self.view.path_at(at)?, slow })
+        Some(Record::Expect { path: self.view.path_at(at)?.into(), slow })
     }
 
     /// Which file of the slow tier a change of the node that is logged now is about, as [`AttrsOf::slow`] says.

@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use crate::error::{Context, Error, Result};
 use crate::path::{escape, harmless, unescape};
 use crate::tiers::disk::fingerprint::Fingerprint;
-use crate::tiers::disk::layout::remove_leftover;
+use crate::tiers::disk::layout::{label_of, remove_leftover};
 use crate::tiers::disk::shards::{self, Shard, Shards, file_name};
 use crate::tiers::disk::{Access, Dir, File, MetadataOrder, RenameMode, Stat};
 use crate::tiers::log::record::{COUNTER_MAX, Home, ObjectId, counter, is_below_root};
@@ -108,7 +108,7 @@ impl Pool {
 
     pub(crate) fn set_name(file: &dyn File, named: &Named) -> io::Result<()> {
         let Named { lsn, ino, path } = named;
-        file.set_xattr(NAME, format!("{lsn} {ino} {}", escape(path)).as_bytes())
+        file.set_xattr(NAME, format!("{lsn} {ino} {}", escape(label_of(path))).as_bytes())
     }
 
     /// The file an object belonged to, from its own attributes.

@@ -19,7 +19,7 @@ impl Tiers {
     ) -> Result<Lsn> {
         let record = |(ino, since, kept): (Ino, u64, &Kept)| {
             let links = st.view.get(ino).map(|node| &node.links[..]).unwrap_or_default();
-            let paths = links.iter().filter_map(|place| st.view.path_at(place)).collect();
+            let paths = links.iter().filter_map(|place| st.view.path_at(place)).map(Into::into).collect();
             Record::Saved { ino, since, paths, kept: kept.clone() }
         };
         let mut records: Vec<Record> = nodes.map(record).collect();
@@ -75,7 +75,7 @@ impl Tiers {
         let Some((at, path)) = at.and_then(|at| Some((at.clone(), st.view.path_at(&at)?))) else { return Ok(()) };
         let change = Change::Make { ino, at, spec: Arc::new(spec.clone()) };
         let origin = self.origin(&Cx::internal(), st, &change);
-        let lsn = self.log.append_event(&[Record::Make { path, ino, spec }], origin)?;
+        let lsn = self.log.append_event(&[Record::Make { path: path.into(), ino, spec }], origin)?;
         st.aside.take_up(ino, lsn);
         if let Some(node) = st.view.get_mut(ino) {
             node.set_meta_lsn(lsn);
@@ -94,12 +94,13 @@ impl Tiers {
         for at in links.iter().skip(1) {
             let (Some(path), Some(to)) = (st.view.path(ino), st.view.path_at(at)) else { continue };
             if let Some(there) = st.slot(at).and_then(|slot| slot.slow()) {
-                let record = Record::Remove { path: to.clone(), ino: there, dir: false };
+                let record = Record::Remove { path: to.clone().into(), ino: there, dir: false };
                 self.log_event_anyway(cx, st, record, Change::Remove { ino: there, at: at.clone() }, |_, _| ())?;
             }
             let change = Change::Link { ino, at: at.clone() };
             let slow = st.known_on_slow(ino);
-            self.log_event_anyway(cx, st, Record::Link { path, to, ino, slow }, change, |_, _| ())?;
+            let record = Record::Link { path: path.into(), to: to.into(), ino, slow };
+            self.log_event_anyway(cx, st, record, change, |_, _| ())?;
         }
         Ok(())
     }

@@ -12,6 +12,7 @@ use crate::error::{Context, Errno, Error, Result};
 use crate::tiers::disk::errors::{is_elsewhere, is_full};
 use crate::tiers::disk::layout::PRIVATE;
 use crate::tiers::disk::{Access, Kind, NewAttr, Space, Stat, Time, acl};
+use crate::tiers::log::dirs::LoggedPath;
 use crate::tiers::log::record::{Attrs, AttrsOf, Home, Owned, Record};
 use crate::tiers::model::event::Change;
 use crate::tiers::model::node::{KnownAcl, Node, NodeAttrs, ObservedAt};
@@ -334,7 +335,7 @@ impl Tiers {
             return self.apply_attr(&mut st, ino, new, now, None, has_object);
         };
         let of = subject(&st, ino, shown)?;
-        let record = Record::SetAttr { path, ino, of, new: *new };
+        let record = Record::SetAttr { path: path.into(), ino, of, new: *new };
         let change = Change::SetAttr { ino, of: Box::new(of), new: Box::new(*new) };
         let mut applied = Ok(());
         self.log_event(cx, &mut st, record, change, |st, lsn| {
@@ -695,7 +696,7 @@ impl Tiers {
         };
         let is_aside = self.log_attrs_aside(&mut st, ino, keep)?;
         let event = st.view.path(ino).filter(|_| !is_aside && self.is_in_order(&st, ino, io));
-        let Some(path) = event else {
+        let Some(path) = event.map(LoggedPath::from) else {
             if !is_aside {
                 cx.proceed()?;
             }

@@ -13,6 +13,7 @@ use std::time::Duration;
 
 use crate::error::{Context, Errno, Error, Result};
 use crate::tiers::disk::{Access, File};
+use crate::tiers::log::dirs::LoggedPath;
 use crate::tiers::log::record::{Attrs, Home, ObjectId, Record};
 use crate::tiers::model::event::Change;
 use crate::tiers::model::node::DirEntryKey;
@@ -335,7 +336,7 @@ impl Tiers {
     fn log_copy(&self, state: &FileState, frozen: Frozen, copy: ObjectId, live: ObjectId) -> Result<Option<Lsn>> {
         let mut st = self.state.lock();
         let Some(at) = st.view.get(state.ino).and_then(|node| node.links.first().cloned()) else { return Ok(None) };
-        let path = st.view.path_at(&at).ok_or(Errno::ENOENT)?;
+        let path: LoggedPath = st.view.path_at(&at).ok_or(Errno::ENOENT)?.into();
         let Frozen { size, attrs, .. } = frozen;
         let burst = self.note_burst(&mut st, state.ino, size);
         let content = Arc::new(Content::new(copy, size, attrs.clone(), burst));
@@ -400,7 +401,7 @@ impl Tiers {
         let is_complete = as_it_is || self.is_complete(state, io) || !self.may_be_incomplete(io);
         let burst = self.note_burst(st, ino, size);
         let content = Arc::new(Content::new(object, size, attrs.clone(), burst));
-        let record = Record::Content { path: path.clone(), ino, object, size, attrs };
+        let record = Record::Content { path: path.clone().into(), ino, object, size, attrs };
         let change = Change::Content { ino, at, content: content.clone() };
         if let Some(names) = st.names_record(ino) {
             self.log.append(&[names])?;

@@ -348,7 +348,7 @@ impl Tiers {
     pub(crate) fn log_bind(&self, cx: &Cx, st: &mut EngineState, ino: Ino, object: ObjectId) -> Result<()> {
         let Some(path) = st.view.path(ino) else { return Ok(()) };
         self.room_for_event(cx, st)?;
-        let bind = Record::Bind { path, ino, object };
+        let bind = Record::Bind { path: path.into(), ino, object };
         let records: Vec<Record> = st.before_bind(ino).chain([bind]).collect();
         let lsn = self.log.append(&records)?;
         let now = self.uptime();

@@ -14,7 +14,8 @@ use crate::tiers::disk::errors::{absent_is_none, is_elsewhere};
 use crate::tiers::disk::fingerprint::Fingerprint;
 use crate::tiers::disk::layout::OURS;
 use crate::tiers::disk::{Kind, RenameMode, SlowId, Stat, acl};
-use crate::tiers::log::record::{Attrs, EventOrigin, Path, Record, Spec};
+use crate::tiers::log::dirs::LoggedPath;
+use crate::tiers::log::record::{Attrs, EventOrigin, Record, Spec};
 use crate::tiers::model::clean_list::Clean;
 use crate::tiers::model::event::Change;
 use crate::tiers::model::node::{KnownAcl, Node, NodeAttrs, ObservedAt, Slot};
@@ -301,7 +302,7 @@ impl Tiers {
         }
         self.admit_name(cx, name)?;
         let birth = self.birth(cx, parent, Kind::File, mode, umask)?;
-        let path = || self.path_in(&self.state.lock(), parent, name).ok();
+        let path = || self.state.lock().view.path_at(&(parent, name.clone()));
         let (object, fd) = self.new_object(cx, &birth, 0, path)?;
         // Read the attributes for the answer before there is a name: an error must not leave one.
         let stat = fd.stat().at("stat", crate::tiers::objects::pool::label(object));
@@ -398,7 +399,7 @@ impl Tiers {
             if !self.still(&st, parent, name, None)? {
                 continue;
             }
-            let path = st.view.path(ino).filter(|_| ino != ROOT).ok_or(Errno::ENOENT)?;
+            let path = st.view.path(ino).filter(|_| ino != ROOT).ok_or(Errno::ENOENT)?.into();
             let to = self.path_in(&st, parent, name)?;
             if st.view.get(ino).is_none_or(|node| node.kind == Kind::Dir) {
                 return Err(Errno::EPERM.into());
@@ -663,8 +664,8 @@ impl Tiers {
         Ok(st.view.known(dir, name, self.uptime(), self.ages(), true) == Some(who))
     }
 
-    pub(crate) fn path_in(&self, st: &EngineState, dir: Ino, name: &Name) -> Result<Path> {
-        Ok(st.view.path_at(&(dir, name.clone())).ok_or(Errno::ENOENT)?)
+    pub(crate) fn path_in(&self, st: &EngineState, dir: Ino, name: &Name) -> Result<LoggedPath> {
+        Ok(st.view.path_at(&(dir, name.clone())).ok_or(Errno::ENOENT)?.into())
     }
 
     /// P9: memory and log are bounded; at `max_pending` or `max_pending_bytes` changes are refused, and those of a user

@@ -107,9 +107,10 @@ pub(crate) fn aside_at(records: &[(Lsn, Record)], upto: Lsn) -> Vec<AsideEntry> 
     for (lsn, record) in records.iter().take_while(|(lsn, _)| *lsn <= upto) {
         match record {
             Record::Saved { ino, since, paths, kept } if counted.contains(lsn) => {
+                let paths: Vec<Path> = paths.iter().map(|path| path.bytes().into_owned()).collect();
                 // The same node, which a start has renumbered.
                 all.retain(|_, other| !other.paths.iter().any(|path| paths.contains(path)));
-                let (since, paths, kept) = (*since, paths.clone(), kept.clone());
+                let (since, kept) = (*since, kept.clone());
                 all.insert(*ino, AsideEntry { lsn: *lsn, ino: *ino, since, paths, kept });
             }
             Record::Content { ino, .. } | Record::Make { ino, .. } => drop(all.remove(ino)),
@@ -119,8 +120,12 @@ pub(crate) fn aside_at(records: &[(Lsn, Record)], upto: Lsn) -> Vec<AsideEntry> 
                 // If it still exists, it is set aside anew.
                 all.remove(ino);
             }
-            Record::Remove { path, .. } => all.values_mut().for_each(|one| one.paths.retain(|at| at != path)),
-            Record::Rename { path, to, exchange, .. } => {
+            Record::Remove { path, .. } if !all.is_empty() => {
+                let path = path.bytes();
+                all.values_mut().for_each(|one| one.paths.retain(|at| *at != *path));
+            }
+            Record::Rename { path, to, exchange, .. } if !all.is_empty() => {
+                let (path, to) = (&path.bytes()[..], &to.bytes()[..]);
                 for one in all.values_mut() {
                     one.paths.retain(|at| *exchange || at != to);
                     one.paths.iter_mut().for_each(|at| *at = carried(at, path, to, *exchange));

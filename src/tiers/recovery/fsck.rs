@@ -239,7 +239,7 @@ impl Check {
             if let Some(what) = self.missing_of(*object, *size, uuid)
                 && !(what.contains(SHORT) && Record::invalidated(&self.records, *lsn, *object, *size))
             {
-                wrong.push((escape(path), what));
+                wrong.push((escape(&path.bytes()), what));
             }
         }
         for (path, what) in wrong {

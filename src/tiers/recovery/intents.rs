@@ -46,7 +46,7 @@ impl Recovery<'_> {
             step
         };
         let unfinished = Record::unfinished(&self.records).into_iter();
-        let group: Vec<(Lsn, Step)> = unfinished.map(|(upto, step)| (upto, as_written(step))).collect();
+        let group: Vec<(Lsn, Step)> = unfinished.map(|(upto, step)| (upto, as_written(&step))).collect();
         let (met, durable) = self.apply_group(&group);
         let of_batch = |one: usize, other: usize| group[one].0 == group[other].0;
         let mut finished = if durable { met.len() } else { 0 };

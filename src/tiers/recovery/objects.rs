@@ -235,7 +235,7 @@ impl Recovery<'_> {
                 }
                 format!("its object has only {has} of {size} bytes")
             };
-            let path = escape(path);
+            let path = escape(&path.bytes());
             tracing::error!(path, object = object.number, "a pending version is damaged and not shown: {what}");
             lost.insert(object, format!("damaged: {what}; it was {path}"));
         }
@@ -366,9 +366,9 @@ mod tests {
     #[test]
     fn only_what_waits_and_was_not_placed_is_sure_to_have_no_fingerprint() {
         let object = |number| ObjectId { home: Home::Fast, number };
-        let bind = |number| Record::Bind { path: b"f".to_vec(), ino: 9, object: object(number) };
+        let bind = |number| Record::Bind { path: b"f".to_vec().into(), ino: 9, object: object(number) };
         let content = |number| Record::Content {
-            path: b"f".to_vec(),
+            path: b"f".to_vec().into(),
             ino: 9,
             object: object(number),
             size: 1,
@@ -384,7 +384,7 @@ mod tests {
             known: None,
         };
         let in_two = Record::Bind {
-            path: b"g".to_vec(),
+            path: b"g".to_vec().into(),
             ino: 10,
             object: ObjectId { home: Home::Split { head: 6, at: 1 }, number: 7 },
         };
@@ -395,7 +395,7 @@ mod tests {
             content(3),
             bind(4),
             content(5),
-            Record::Intent { upto: 4, index: 0, count: 1, step: placed },
+            Record::Intent { upto: 4, index: 0, count: 1, step: placed.logged() },
             in_two,
         ];
         let records: Vec<(Lsn, Record)> = (1..).zip(records).collect();

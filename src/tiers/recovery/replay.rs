@@ -14,6 +14,7 @@ use crate::tiers::disk::errors::absent_is_none;
 use crate::tiers::disk::fingerprint::Fingerprint;
 use crate::tiers::disk::layout::split;
 use crate::tiers::disk::{FileId, Kind, NewAttr, Stat};
+use crate::tiers::log::dirs::LoggedPath;
 use crate::tiers::log::record::{Attrs, AttrsOf, Home, ObjectId, Record, Spec, Step};
 use crate::tiers::model::event::Change;
 use crate::tiers::model::node::{DirEntryKey, Node, NodeAttrs};
@@ -126,17 +127,17 @@ impl<'a> Recovery<'a> {
             Record::Bind { path, ino, object } | Record::Content { path, ino, object, .. }
                 if self.lost.contains_key(object) =>
             {
-                self.discard_unsynced(path, *ino, *object)
+                self.discard_unsynced(&path.bytes(), *ino, *object)
             }
-            Record::Bind { path, ino, object } if this_boot => self.replay_bind(path, *ino, *object, lsn),
-            Record::Bind { path, ino, object } => self.discard_unsynced(path, *ino, *object),
+            Record::Bind { path, ino, object } if this_boot => self.replay_bind(&path.bytes(), *ino, *object, lsn),
+            Record::Bind { path, ino, object } => self.discard_unsynced(&path.bytes(), *ino, *object),
             Record::Content { path, ino, object, size, attrs } => {
                 if this_boot || self.sealed.contains(&lsn) || left_out!(Discard) {
                     self.discarded.remove(object);
                     self.never.remove(ino);
-                    self.replay_content(lsn, path, *ino, *object, *size, attrs)
+                    self.replay_content(lsn, &path.bytes(), *ino, *object, *size, attrs)
                 } else {
-                    self.discard_unsynced(path, *ino, *object)
+                    self.discard_unsynced(&path.bytes(), *ino, *object)
                 }
             }
             Record::Invalidate { ino, object, from } => self.replay_invalidate(lsn, *ino, *object, *from),
@@ -148,13 +149,13 @@ impl<'a> Recovery<'a> {
                 Ok(())
             }
             Record::Names { paths, .. } => self.learn_names(paths),
-            Record::Expect { path, slow } => self.replay_expect(lsn, path, slow.as_ref(), this_boot),
-            Record::Make { path, ino, spec } => self.replay_make(lsn, path, *ino, spec),
-            Record::Link { path, to, ino, slow } => self.replay_link(lsn, path, to, (*ino, *slow)),
+            Record::Expect { path, slow } => self.replay_expect(lsn, &path.bytes(), slow.as_ref(), this_boot),
+            Record::Make { path, ino, spec } => self.replay_make(lsn, &path.bytes(), *ino, spec),
+            Record::Link { path, to, ino, slow } => self.replay_link(lsn, &path.bytes(), &to.bytes(), (*ino, *slow)),
             Record::Rename { path, to, ino, slow, exchange } => {
-                self.replay_rename(lsn, path, to, (*ino, *slow), *exchange)
+                self.replay_rename(lsn, &path.bytes(), &to.bytes(), (*ino, *slow), *exchange)
             }
-            Record::Remove { path, ino, dir } => self.replay_remove(lsn, path, *ino, *dir),
+            Record::Remove { path, ino, dir } => self.replay_remove(lsn, &path.bytes(), *ino, *dir),
             Record::SetAttr { .. } | Record::SetXattr { .. } => self.replay_attr(lsn, record),
             // From here on the log is of mounts that saw what that file had left behind.
             Record::Discarded { ino } => {
@@ -162,7 +163,8 @@ impl<'a> Recovery<'a> {
                 Ok(())
             }
             Record::Saved { ino, since, paths, kept } => {
-                let (ino, since, paths, kept) = (*ino, *since, paths.clone(), kept.clone());
+                let paths = paths.iter().map(|path| path.bytes().into_owned()).collect();
+                let (ino, since, kept) = (*ino, *since, kept.clone());
                 self.replay_aside(AsideEntry { lsn, ino, since, paths, kept })
             }
             Record::Start { .. }
@@ -177,9 +179,9 @@ impl<'a> Recovery<'a> {
     }
 
     /// Looks up all the names of a file, so that its next version goes to each of them.
-    pub(crate) fn learn_names(&mut self, paths: &[Vec<u8>]) -> Result<()> {
+    pub(crate) fn learn_names(&mut self, paths: &[LoggedPath]) -> Result<()> {
         for path in paths {
-            if let Some(place) = self.place(path)? {
+            if let Some(place) = self.place(&path.bytes())? {
                 self.find(&place, None)?;
             }
         }
@@ -246,10 +248,11 @@ impl<'a> Recovery<'a> {
             return Ok(Some(found));
         }
         let path = self.tiers.state.lock().view.slow_path_at(place);
-        let Some((path, ours)) = path.and_then(|path| self.placed_at.get_key_value(&path)) else { return Ok(None) };
-        let is_ours = |stat: &Stat| stat.kind == Kind::Dir && stat.file() == *ours;
-        let beside = self.tiers.slow.parent(path).and_then(|(above, name)| find_beside(&*above, name, is_ours));
-        let beside = beside.at("look on slow beside", escape(path))?;
+        let placed = |path: Vec<u8>| Some((*self.placed_at.get(&path.clone().into())?, path));
+        let Some((ours, path)) = path.and_then(placed) else { return Ok(None) };
+        let is_ours = |stat: &Stat| stat.kind == Kind::Dir && stat.file() == ours;
+        let beside = self.tiers.slow.parent(&path).and_then(|(above, name)| find_beside(&*above, name, is_ours));
+        let beside = beside.at("look on slow beside", escape(&path))?;
         let Some(beside) = beside else { return Ok(None) };
         Ok(self.find(&(place.0, name_of(&beside)?), None)?.filter(is_dir))
     }
@@ -816,7 +819,7 @@ impl<'a> Recovery<'a> {
         let (Record::SetAttr { path, ino, of, .. } | Record::SetXattr { path, ino, of, .. }) = record else {
             return Ok(());
         };
-        let Some(ino) = self.subject(path, *ino)? else { return Ok(()) };
+        let Some(ino) = self.subject(&path.bytes(), *ino)? else { return Ok(()) };
         let file = self.tiers.state.lock().known_file(ino);
         let (object, has_object) = file.map_or((None, false), |file| {
             let mut io = file.io.write();
@@ -825,7 +828,7 @@ impl<'a> Recovery<'a> {
         });
         let is_it = has_object || (self.is_on_slow(ino, of.slow) && self.is_of(ino, record, of));
         if !is_it {
-            self.leave_out(path);
+            self.leave_out(&path.bytes());
             return Ok(());
         }
         if object.is_some() {

@@ -14,6 +14,7 @@ use std::sync::Arc;
 use crate::error::{Context, Errno, Error, Result};
 use crate::tiers::disk::layout::{OURS, split};
 use crate::tiers::disk::{Dir, File, Kind, Stat, acl, modes};
+use crate::tiers::log::dirs::LoggedPath;
 use crate::tiers::log::record::{Attrs, Home, Kept, ObjectId, Path, Record, Spec};
 use crate::tiers::objects::attrs::{own_xattrs, set_attrs};
 use crate::tiers::objects::copy::copy_bytes;
@@ -130,7 +131,7 @@ impl Followed {
         let applied = Record::applied(records.iter().map(|(_, record)| record));
         let skipped = left_out(records);
         aside_at(records, applied).iter().for_each(|one| self.add_aside(&one.paths, &one.kept));
-        let mut names: HashMap<Ino, &[Path]> = HashMap::new();
+        let mut names: HashMap<Ino, &[LoggedPath]> = HashMap::new();
         let mut this_boot = false;
         for (lsn, record) in records {
             if let Record::Start { boot: started } = record {
@@ -149,12 +150,17 @@ impl Followed {
                         self.discarded.remove(&object.number);
                         self.never.remove(ino);
                         let size = if let Record::Content { size, .. } = record { Some(*size) } else { None };
-                        insert(&mut self.tree, path, names, &RescuedAt::File { object: *object, size });
+                        insert(
+                            &mut self.tree,
+                            path,
+                            names.unwrap_or_default(),
+                            &RescuedAt::File { object: *object, size },
+                        );
                     } else if !object.needs_slow() {
-                        self.discard_unsynced(path, *ino, *object);
+                        self.discard_unsynced(&path.bytes(), *ino, *object);
                     }
                 }
-                Record::Saved { paths, kept, .. } => self.add_aside(paths, kept),
+                Record::Saved { paths, kept, .. } => self.add_aside(&whole(paths), kept),
                 other => self.follow_names(other),
             }
         }
@@ -172,11 +178,11 @@ impl Followed {
     }
 
     /// Discards as [`crate::tiers::recovery::start`] does: a file without an older version is followed no further.
-    fn discard_unsynced(&mut self, path: &Path, ino: Ino, object: ObjectId) {
+    fn discard_unsynced(&mut self, path: &[u8], ino: Ino, object: ObjectId) {
         let kept =
             self.tree.values().any(|found| matches!(found, RescuedAt::File { object: kept, .. } if *kept == object));
         if !kept {
-            self.discarded.insert(object.number, path.clone());
+            self.discarded.insert(object.number, path.to_vec());
         }
         if !self.tree.contains_key(path) {
             self.never.insert(ino);
@@ -186,27 +192,31 @@ impl Followed {
     fn follow_names(&mut self, record: &Record) {
         match record {
             Record::Make { path, spec, .. } => {
-                self.tree.insert(path.clone(), RescuedAt::Node(spec.clone()));
+                self.tree.insert(path.bytes().into_owned(), RescuedAt::Node(spec.clone()));
             }
             Record::Link { ino, .. } | Record::Rename { ino, exchange: false, .. } if self.never.contains(ino) => {}
             Record::Link { path, to, .. } => {
-                if let Some(RescuedAt::File { object, size }) = self.tree.get(path) {
+                if let Some(RescuedAt::File { object, size }) = self.tree.get(&path.bytes()[..]) {
                     let same = RescuedAt::File { object: *object, size: *size };
-                    self.tree.insert(to.clone(), same);
+                    self.tree.insert(to.bytes().into_owned(), same);
                 }
             }
-            Record::Rename { path, to, exchange, .. } => rename(&mut self.tree, path, to, *exchange),
+            Record::Rename { path, to, exchange, .. } => rename(&mut self.tree, &path.bytes(), &to.bytes(), *exchange),
             Record::Remove { path, .. } => {
-                self.tree.remove(path);
+                self.tree.remove(&path.bytes()[..]);
             }
             _ => {}
         }
     }
 }
 
-fn insert(tree: &mut BTreeMap<Path, RescuedAt>, path: &Path, names: Option<&[Path]>, found: &RescuedAt) {
-    for name in std::iter::once(path).chain(names.unwrap_or_default()) {
-        tree.insert(name.clone(), found.clone());
+fn whole(paths: &[LoggedPath]) -> Vec<Path> {
+    paths.iter().map(|path| path.bytes().into_owned()).collect()
+}
+
+fn insert(tree: &mut BTreeMap<Path, RescuedAt>, path: &LoggedPath, names: &[LoggedPath], found: &RescuedAt) {
+    for name in std::iter::once(path).chain(names) {
+        tree.insert(name.bytes().into_owned(), found.clone());
     }
 }
 

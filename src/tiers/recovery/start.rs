@@ -18,6 +18,7 @@
 //! A crash after any step repeats it. Step 1 is in `recovery/identity.rs`, step 3 in `recovery/intents.rs`, step 5 in
 //! `recovery/replay.rs`; what is done with the pool's objects in 2 and 6 is in `recovery/objects.rs`.
 
+use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::panic::resume_unwind;
 use std::sync::Arc;
@@ -34,6 +35,7 @@ use crate::tiers::disk::layout::{OURS, ensure_dir, read_text, remove_leftover, r
 use crate::tiers::disk::{Clock, Dir, DirEntry, Kind, NewAttr, closed, modes};
 use crate::tiers::drain_control::DrainControl;
 use crate::tiers::fleet::Fleet;
+use crate::tiers::log::dirs::LoggedPath;
 use crate::tiers::log::record::{Record, Step};
 use crate::tiers::log::{self, Log, OpenedLog};
 use crate::tiers::model::view::{FIRST_OWN, View};
@@ -241,7 +243,7 @@ impl Recovery<'_> {
         self.show_aside()?;
         for Bound { lsn, paths, ino, object } in &binds {
             self.learn_names(&paths[1..])?;
-            self.replay_bind(&paths[0], *ino, *object, *lsn)?;
+            self.replay_bind(&paths[0].bytes(), *ino, *object, *lsn)?;
         }
         self.replay()?; // 5
         self.tiers.expect_versions(&mut self.tiers.state.lock(), self.applied);
@@ -285,7 +287,7 @@ impl Recovery<'_> {
             return Vec::new();
         }
         let mut alive: HashMap<Ino, Bound> = HashMap::new();
-        let mut names: HashMap<Ino, Vec<Vec<u8>>> = HashMap::new();
+        let mut names: HashMap<Ino, Vec<LoggedPath>> = HashMap::new();
         let mut boot = "";
         for (lsn, record) in &self.records {
             if let Record::Start { boot: started } = record {
@@ -313,7 +315,8 @@ impl Recovery<'_> {
                 Record::Rename { path, to, exchange, .. } => {
                     for Bound { paths, .. } in alive.values_mut() {
                         paths.retain(|at| *exchange || at != to);
-                        paths.iter_mut().for_each(|at| *at = carried(at, path, to, *exchange));
+                        let carried = |at: &LoggedPath| carried(&at.bytes(), &path.bytes(), &to.bytes(), *exchange);
+                        paths.iter_mut().for_each(|at| *at = carried(at).into());
                     }
                 }
                 Record::Remove { path, .. } => {
@@ -331,17 +334,17 @@ impl Recovery<'_> {
     /// that version has its name now, and would count as another object of the file.
     fn sweep(&self) -> Result<()> {
         let replaced = self.records.iter().filter_map(|(_, record)| match record {
-            Record::Intent { step: Step::Place { tmp, over: Some(over), .. }, .. } => Some((tmp.as_slice(), over.ino)),
+            Record::Intent { step: Step::Place { tmp, over: Some(over), .. }, .. } => Some((tmp.bytes(), over.ino)),
             _ => None,
         });
-        let replaced: HashSet<(&[u8], u64)> = replaced.collect();
+        let replaced: HashSet<(Cow<'_, [u8]>, u64)> = replaced.collect();
         let kept: HashSet<&[u8]> = self.half.iter().flat_map(Half::in_tmp).collect();
         let sweep = |part: &[u8]| {
             let tmp = self.tiers.slow.tmp_at(part).at("open", "tmp on the slow tier")?;
             let is_kept = |entry: &DirEntry| kept.contains(&in_part(part, &entry.name)[..]);
             let is_removed = |entry: &DirEntry| {
                 let is_object = entry.name.starts_with(b"o") || entry.name.starts_with(b"q");
-                !is_object || replaced.contains(&(&in_part(part, &entry.name)[..], entry.ino))
+                !is_object || replaced.contains(&(in_part(part, &entry.name).into(), entry.ino))
             };
             self.sweep_dir(&*tmp, &is_kept, &is_removed)
         };
@@ -478,7 +481,7 @@ impl Recovery<'_> {
         records.extend(bound.iter().flat_map(|(ino, ..)| st.before_bind(*ino)));
         let before = records.len() as u64;
         records.extend(bound.iter().map(|(ino, object, path)| Record::Bind {
-            path: path.clone(),
+            path: path.clone().into(),
             ino: *ino,
             object: *object,
         }));

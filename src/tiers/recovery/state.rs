@@ -7,6 +7,7 @@ use foldhash::{HashMap, HashSet};
 
 use crate::error::Error;
 use crate::tiers::disk::FileId;
+use crate::tiers::log::dirs::LoggedPath;
 use crate::tiers::log::record::{Attrs, ObjectId, Path, Record, Step};
 use crate::tiers::model::node::DirEntryKey;
 use crate::tiers::sorted_set::SortedSet;
@@ -40,7 +41,7 @@ pub(crate) struct Recovery<'a> {
     /// The slow files that we have placed, by their inode numbers, and the intent that says so.
     pub(crate) placed: HashMap<u64, (FileId, Lsn)>,
     /// The slow files of nodes that are no versions of files, by the paths where the log says that they go.
-    pub(super) placed_at: HashMap<Path, FileId>,
+    pub(super) placed_at: HashMap<LoggedPath, FileId>,
     /// The part of the group in progress that is done, if the group could not be finished. `refused`: the reason.
     pub(crate) half: Option<Half>,
     pub(crate) refused: Option<Error>,
@@ -88,7 +89,7 @@ pub(crate) struct Looked {
 /// A file whose bytes are ahead of its events, with the LSN of the `bind` record.
 pub(super) struct Bound {
     pub(super) lsn: Lsn,
-    pub(super) paths: Vec<Vec<u8>>,
+    pub(super) paths: Vec<LoggedPath>,
     pub(super) ino: Ino,
     pub(super) object: ObjectId,
 }
@@ -121,7 +122,7 @@ impl Half {
     pub(crate) fn intents(&self) -> impl Iterator<Item = Record> {
         let count = self.steps.len() as u64;
         let intent =
-            move |(index, step): (u64, &Step)| Record::Intent { upto: self.upto, index, count, step: step.clone() };
+            move |(index, step): (u64, &Step)| Record::Intent { upto: self.upto, index, count, step: step.logged() };
         (0..).zip(&self.steps).map(intent)
     }
 

@@ -76,7 +76,7 @@ impl Unfinished {
             upto: *upto,
             index,
             count,
-            step: step.clone(),
+            step: step.logged(),
         };
         (0..).zip(&self.planned).map(intent).collect()
     }

@@ -932,7 +932,7 @@ impl Tiers {
         let passed = st.uncommitted.bound_up_to(upto).filter(|_| !left_out!(Rebind));
         let files = passed.filter_map(|(ino, object)| {
             let path = st.view.path(ino)?;
-            Some((ino, object, Record::Bind { path, ino, object }))
+            Some((ino, object, Record::Bind { path: path.into(), ino, object }))
         });
         files.collect()
     }
