@@ -379,7 +379,9 @@ impl Tiers {
         let stat = fd.stat().at("stat", "object")?;
         let xattrs = own_xattrs(&*fd)?;
         let attrs = Attrs { perm: stat.perm, uid: stat.uid, gid: stat.gid, mtime: stat.mtime, xattrs };
-        Ok(Some(Frozen { object, size: stat.size, attrs, fd, as_it_is: false }))
+        // In front of an event on its names a version counts as it is: one that waits for its successor would take what is
+        // between the two into one batch, and a program that renames before it closes (safetensors) has nothing to add.
+        Ok(Some(Frozen { object, size: stat.size, attrs, fd, as_it_is: true }))
     }
 
     /// Second half, under the state lock: logs and queues the event. A file without a name has no place in the order.
