@@ -267,6 +267,13 @@ fn the_pages_tell_each_key_of_each_document() {
     mount.sh("chmod 600 run/old");
     fs::rename(mount.at("run/a b"), mount.at("run/c d")).unwrap();
     until("the order is held", || mount.stats_json()["safety"]["held"].is_string());
+    // Between two tries nobody counts as held for a moment.
+    until("each document tells who is held", || {
+        let stats = seen.add("stats.json", &fs::read_to_string(mount.at(".dlio/stats.json")).unwrap());
+        let queue = seen.run("queue.json", &["queue", "--json"], &[&root]);
+        let status = seen.run("status", &["status", "--json"], &[&root]);
+        [&stats, &queue, &status["mounts"][0]].into_iter().all(|document| document["held_users"][0].is_object())
+    });
     let queue = seen.run("queue.json", &["queue", "--json"], &[&root]);
     let pending = queue["pending"].as_array().unwrap();
     assert!(pending.iter().any(|one| one["path"] == "/run/a b" && one["to"] == "/run/c d"), "{queue:#}");
