@@ -36,8 +36,8 @@ fn a_start_asks_for_a_directory_once_and_not_for_each_record() {
     let before = asked(&world);
     world.start().unwrap();
     let asked = asked(&world) - before;
-    // Some twenty of them try what the tier can do.
-    assert!((FILES..FILES + 30).contains(&asked), "{asked} look-ups for {FILES} names in one directory");
+    // Some thirty of them try what the tier can do, and look whether our directories give anything on.
+    assert!((FILES..FILES + 38).contains(&asked), "{asked} look-ups for {FILES} names in one directory");
     assert_eq!(world.read(&PathBuf::from("dir/sub/7")).unwrap(), world.read(&PathBuf::from("dir/sub/8")).unwrap());
 }
 
