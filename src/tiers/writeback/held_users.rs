@@ -217,8 +217,11 @@ impl Tiers {
         };
         let Some(user) = held else { return Ok(None) };
         let left = self.writeback.held.lock().next_move.saturating_sub(self.uptime());
+        let before = self.state.lock().queue.applied();
         match self.move_behind(user)? {
             true => Ok(Some(Progress::Did)),
+            // A filled directory was published first: these batches are of an older queue.
+            false if self.state.lock().queue.applied() != before => Ok(Some(Progress::Did)),
             false => Ok(Some(Progress::Wait(left)).filter(|_| !left.is_zero())),
         }
     }

@@ -191,9 +191,13 @@ impl Tiers {
         self.log.usable()?;
         if batches.len() > 1 {
             let first = batches[..1].to_vec();
+            let applied = || self.state.lock().queue.applied();
+            let before = applied();
             return match self.publish_all(batches, unfinished) {
-                // Whose it is shows once it is alone.
-                Err(error) if unfinished.is_none() && may_hold_one(&error) => self.publish_all(first, unfinished),
+                // Whose it is shows once it is alone. Not if the error came behind the group: then these are of an older queue.
+                Err(error) if unfinished.is_none() && may_hold_one(&error) && applied() == before => {
+                    self.publish_all(first, unfinished)
+                }
                 done => done,
             };
         }
