@@ -30,7 +30,9 @@ pub struct Model {
     pub order: Order,
     /// Files with bytes that no event has, or that never became one; since when.
     pub dirty: BTreeMap<Id, Duration>,
-    /// Those of them that a kill cut off: only who closes or syncs them commits them.
+    /// Files that were taken in while somebody was at work on them, and since when they had such bytes: that time goes on.
+    unfinished: BTreeMap<Id, Duration>,
+    /// Those of the dirty ones that a kill cut off: only who closes or syncs them commits them.
     cut_off: BTreeSet<Id>,
     pub open: [Option<Open>; SLOTS],
     /// Uptime.
@@ -56,6 +58,7 @@ impl Model {
             order: Order::new(view.clone()),
             view,
             dirty: BTreeMap::new(),
+            unfinished: BTreeMap::new(),
             cut_off: BTreeSet::new(),
             open: [None; SLOTS],
             now: Duration::ZERO,
@@ -216,12 +219,13 @@ impl Model {
         node.bytes = bytes.clone();
         node.mtime = mtime;
         self.order.wrote(id, bytes, false);
-        self.dirty.entry(id).or_insert(self.now);
+        self.soil(id);
     }
 
     /// A crash closed everything.
     pub fn crashed(&mut self) {
         self.open = [None; SLOTS];
+        self.unfinished.clear();
         let view = &self.view;
         self.dirty.retain(|id, _| !view.names(*id).is_empty());
         self.cut_off = self.dirty.keys().copied().collect();
@@ -246,6 +250,7 @@ impl Model {
 
     fn commit(&mut self, id: Id) {
         self.cut_off.remove(&id);
+        self.unfinished.remove(&id);
         if self.dirty.remove(&id).is_some()
             && let Some(content) = self.content(id)
         {
@@ -259,7 +264,18 @@ impl Model {
         if files.len() > 1 {
             files.iter().for_each(|id| self.maybe_commit(*id));
         }
-        files.into_iter().for_each(|id| self.commit(id));
+        for id in files {
+            let since = self.dirty[&id];
+            self.commit(id);
+            if self.open.iter().flatten().any(|open| open.write && open.id == id) {
+                self.unfinished.insert(id, since);
+            }
+        }
+    }
+
+    fn soil(&mut self, id: Id) {
+        let since = self.unfinished.get(&id).copied().unwrap_or(self.now);
+        self.dirty.entry(id).or_insert(since);
     }
 
     fn next_id(&mut self) -> Id {
@@ -308,7 +324,7 @@ impl Model {
     fn set_bytes(&mut self, id: Id, bytes: Arc<Vec<u8>>, anew: bool) {
         self.order.wrote(id, &bytes, anew);
         self.view.node_mut(id).bytes = bytes;
-        self.dirty.entry(id).or_insert(self.now);
+        self.soil(id);
         // What may have been taken in as a whole before the kill may not have been cut off: this may be its first change since.
         if anew || self.order.may_have(id) {
             self.cut_off.remove(&id);

@@ -1,7 +1,7 @@
 //! Directories that are resolved once: what is checked is what is used, whatever the path leads to by then.
 //!
 //! A path that a configuration names may lead through a directory of a user's, who can exchange any of it at any moment
-//! for a link to somewhere else. So [`HeldDir::find`] follows no link of another user's, and what comes after goes
+//! for a link to somewhere else. So `HeldDir::find` follows no link of another user's, and what comes after goes
 //! through the descriptor.
 
 use std::ffi::{OsStr, OsString};
