@@ -42,6 +42,7 @@ use fuser::{
 use parking_lot::Mutex;
 
 use crate::error::{Context, Errno, Error, Result};
+use crate::observing::behind_door;
 use crate::path::Name;
 use crate::stats::counters::{Call, Op, Tier};
 use crate::stats::{By, Stats};
@@ -127,7 +128,8 @@ impl Metrics {
     /// The current text; `None` once the session has ended. Waits for short-held locks and for the file system of the
     /// fast tier, never for the slow tier.
     pub fn text(&self) -> Option<String> {
-        Some(self.0.upgrade()?.control.metrics_for_all())
+        let fs = self.0.upgrade()?;
+        behind_door("the metrics", || fs.control.metrics_for_all())
     }
 
     /// Why writes are not taken normally, for probes; `None` once the session has ended. Waits for the engine's lock,

@@ -10,6 +10,7 @@ pub mod error;
 pub mod fs;
 pub mod json;
 pub mod mount;
+pub mod observing;
 pub mod path;
 pub mod report;
 pub mod share;

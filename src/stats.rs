@@ -46,6 +46,7 @@ use parking_lot::Mutex;
 
 use crate::config::Config;
 use crate::error::Errno;
+use crate::observing::Door;
 
 use access::{Cursor, Way};
 use catalog::{Catalog, CatalogExtent, FirstPath};
@@ -70,6 +71,8 @@ const LOOKED_AT: usize = 2;
 pub struct Stats {
     /// If false, nothing is counted.
     on: bool,
+    /// A defect in here must not end the daemon.
+    door: Door,
     ops: [[OpCounters; Tier::ALL.len()]; Op::ALL.len()],
     /// By [`failure`].
     failures: DashMap<u64, u64>,
@@ -143,6 +146,7 @@ impl Stats {
     pub fn new(memory: usize) -> Self {
         Stats {
             on: true,
+            door: Door::new("the statistics"),
             ops: std::array::from_fn(|_| std::array::from_fn(|_| OpCounters::default())),
             failures: DashMap::new(),
             files: DashMap::new(),
@@ -178,7 +182,12 @@ impl Stats {
 
     /// Whether it counts.
     pub fn is_on(&self) -> bool {
-        self.on
+        self.on && !self.door.is_shut()
+    }
+
+    /// Whether it has stopped counting because of a defect.
+    pub fn has_failed(&self) -> bool {
+        self.door.is_shut()
     }
 
     /// The counters of an inode. `name` is called once, when the file is new.
@@ -186,6 +195,10 @@ impl Stats {
         if !self.on {
             return Arc::clone(&self.nobody);
         }
+        self.door.enter(|| self.known_file(ino, name)).unwrap_or_else(|| Arc::clone(&self.nobody))
+    }
+
+    fn known_file(&self, ino: u64, name: impl FnOnce() -> Option<String>) -> Arc<FileCounters> {
         if let Some(file) = self.files.get(&ino) {
             file.used.store(true, Relaxed);
             return Arc::clone(&file);
@@ -245,43 +258,47 @@ impl Stats {
 
     /// A handle on a file just opened by a process; `mode`: the permission bits, if the open created the file.
     pub fn open(&self, file: Arc<FileCounters>, process: Arc<Process>, mode: Option<u32>) -> Handle {
-        if !self.on {
-            return Handle { number: 0, file, process, cursor: Mutex::default() };
-        }
-        let number = self.handles.fetch_add(1, Relaxed) + 1;
-        process.opened();
-        let last = {
+        let opened = || {
+            process.opened();
             let mut piece = file.piece.lock();
             piece.record.opened_by(process.number(), mode);
             piece.last
         };
+        let Some(last) = self.on.then(|| self.door.enter(opened)).flatten() else {
+            return Handle { number: 0, file, process, cursor: Mutex::default() };
+        };
+        let number = self.handles.fetch_add(1, Relaxed) + 1;
         Handle { number, file, process, cursor: Mutex::new(Cursor::new(last)) }
     }
 
     /// Counts one call, for its operation and for a file.
     pub fn record(&self, call: &Call, file: &FileCounters, by: By) {
-        if !self.on {
-            return;
-        }
-        self.count(call);
-        let By { process, thread } = by;
-        self.trace.push(Traced { call: *call, ino: file.ino, handle: 0, process, thread });
-        file.piece.lock().record.count(call, None);
+        self.enter(|| {
+            self.count(call);
+            let By { process, thread } = by;
+            self.trace.push(Traced { call: *call, ino: file.ino, handle: 0, process, thread });
+            file.piece.lock().record.count(call, None);
+        });
     }
 
     /// Counts one call of a thread through a handle.
     pub fn record_through(&self, call: &Call, handle: &Handle, thread: u32) {
-        if !self.on {
-            return;
+        self.enter(|| {
+            self.count(call);
+            let (ino, process) = (handle.file.ino, handle.process.number() as u32);
+            self.trace.push(Traced { call: *call, ino, handle: handle.number, process, thread });
+            handle.process.count(call);
+            let mut cursor = handle.cursor.lock();
+            let mut piece = handle.file.piece.lock();
+            piece.record.count(call, Some(&mut cursor));
+            piece.last = cursor.last();
+        });
+    }
+
+    fn enter(&self, work: impl FnOnce()) {
+        if self.on {
+            self.door.enter(work);
         }
-        self.count(call);
-        let (ino, process) = (handle.file.ino, handle.process.number() as u32);
-        self.trace.push(Traced { call: *call, ino, handle: handle.number, process, thread });
-        handle.process.count(call);
-        let mut cursor = handle.cursor.lock();
-        let mut piece = handle.file.piece.lock();
-        piece.record.count(call, Some(&mut cursor));
-        piece.last = cursor.last();
     }
 
     fn count(&self, call: &Call) {
@@ -405,6 +422,10 @@ impl Stats {
     /// Notes how much has moved so far. To be called some ten times a second; `drained` is the total copied to the slow
     /// tier.
     pub fn sample(&self, drained: u64) {
+        self.door.enter(|| self.add_sample(drained));
+    }
+
+    fn add_sample(&self, drained: u64) {
         let mut totals = Amounts { drained, ..Amounts::default() };
         for op in Op::ALL {
             for tier in Tier::ALL {

@@ -56,6 +56,7 @@ const FLOORS: &[(&str, u8)] = &[
     ("path", 0),
     ("json", 0),
     ("error", 0),
+    ("observing", 0),
     ("share", 0),
 ];
 

@@ -44,6 +44,7 @@ use sources::Control;
 
 use super::shown::path_of;
 use crate::error::{Context, Errno, Result};
+use crate::observing::behind_door;
 use crate::report::{self, summary::Summary};
 use crate::stats::recording::{Recording, Source};
 use crate::stats::{checkpoints, epochs, processes};
@@ -156,8 +157,13 @@ impl Control {
                 Ok(VirtualContent::Ops(OpsReader { stats: Arc::clone(&self.stats), reader }))
             }
             VirtualNode::Control => Ok(VirtualContent::Control(Mutex::new(ControlSession::new(asker)))),
-            _ => Ok(VirtualContent::Text(self.texts.open(node, &asker, || self.render(node, &asker))?)),
+            _ => Ok(VirtualContent::Text(self.texts.open(node, &asker, || self.render_alone(node, &asker))?)),
         }
+    }
+
+    /// A text is made of what any user has named: a defect here ends in an error for who reads it.
+    fn render_alone(&self, node: VirtualNode, asker: &Asker) -> Result<Vec<u8>> {
+        behind_door("a text of .dlio", || self.render(node, asker)).unwrap_or(Err(Errno::EIO.into()))
     }
 
     fn render(&self, node: VirtualNode, asker: &Asker) -> Result<Vec<u8>> {
@@ -210,7 +216,10 @@ impl Control {
                 let from = usize::try_from(offset).unwrap_or(usize::MAX).min(text.len());
                 text[from..text.len().min(from.saturating_add(size))].to_vec()
             }
-            VirtualContent::Ops(lines) => self.stats.read_lines(&mut lines.reader.lock(), offset, size),
+            VirtualContent::Ops(lines) => {
+                let read = || self.stats.read_lines(&mut lines.reader.lock(), offset, size);
+                behind_door("ops.tsv", read).unwrap_or_default()
+            }
             VirtualContent::Control(session) => session.lock().read(self, size),
         }
     }

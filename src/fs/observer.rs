@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use super::io_paths::IoPaths;
 use super::shown::path_of;
+use crate::observing::behind_door;
 use crate::stats::Stats;
 use crate::stats::recording::{Checkpoint, Meta, TierPlace};
 use crate::stats::staging::JobState;
@@ -74,7 +75,8 @@ impl Observer {
         }
         let observer = self.clone();
         let look = move || {
-            over.into_iter().for_each(|job| observer.stats.end_plan(job, |ino| observer.path_of(ino)));
+            let end = |job| observer.stats.end_plan(job, |ino| observer.path_of(ino));
+            behind_door("plans", || over.into_iter().for_each(end));
             observer.busy.store(false, Relaxed);
         };
         // If no thread can be started, the next call tries again.

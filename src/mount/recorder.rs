@@ -24,6 +24,7 @@ use tracing::{info, warn};
 use crate::config::Config;
 use crate::error::{Context, Error, Result};
 use crate::fs::Observer;
+use crate::observing::behind_door;
 use crate::path::Show as _;
 use crate::stats::Stats;
 use crate::stats::recording::Writer;
@@ -100,7 +101,7 @@ impl Recorder {
                 let mut files = RecordingFiles::new(directory, Arc::clone(stats), observer.clone())?;
                 hand_on(stats, tasks.clone());
                 let write = move || {
-                    files.write_all(&queue);
+                    behind_door("the recording", || files.write_all(&queue));
                     drop(ended);
                 };
                 thread::Builder::new().name("dlio-record".into()).spawn(write).at("start", "the recorder's thread")?;
@@ -159,7 +160,7 @@ fn collect(
         if sampled.elapsed() >= FINEST || ending {
             sampled = Instant::now();
             stats.sample(tiers.copied_bytes());
-            observer.look_after_plans();
+            behind_door("plans", || observer.look_after_plans());
         }
         if ending {
             break;

@@ -24,9 +24,10 @@ impl Stats {
     /// Processes the calls since the last time. To be called some ten times a second, and when `Trace::on_half_full`
     /// says so. `name` gives an inode's current path.
     pub fn collect(&self, name: impl Fn(u64) -> Option<String>) {
-        if !self.on {
-            return;
-        }
+        self.enter(|| self.collect_all(name));
+    }
+
+    fn collect_all(&self, name: impl Fn(u64) -> Option<String>) {
         let mut watch = self.watch.lock();
         let fresh = self.trace.collect();
         let now = self.now();

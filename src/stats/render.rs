@@ -46,6 +46,12 @@ impl Status {
         writeln!(out, "fast tier    {}", self.fast.line())?;
         writeln!(out, "slow tier    {}", self.slow.line())?;
         self.held_users.iter().try_for_each(|held| writeln!(out, "held         {}", held.line_since()))?;
+        for part in &self.off {
+            writeln!(
+                out,
+                "off          {part}: a defect in it, which concerns no file; see the log, and mount again to have it back"
+            )?;
+        }
         if !self.other_mounts.is_empty() {
             writeln!(
                 out,

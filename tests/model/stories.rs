@@ -9,6 +9,7 @@ use dlio_fs::config::{Config, DrainStreams, PathRule, Rules};
 use dlio_fs::error::{Errno, Error};
 use dlio_fs::path::Name;
 use dlio_fs::stats::queue::EventState;
+use dlio_fs::tiers::disk::faults::{Lapse, leaving_out};
 use dlio_fs::tiers::disk::{Access, Allocate, Kind, MetadataOrder, NewAttr, RenameMode, Time};
 use dlio_fs::tiers::{self, Cx, Evicted, Ino, OpenFile, OpenMode, Options, Progress, ROOT, SetAttr, SlowTree, Tiers};
 use parking_lot::{Condvar, Mutex};
@@ -133,6 +134,31 @@ pub fn drain(engine: &Tiers) {
 
 /// A special file that is made and gets a second name, which another file has left, in one batch: the other one was left there, as if it
 /// were somebody else's. Found by case 459160.
+/// A name that the index of checkpoints did not expect panicked, and the mount was gone for everybody.
+#[test]
+fn a_panic_in_the_index_of_checkpoints_ends_the_index_alone() {
+    let machine = Machine::new();
+    let engine = machine.open("boot");
+    let save = |file: &str| {
+        engine.release(&Cx::internal(), create(&engine, ROOT, file, &vec![1; 2 << 20]).1);
+        machine.clock.advance(Duration::from_secs(10));
+        engine.tick().unwrap();
+    };
+    save("step-1");
+    drain(&engine);
+    assert_eq!(engine.latest_safe().as_deref(), Some(&b"step-1"[..]));
+    leaving_out(Lapse::IndexStands, || save("step-2"));
+    assert!(engine.has_no_checkpoints());
+    save("step-3");
+    drain(&engine);
+    assert_eq!((engine.latest_safe(), engine.status().safety.events), (None, 0), "the engine goes on without it");
+    engine.end_checkpoints();
+    drop(engine);
+    let engine = machine.open("boot");
+    assert!(!engine.has_no_checkpoints(), "the next mount has what was saved last");
+    assert_eq!(engine.latest_safe().as_deref(), Some(&b"step-1"[..]));
+}
+
 #[test]
 fn a_link_of_what_its_batch_makes_replaces_what_was_there() {
     let (mut machine, cx) = (Machine::new(), Cx::internal());

@@ -129,6 +129,13 @@ impl Control {
         self.stats.found((&known.told, known.total))
     }
 
+    /// The parts that only observe and are off since a defect of theirs.
+    fn off(&self) -> Vec<String> {
+        let statistics = self.stats.has_failed().then_some("the statistics");
+        let checkpoints = self.tiers.has_no_checkpoints().then_some("the index of checkpoints");
+        statistics.into_iter().chain(checkpoints).map(str::to_owned).collect()
+    }
+
     /// All of the mount's status.
     pub(super) fn status(&self) -> Status {
         let status = self.tiers.status();
@@ -151,7 +158,8 @@ impl Control {
             io_path: self.io.figures(),
             operations: Operation::all(self.stats.operations()),
             failures: FailureCount::all(self.stats.failures()),
-            profile: self.stats.is_on(),
+            profile: self.stats.is_on() || self.stats.has_failed(),
+            off: self.off(),
             files: self.stats.extent(),
             found: self.found(),
             daemon: daemon::usage(),

@@ -255,6 +255,7 @@ pub(crate) struct CheckpointStatus {
 impl CheckpointIndex {
     /// A version got its place in the order.
     pub(crate) fn written(&mut self, version: Version) {
+        assert!(!left_out!(IndexStands), "left out on purpose");
         let Version { burst: number, path, lsn, bytes, began, at, end } = version;
         self.make_room(number);
         let again = self.files.get(&path).is_some_and(|file| file.burst == number);

@@ -47,7 +47,7 @@ impl Tiers {
         let unproved = {
             let st = self.state.lock();
             let moment = self.moment(&st, &writing);
-            st.checkpoints.unproved(&moment, AT_ONCE)
+            st.checkpoints.ask(|index| index.unproved(&moment, AT_ONCE))
         }; // 1
         for one in &unproved {
             match one.finished {
@@ -71,9 +71,9 @@ impl Tiers {
         let read = || self.fleet_status().is_some_and(|status| has_all(&status, one, finished));
         let has_all = collected.unwrap_or_else(read);
         let mut st = self.state.lock();
-        st.checkpoints.asked_leases(one, now);
+        st.checkpoints.change(|index| index.asked_leases(one, now));
         if has_all {
-            st.checkpoints.has_all_parts(one, if one.is_ours { one.published } else { finished });
+            st.checkpoints.change(|index| index.has_all_parts(one, if one.is_ours { one.published } else { finished }));
         }
     }
 
@@ -82,7 +82,7 @@ impl Tiers {
         // Rounded up, as the moments of a verdict are.
         let now = Duration::from_millis(nanos(self.now()).div_ceil(1_000_000));
         let finished = is_finished.then_some(now);
-        self.state.lock().checkpoints.looked_for_parts(one, self.uptime(), finished);
+        self.state.lock().checkpoints.change(|index| index.looked_for_parts(one, self.uptime(), finished));
     }
 
     /// Step 2. What cannot be looked at is no sign: a slow tier that does not answer is told by other work.

@@ -34,13 +34,13 @@ impl Tiers {
             if let Some(over) = over {
                 st.forecast.learn(self.stamp(over.began), over.bytes);
             }
-            if !st.checkpoints.take_changed() && over.is_none() {
+            if !st.checkpoints.change(|index| index.take_changed()) && over.is_none() {
                 return;
             }
             let moment = self.moment(&st, &writing);
-            st.checkpoints.saved(&moment)
+            st.checkpoints.ask(|index| Some(index.saved(&moment)))
         };
-        self.save_checkpoints(&saved);
+        self.save_checkpoints(saved.as_ref());
     }
 
     /// Called at the end of the mount: nothing more will be written.
@@ -48,9 +48,9 @@ impl Tiers {
         let saved = {
             let st = self.state.lock();
             let moment = Moment { going_on: None, ..self.moment(&st, &[]) };
-            st.checkpoints.saved(&moment)
+            st.checkpoints.ask(|index| Some(index.saved(&moment)))
         };
-        self.save_checkpoints(&saved);
+        self.save_checkpoints(saved.as_ref());
     }
 
     /// The first writes of the large files that are being written; empty while no checkpoint is being written.
@@ -77,7 +77,7 @@ impl Tiers {
         let writing = self.being_written();
         let st = self.state.lock();
         let moment = self.moment(&st, &writing);
-        st.checkpoints.statuses(&moment)
+        st.checkpoints.ask(|index| index.statuses(&moment))
     }
 
     /// All known checkpoints, the oldest first; the mount was made at the uptime `mounted_at`.
@@ -108,9 +108,14 @@ impl Tiers {
         all.collect()
     }
 
+    /// Whether the index is off since a defect.
+    pub fn has_no_checkpoints(&self) -> bool {
+        self.state.lock().checkpoints.is_off()
+    }
+
     /// How many checkpoints of this mount are no longer among them.
     pub fn forgotten_checkpoints(&self) -> u64 {
-        self.state.lock().checkpoints.forgotten()
+        self.state.lock().checkpoints.ask(|index| index.forgotten())
     }
 
     /// The path, from the root, of the newest checkpoint that is complete and wholly on the slow tier; in a fleet, with
@@ -120,14 +125,14 @@ impl Tiers {
         let writing = self.being_written();
         let st = self.state.lock();
         let moment = self.moment(&st, &writing);
-        st.checkpoints.latest_safe(&moment)
+        st.checkpoints.ask(|index| index.latest_safe(&moment))
     }
 
     /// Both copies of a file are the same.
     pub(crate) fn note_verified(&self, ino: Ino) {
         let mut st = self.state.lock();
         if let Some(path) = st.view.path(ino) {
-            st.checkpoints.verified(&path);
+            st.checkpoints.change(|index| index.verified(&path));
         }
     }
 
@@ -144,18 +149,18 @@ impl Tiers {
         let Ok(Some((saved, text))) = saved else { return HashMap::new() };
         *self.counters.checkpoints.lock() = text;
         let mut st = self.state.lock();
-        for (number, began, bytes) in st.checkpoints.restore(saved, only_durable) {
+        for (number, began, bytes) in st.checkpoints.change(|index| index.restore(saved, only_durable)) {
             st.bursts.resume(number, bytes);
             st.forecast.learn(began, bytes);
         }
-        st.checkpoints.bursts_of_events()
+        st.checkpoints.ask(|index| index.bursts_of_events())
     }
 
     /// Called at a start, when the log has been replayed: the pending version of a path is the newest there. Versions
     /// that were published before, but not saved as such, count as published now.
     pub(crate) fn expect_versions(&self, st: &mut EngineState, applied: Lsn) {
-        st.checkpoints.published(applied, self.stamp(self.uptime()));
-        if st.checkpoints.has_no_files() {
+        st.checkpoints.change(|index| index.published(applied, self.stamp(self.uptime())));
+        if st.checkpoints.ask(|index| index.has_no_files()) {
             return;
         }
         let newest = st.queue.events().iter().filter_map(|event| match &event.change {
@@ -163,20 +168,22 @@ impl Tiers {
             _ => None,
         });
         let newest: HashMap<Vec<u8>, Lsn> = newest.filter(|(path, _)| path.len() <= PATH_KEPT).collect();
-        newest.into_iter().for_each(|(path, lsn)| st.checkpoints.expect_version(&path, lsn));
+        newest.into_iter().for_each(|(path, lsn)| st.checkpoints.change(|index| index.expect_version(&path, lsn)));
     }
 
     /// Looks up some of the files that the previous mount knew as a checkpoint's. A file that has changed is lost to
     /// its checkpoint; one that cannot be looked up now is tried again behind all others, and holds up nothing else.
     pub(crate) fn check_remembered(&self) -> Progress {
-        let some = self.state.lock().checkpoints.unchecked(AT_ONCE);
+        let some = self.state.lock().checkpoints.ask(|index| index.unchecked(AT_ONCE));
         let mut looked_up = 0;
         for (path, bytes) in &some {
             let size = || self.at_path(&Cx::internal(), path, |ino| Ok(self.getattr(&Cx::internal(), ino)?.size));
             match bytes.map(|bytes| (bytes, size())) {
                 None => {}
                 Some((bytes, Ok(size))) if size == bytes => {}
-                Some((_, Ok(_) | Err(Error::Posix(_)))) => self.state.lock().checkpoints.removed(path),
+                Some((_, Ok(_) | Err(Error::Posix(_)))) => {
+                    self.state.lock().checkpoints.change(|index| index.removed(path))
+                }
                 Some((_, Err(error))) => {
                     tracing::debug!(%error, path = escape(path), "a checkpoint's file cannot be looked up now");
                     // The next one may take as long to fail.
@@ -186,14 +193,16 @@ impl Tiers {
             looked_up += 1;
         }
         let mut st = self.state.lock();
-        st.checkpoints.checked(looked_up);
+        st.checkpoints.change(|index| index.checked(looked_up));
         if looked_up < some.len() {
-            st.checkpoints.put_off();
+            st.checkpoints.change(|index| index.put_off());
         }
         if looked_up > 0 { Progress::Did } else { Progress::Idle }
     }
 
-    fn save_checkpoints(&self, saved: &SavedIndex) {
+    fn save_checkpoints(&self, saved: Option<&SavedIndex>) {
+        // The index is off: what was saved before stays.
+        let Some(saved) = saved else { return };
         let Ok(text) = serde_json::to_string(saved) else { return };
         if *self.counters.checkpoints.lock() == text {
             return;

@@ -85,10 +85,10 @@ impl Tiers {
                 let (above, name) = split(&changed.path);
                 let Ok(name) = Name::new(name) else { continue };
                 if changed.change != NameChange::Touched {
-                    st.checkpoints.removed_by_other(&changed.path, changed.end, applied_or_all);
+                    st.checkpoints.change(|index| index.removed_by_other(&changed.path, changed.end, applied_or_all));
                 }
                 if changed.change == NameChange::Placed {
-                    st.checkpoints.placed_by_other(&changed.path, changed.end);
+                    st.checkpoints.change(|index| index.placed_by_other(&changed.path, changed.end));
                 }
                 for dir in st.view.slow_dirs(above, changed.dir) {
                     let (is_known, expired) = st.view.expire_name(dir, &name, applied);

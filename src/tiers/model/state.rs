@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use foldhash::{HashMap, HashMapExt, HashSet, HashSetExt};
 
+use crate::observing::Observing;
 use crate::tiers::checkpoints::bursts::{Bursts, PAUSE};
 use crate::tiers::checkpoints::forecast::CheckpointForecast;
 use crate::tiers::checkpoints::index::{CheckpointIndex, Version};
@@ -38,7 +39,7 @@ pub(crate) struct EngineState {
     pub(crate) clean: CleanList,
     /// Which versions were written together, and when the next such burst may come.
     pub(crate) bursts: Bursts,
-    pub(crate) checkpoints: CheckpointIndex,
+    pub(crate) checkpoints: Observing<CheckpointIndex>,
     pub(crate) forecast: CheckpointForecast,
     /// The files whose state was made most recently from a pending version.
     materialized: VecDeque<Ino>,
@@ -60,7 +61,7 @@ impl EngineState {
             objects: ObjectReferences::default(),
             clean: CleanList::default(),
             bursts: Bursts::default(),
-            checkpoints: CheckpointIndex::default(),
+            checkpoints: Observing::new("the index of checkpoints", CheckpointIndex::default()),
             forecast: CheckpointForecast::default(),
             materialized: VecDeque::new(),
             orphans: HashSet::new(),
@@ -165,7 +166,7 @@ impl EngineState {
         self.queue.renumber(&events);
         new.iter().for_each(|(old, new)| self.uncommitted.renumber(*old, *new));
         self.in_place.renumber(now);
-        self.checkpoints.renumber(now);
+        self.checkpoints.change(|index| index.renumber(now));
         for ino in nodes {
             if let Some(node) = self.view.get_mut(*ino) {
                 node.renumber(now);
@@ -365,21 +366,21 @@ impl EngineState {
                 let (burst, bytes) = (content.burst(), content.size);
                 let end = self.queue.stamps(lsn).end;
                 let at = epoch.saturating_add(now);
-                self.checkpoints.written(Version { burst, path, lsn, bytes, began, at, end });
+                self.checkpoints.change(|index| index.written(Version { burst, path, lsn, bytes, began, at, end }));
             }
             Change::Rename { from, to, .. } => {
                 if let (Some(from), Some(to)) = (self.view.path_at(from), self.view.path_at(to)) {
-                    self.checkpoints.moved(&from, &to, lsn, going_on);
+                    self.checkpoints.change(|index| index.moved(&from, &to, lsn, going_on));
                 }
             }
             Change::Exchange { a_at, b_at, .. } => {
                 if let (Some(a), Some(b)) = (self.view.path_at(a_at), self.view.path_at(b_at)) {
-                    self.checkpoints.exchanged(&a, &b, lsn, going_on);
+                    self.checkpoints.change(|index| index.exchanged(&a, &b, lsn, going_on));
                 }
             }
             Change::Remove { at, .. } => {
                 if let Some(path) = self.view.path_at(at) {
-                    self.checkpoints.removed(&path);
+                    self.checkpoints.change(|index| index.removed(&path));
                 }
             }
             Change::Make { .. } | Change::Link { .. } | Change::SetAttr { .. } | Change::SetXattr { .. } => {}

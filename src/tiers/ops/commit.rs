@@ -173,7 +173,7 @@ impl Tiers {
         let mut st = self.state.lock();
         st.bursts.synced(burst, now);
         if st.bursts.going_on() == Some(burst) {
-            st.checkpoints.synced(burst, self.stamp(now));
+            st.checkpoints.change(|index| index.synced(burst, self.stamp(now)));
         }
         waited
     }

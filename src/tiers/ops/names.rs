@@ -194,7 +194,11 @@ impl Tiers {
         io.set_checked(self.uptime());
         drop(io);
         st.objects.add(waiting.object);
-        let burst = st.view.path(ino).and_then(|path| st.checkpoints.burst_at(&path, stat.size)).unwrap_or(0);
+        let burst = st
+            .view
+            .path(ino)
+            .and_then(|path| st.checkpoints.ask(|index| index.burst_at(&path, stat.size)))
+            .unwrap_or(0);
         st.clean.add(Clean { ino, bytes: stat.size, burst });
     }
 

@@ -53,7 +53,7 @@ impl Tiers {
         self.log.sync(self.log.last())?;
         let mut st = self.state.lock();
         let sealed: Vec<Lsn> = pending.iter().map(|one| number_of(&st, one)).collect();
-        st.checkpoints.sealed(sealed.into_iter(), self.stamp(self.uptime()));
+        st.checkpoints.change(|index| index.sealed(sealed.into_iter(), self.stamp(self.uptime())));
         Ok(())
     }
 

@@ -147,7 +147,7 @@ impl Recovery<'_> {
         let all = aside_at(&self.records, self.applied);
         all.into_iter().try_for_each(|one| self.replay_aside(one))?;
         let cancelled = cancelled(&self.records);
-        self.tiers.state.lock().checkpoints.set_aside(|lsn| cancelled.contains(&lsn));
+        self.tiers.state.lock().checkpoints.change(|index| index.set_aside(|lsn| cancelled.contains(&lsn)));
         Ok(())
     }
 

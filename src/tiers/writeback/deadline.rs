@@ -133,7 +133,7 @@ impl Tiers {
         let of_it = newest.filter(|(_, content)| content.burst() == number);
         let wanted =
             of_it.filter_map(|(ino, content)| Some(SaveTask { path: st.view.path(ino)?, ino, content })).collect();
-        (wanted, st.checkpoints.files_of(number))
+        (wanted, st.checkpoints.ask(|index| index.files_of(number)))
     }
 
     /// Saves a file with the bytes and attributes of a published version.

@@ -391,7 +391,7 @@ impl Tiers {
         if !intact {
             discard(&*dir, name);
         } else if reads_back {
-            self.state.lock().checkpoints.verified_version(*lsn);
+            self.state.lock().checkpoints.change(|index| index.verified_version(*lsn));
         }
         Ok(intact)
     }

@@ -664,7 +664,7 @@ impl Tiers {
         self.let_go(st.queue.up_to(*upto).map(|event| event.by));
         let events = st.queue.up_to(*upto).count() as u64;
         st.pop(*upto, last);
-        st.checkpoints.published(*upto, self.stamp(self.uptime()));
+        st.checkpoints.change(|index| index.published(*upto, self.stamp(self.uptime())));
         self.counters.notes.applied(*upto);
         self.counters.published(events, publish_plan::stepped(batches, planned));
         batches.iter().for_each(|batch| self.counters.skip(batch.skipped));

@@ -300,7 +300,7 @@ impl Tiers {
         let now = self.log.last();
         let taken = st.take_out(&closure.events, now);
         let of_it: HashSet<Lsn> = closure.events.iter().copied().collect();
-        st.checkpoints.set_aside(|lsn| of_it.contains(&lsn));
+        st.checkpoints.change(|index| index.set_aside(|lsn| of_it.contains(&lsn)));
         for event in &taken {
             if let Change::Content { content, .. } = &event.change {
                 // A copy in progress finds that it is no longer wanted.
