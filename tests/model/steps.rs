@@ -404,6 +404,28 @@ pub fn a_file_that_is_written_while_others_are_published_outlives_a_kill() {
     assert_eq!(read(&machine.open("boot"), "open"), [1; 300]);
 }
 
+/// A file with two names loses one, is written over, and loses the other one, all in one batch. The next start took the names that the
+/// overwritten version had had for those of what was written last: the first name came back, with bytes that were never under it.
+#[test]
+fn a_removed_name_does_not_come_back_wherever_a_group_is_cut_off() {
+    let scene = |engine: &Tiers| {
+        let cx = Cx::internal();
+        let (ino, file) = create(engine, ROOT, "f", &[1; 300]);
+        engine.link(&cx, ino, ROOT, &name("g")).unwrap();
+        engine.write(&cx, &file, &[2; 300], 300, false).unwrap();
+        engine.flush(&cx, &file).unwrap();
+        engine.unlink(&cx, ROOT, &name("g")).unwrap();
+        engine.write(&cx, &file, &[3; 10], 0, false).unwrap();
+        put(engine, "later", &[4; 30]);
+        engine.unlink(&cx, ROOT, &name("f")).unwrap();
+        engine.sync_fast().unwrap();
+        while engine.drain_step().unwrap() == Progress::Did {}
+    };
+    at_any_stop((Lose::Nothing, KNOWN), scene, publish, |machine, expected, _| {
+        is_as_before(Lose::Nothing, machine, expected);
+    });
+}
+
 /// P6, where somebody else has changed the file since it was marked clean.
 #[test]
 pub fn a_file_that_somebody_else_has_changed_is_not_evicted() {

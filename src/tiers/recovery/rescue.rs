@@ -140,12 +140,13 @@ impl Followed {
             if *lsn <= applied || skipped.contains(lsn) {
                 continue;
             }
+            if let Record::Names { ino, paths } = record {
+                names.insert(*ino, paths);
+                continue;
+            }
+            let names = record.ino().and_then(|ino| names.remove(&ino));
             match record {
-                Record::Names { ino, paths } => {
-                    names.insert(*ino, paths);
-                }
                 Record::Bind { path, ino, object } | Record::Content { path, ino, object, .. } => {
-                    let names = names.remove(ino);
                     if this_boot || sealed.contains(lsn) {
                         self.discarded.remove(&object.number);
                         self.never.remove(ino);

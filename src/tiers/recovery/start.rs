@@ -296,12 +296,15 @@ impl Recovery<'_> {
             if *lsn <= before || *lsn > self.applied || self.is_skipped(*lsn) {
                 continue;
             }
+            if let Record::Names { ino, paths } = record {
+                names.insert(*ino, paths.clone());
+                continue;
+            }
+            // They are those of the file's next record, and of no later one.
+            let names = record.ino().and_then(|ino| names.remove(&ino));
             match record {
-                Record::Names { ino, paths } => {
-                    names.insert(*ino, paths.clone());
-                }
                 Record::Bind { path, ino, object } if boot == self.boot => {
-                    let paths = names.remove(ino).unwrap_or_else(|| vec![path.clone()]);
+                    let paths = names.unwrap_or_else(|| vec![path.clone()]);
                     alive.insert(*ino, Bound { lsn: *lsn, paths, ino: *ino, object: *object });
                 }
                 Record::Link { to, ino, .. } => {
