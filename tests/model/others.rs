@@ -12,6 +12,7 @@ use dlio_fs::tiers::{self, Cx, Evicted, Ino, OpenMode, Progress, ROOT, SetAttr, 
 
 use crate::sim::{Lose, Op, SimClock, SimDisk};
 use crate::stories::{Machine, WRITE, background, create, drain, name, read};
+use crate::walk;
 
 const SECOND: Duration = Duration::from_secs(1);
 const REVALIDATE: Duration = Duration::from_secs(30);
@@ -38,6 +39,37 @@ fn directory(engine: &Tiers) -> Ino {
     drain(engine);
     engine.recheck_step().unwrap();
     dir
+}
+
+/// A file of ours was renamed, or exchanged with another one, and before its version came to the slow tier somebody else made a file of its first
+/// name. Ours was put beside that, but the rename went by the first name: the view had a file under its second name that the slow
+/// tier did not have there, and everything counted as safe.
+#[test]
+fn a_file_that_a_conflict_moves_aside_is_moved_on_from_there() {
+    for (exchanged, again) in [(false, false), (true, false), (true, true)] {
+        let (machine, cx) = (machine(), Cx::internal());
+        let slow = machine.slow.root();
+        slow.mkdir(b"d", 0o755).unwrap();
+        slow.create(b"b", 0o644).unwrap().write_at(b"old b", 0).unwrap();
+        let engine = machine.open("boot");
+        let d = engine.lookup(&cx, ROOT, &name("d")).unwrap().ino;
+        engine.lookup(&cx, ROOT, &name("b")).unwrap();
+        engine.release(&cx, create(&engine, d, "a", b"ours").1);
+        engine.mkdir(&cx, ROOT, &name("between"), 0o755, 0).unwrap();
+        let (to, mode) = if exchanged { ("b", RenameMode::Exchange) } else { ("c", RenameMode::Replace) };
+        engine.rename(&cx, d, &name("a"), ROOT, &name(to), mode).unwrap();
+        if again {
+            engine.rename(&cx, d, &name("a"), ROOT, &name("c"), RenameMode::Replace).unwrap();
+            engine.release(&cx, create(&engine, d, "a", b"another").1);
+        }
+        slow.dir(b"d").unwrap().create(b"a", 0o644).unwrap().write_at(b"theirs", 0).unwrap();
+        (0..100).for_each(|_| second(&engine, &machine.clock));
+        let (shown, slow) = (walk::view(&engine, &mut Vec::new()).unwrap(), machine.slow.image());
+        assert!(shown == slow, "{exchanged} {again}: {}", shown.diff(&slow, "view", "slow"));
+        assert_eq!(machine.on_slow(to).as_deref(), Some(&b"ours"[..]), "{exchanged} {again}");
+        assert_eq!(machine.on_slow("c").is_some(), again || !exchanged);
+        assert_eq!(engine.status().safety.events, 0);
+    }
 }
 
 /// One second of the background.

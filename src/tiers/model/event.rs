@@ -70,6 +70,28 @@ impl Change {
         }
     }
 
+    /// The same, to be changed.
+    pub(super) fn places_mut(&mut self) -> Vec<&mut DirEntryKey> {
+        match self {
+            Change::Make { at, .. }
+            | Change::Content { at, .. }
+            | Change::Link { at, .. }
+            | Change::Remove { at, .. } => vec![at],
+            Change::Rename { from, to, .. } => vec![from, to],
+            Change::Exchange { a_at, b_at, .. } => vec![a_at, b_at],
+            Change::SetAttr { .. } | Change::SetXattr { .. } => Vec::new(),
+        }
+    }
+
+    /// Whether it takes what has this name away from it, and puts nothing else there.
+    pub(super) fn frees(&self, place: &DirEntryKey) -> bool {
+        match self {
+            Change::Rename { from, .. } => **from == *place,
+            Change::Remove { at, .. } => at == place,
+            _ => false,
+        }
+    }
+
     /// The name that leads to another node from then on, if it is a single one.
     pub(crate) fn overwrites(&self) -> Option<&DirEntryKey> {
         match self {

@@ -8,6 +8,7 @@ use foldhash::HashMap;
 use crate::share::PerUser;
 use crate::tiers::log::record::Stamps;
 use crate::tiers::model::event::{Change, Event};
+use crate::tiers::model::node::DirEntryKey;
 use crate::tiers::objects::version::Content;
 use crate::tiers::small_deque::SmallDeque;
 use crate::tiers::{Ino, Lsn};
@@ -351,6 +352,38 @@ impl EventQueue {
             }
         }
         taken
+    }
+
+    /// Whether events behind `upto` move what has this name on to another one.
+    pub(crate) fn moves_on(&self, upto: Lsn, at: &DirEntryKey) -> bool {
+        let later = self.events.iter().skip(self.index_behind(upto)).map(|event| &event.change);
+        let first = later
+            .filter(|change| !matches!(change, Change::Content { .. }))
+            .find(|change| change.places().contains(&at));
+        match first {
+            Some(Change::Exchange { .. }) => true,
+            Some(Change::Rename { from, .. }) => **from == *at,
+            _ => false,
+        }
+    }
+
+    /// Puts another name in place of this one into the events behind `upto`, through the first one that frees it. Returns
+    /// how many there are, and whether one of them frees it.
+    pub(super) fn rename_place(&mut self, upto: Lsn, at: &DirEntryKey, now: &DirEntryKey) -> (u32, bool) {
+        let (mut changed, behind) = (0, self.index_behind(upto));
+        for event in self.events.iter_mut().skip(behind).filter(|event| event.change.places().contains(&at)) {
+            let frees = event.change.frees(at);
+            self.waiting.remove(event);
+            for place in event.change.places_mut().into_iter().filter(|place| *place == at) {
+                *place = now.clone();
+                changed += 1;
+            }
+            self.waiting.add(event);
+            if frees {
+                return (changed, true);
+            }
+        }
+        (changed, false)
     }
 
     /// Moves these events behind all others: each to the number beside it. Both numbers rise.

@@ -148,6 +148,26 @@ impl EngineState {
         }
     }
 
+    /// On the slow tier node `ino` is `beside` the name where it was to be, which somebody else's has. The events behind
+    /// `upto` that move it on from there do so from `beside`, and whatever they leave under the name is there, too.
+    pub(crate) fn move_on_from(&mut self, upto: Lsn, at: &DirEntryKey, beside: &DirEntryKey, ino: Ino) {
+        self.view.set_slow(beside.0, &beside.1, Some(ino));
+        let (moved, is_free) = self.queue.rename_place(upto, at, beside);
+        let slots = self.view.get_mut(at.0).and_then(|node| node.dir.as_mut()).map(|dir| &mut dir.slots);
+        let Some(slots) = slots else { return };
+        if let Some(slot) = slots.get_mut(&at.1) {
+            slot.pins -= moved;
+        }
+        if let Some(slot) = slots.get_mut(&beside.1) {
+            slot.pins += moved;
+        }
+        if !is_free {
+            let there = slots.get(&at.1).and_then(Slot::view);
+            self.view.set_view(at.0, &at.1, None);
+            self.view.set_view(beside.0, &beside.1, there);
+        }
+    }
+
     /// Takes these events out of the order, wherever they are in it. The nodes they touched are not collected yet.
     pub(crate) fn take_out(&mut self, events: &[Lsn], now: Lsn) -> Vec<Event> {
         let taken = self.queue.take_out(events);

@@ -889,11 +889,20 @@ impl Tiers {
     /// After a conflict the name shows the slow tier's file. Our version `beside` it goes on there as the same file:
     /// open handles, and the kernel, which caches it, see these bytes, and uncommitted writes become an event under
     /// that name. But not if a pending event gives the file a name: a newer version goes to the name that it had, which
-    /// it keeps until then, and our version beside it is found there like any other file.
+    /// it keeps until then, and our version beside it is found there like any other file. If a pending event moves the
+    /// file on, it does so from where the file is.
     fn view_conflict(&self, st: &mut EngineState, (dir, name): &DirEntryKey, ino: Ino, beside: &[u8], upto: Lsn) {
         let has = |name: &Name| st.view.get(*dir)?.dir.as_ref()?.slots.get(name)?.view();
         let ours = has(name) == Some(ino);
-        let beside = Name::new(beside).ok().filter(|beside| ours && has(beside).is_none());
+        let beside = Name::new(beside).ok().filter(|beside| has(beside).is_none());
+        let moves_on = beside.as_ref().is_some_and(|beside| {
+            let (at, beside) = ((*dir, name.clone()), (*dir, beside.clone()));
+            st.queue.moves_on(upto, &at) && {
+                st.move_on_from(upto, &at, &beside, ino);
+                true
+            }
+        });
+        let beside = beside.filter(|_| ours && !moves_on);
         let beside = beside.filter(|_| stays_where_it_is(st, ino, upto));
         if ours && !is_placed_after(st, ino, (dir, name), upto) {
             st.view.set_view(*dir, name, None);
