@@ -105,6 +105,43 @@ fn what_is_written_while_the_kernel_reads_a_former_copy_is_kept() {
     assert!(machine.on_slow("file").unwrap() == written_at_100(b"written"));
 }
 
+/// The kernel reads a file itself, which loses its last name. What was written after that went to a new object, so the reader did not see it:
+/// where the file was on the slow tier only, and where a version of it was on its way.
+#[test]
+fn what_is_written_to_a_removed_file_is_read_by_the_kernel() {
+    for pending in [false, true] {
+        let (machine, cx) = (Machine::new(), Cx::internal());
+        let (engine, ino) = if pending {
+            let engine = machine.open("boot");
+            let (ino, file) = create(&engine, ROOT, "file", &[1; LEN]);
+            engine.release(&cx, file);
+            (engine, ino)
+        } else {
+            on_slow(&machine)
+        };
+        let reader = engine.open(&cx, ino, READ).unwrap();
+        let pin = engine.pin(ino, true).unwrap();
+        let backing = engine.backing(&reader).unwrap();
+        let writer = if pending { None } else { Some(engine.open(&cx, ino, WRITE).unwrap()) };
+        engine.unlink(&cx, ROOT, &name("file")).unwrap();
+        if !pending {
+            background(&engine, &machine.clock);
+        }
+        let writer = writer.unwrap_or_else(|| engine.open(&cx, ino, WRITE).unwrap());
+        engine.write(&cx, &writer, b"written", 100, false).unwrap();
+        let mut got = [0; 7];
+        backing.read_at(&mut got, 100).unwrap();
+        assert_eq!(&got, b"written", "{pending}");
+        engine.setattr(&cx, ino, &SetAttr { size: Some(103), ..SetAttr::default() }).unwrap();
+        assert_eq!(backing.read_at(&mut got, 100).unwrap(), 3, "{pending}");
+        background(&engine, &machine.clock);
+        assert!(machine.on_slow("file").is_none() && engine.status().safety.events == 0, "{pending}");
+        engine.release(&cx, writer);
+        drop(pin);
+        engine.release(&cx, reader);
+    }
+}
+
 /// The next open of a file that was staged anew while it was open took the new copy for the former one, and dropped it.
 #[test]
 fn a_file_is_staged_anew_while_it_is_open() {

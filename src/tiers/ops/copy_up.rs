@@ -60,7 +60,9 @@ impl Tiers {
         let stat = source.stat().at("stat on slow", self.label(state.ino))?;
         let keep = keep.min(stat.size);
         let in_place = keep > self.options().copy_up_max || state.is_pinned();
-        if stat.nlink > named || (stat.nlink > 0 && in_place) {
+        // If somebody else has removed it, it gets an object, which brings it back.
+        let is_there = stat.nlink > 0 || self.path(state.ino).is_none();
+        if stat.nlink > named || (is_there && in_place) {
             let fd = source.reopen().at("open for writing on slow", self.label(state.ino))?;
             let mut io = state.io.write();
             if io.object().is_none() {

@@ -307,7 +307,13 @@ impl Tiers {
             io.unset_clean();
         }
         if io.latest.is_some() && self.state.lock().view.path(state.ino).is_none() {
-            // Without a name no record can say that a pending version has changed: it stays as it is.
+            if state.is_pinned() {
+                // The kernel goes on in this object. The file's versions go with its last name: nobody needs them.
+                self.invalidate(state, &io, 0)?;
+                io.dirty = true;
+                return Ok(());
+            }
+            // Without a name no record can bind it to the object: the pending version stays as it is.
             drop(io);
             return self.leave_object(cx, state, object);
         }
