@@ -40,7 +40,7 @@ impl Tiers {
         let ages = self.ages();
         let mut st = self.state.lock();
         for ino in st.take_orphans() {
-            self.settle_removed(&mut st, ino);
+            self.settle_lost(&mut st, ino);
             st.view.collect(ino);
         }
         drop(st);

@@ -81,8 +81,18 @@ impl Tiers {
         }
     }
 
-    /// Releases a file's object once the file has no name and is not open.
+    /// Releases a file's object once the file has no name, is not open, and the kernel has forgotten it: whoever has
+    /// looked up its last name just before that went may still open it.
     pub(crate) fn settle_removed(&self, st: &mut EngineState, ino: Ino) {
+        match st.view.get(ino) {
+            Some(node) if node.refs > 0 && node.links.is_empty() => st.uncommitted.remove(ino),
+            _ => self.settle_lost(st, ino),
+        }
+    }
+
+    /// The same for a file that somebody else has removed or replaced: of that the kernel knows nothing, and it may keep
+    /// the file in mind for as long as it likes.
+    pub(crate) fn settle_lost(&self, st: &mut EngineState, ino: Ino) {
         let Some(node) = st.view.get(ino) else { return };
         if !node.links.is_empty() || ino == ROOT {
             return;

@@ -396,7 +396,9 @@ pub fn what_is_set_aside_over_another_is_removed_with_it() {
         }
         assert_eq!((read(&engine, "bad"), machine.on_slow("bad")), (vec![2; 300], Some(vec![1; 300])));
         allow(&machine.slow);
+        let ino = engine.lookup(&Cx::internal(), ROOT, &name("bad")).unwrap().ino;
         engine.unlink(&Cx::internal(), ROOT, &name("bad")).unwrap();
+        engine.forget(ino, u64::MAX);
         rests(&engine);
         assert_eq!((find(&engine, "bad"), machine.on_slow("bad"), engine.status().exceptions.aside), (None, None, 0));
         assert_eq!(engine.status().cache.objects, 1, "that of the one behind");

@@ -233,6 +233,29 @@ fn a_directory_that_was_removed_after_a_kill_does_not_come_back_after_a_power_cu
     assert_eq!(engine.lookup(&cx, ROOT, &name("dir")).unwrap_err().errno(), Errno::ENOENT, "removed before the fsync");
 }
 
+/// A program looks a name up, another one replaces the file, and the first one opens what it has found. It was told ESTALE, because the bytes
+/// went with the last name; the kernel then looks up once more, and of a thousand opens one met the next replacement.
+#[test]
+fn a_file_that_was_replaced_can_be_opened_until_the_kernel_has_forgotten_it() {
+    let (machine, cx) = (Machine::new(), Cx::internal());
+    let engine = machine.open("boot");
+    let (ino, file) = create(&engine, ROOT, "f", &[1; 300]);
+    engine.release(&cx, file);
+    let (new, file) = create(&engine, ROOT, "new", &[2; 300]);
+    engine.release(&cx, file);
+    rename(&engine, "new", "f", RenameMode::Replace);
+    background(&engine, &machine.clock);
+    let found = engine.open(&cx, ino, OpenMode { read: true, ..OpenMode::default() }).unwrap();
+    let mut bytes = [0; 300];
+    assert_eq!(engine.read(&cx, &found, &mut bytes, 0).unwrap(), 300);
+    assert_eq!(bytes, [1; 300]);
+    engine.release(&cx, found);
+    assert_eq!((read(&engine, "f"), engine.status().cache.objects), (vec![2; 300], 2));
+    engine.forget(ino, 1);
+    assert_eq!(engine.status().cache.objects, 1, "its bytes are gone");
+    engine.forget(new, 1);
+}
+
 /// Files with these bytes, on both tiers.
 fn synced_and_drained(engine: &Tiers, files: &[(&str, &[u8])]) {
     for (at, bytes) in files {

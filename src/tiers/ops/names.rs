@@ -160,7 +160,7 @@ impl Tiers {
         if before != found
             && let Some(gone) = before
         {
-            self.settle_removed(st, gone);
+            self.settle_lost(st, gone);
             st.view.collect(gone);
         }
         found

@@ -921,7 +921,7 @@ impl Tiers {
                 slot.seen = ObservedAt::NEVER;
             }
         }
-        self.settle_removed(st, ino);
+        self.settle_lost(st, ino);
     }
 
     /// Drops extended attributes and times from the view that the slow tier has now.

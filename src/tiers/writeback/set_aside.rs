@@ -410,7 +410,7 @@ impl Tiers {
         }
         let mut st = self.state.lock();
         for ino in touched.iter().filter(|ino| **ino != ROOT) {
-            self.settle_removed(&mut st, *ino);
+            self.settle_lost(&mut st, *ino);
         }
         touched.iter().for_each(|ino| st.view.collect(*ino));
         drop(st);
