@@ -426,6 +426,45 @@ fn a_removed_name_does_not_come_back_wherever_a_group_is_cut_off() {
     });
 }
 
+/// A program that archives a checkpoint right behind its save compares the ctime of each file before and behind its read. Marking the object clean
+/// changed its ctime, and that was shown: 'file changed as we read it'. Nor may the ctime change when the object goes; it does with
+/// what a user changes.
+#[test]
+fn no_ctime_moves_but_by_what_users_change() {
+    let (machine, cx) = (Machine::new(), Cx::internal());
+    let engine = machine.open("boot");
+    let (ino, file) = create(&engine, ROOT, "f", &[1; 300]);
+    engine.release(&cx, file);
+    let ctime = || engine.getattr(&cx, ino).unwrap().ctime;
+    let stays = |what: &str| {
+        let before = ctime();
+        machine.clock.advance(Duration::from_secs(10));
+        all_down(&engine);
+        engine.tick().unwrap();
+        assert_eq!(ctime(), before, "{what}");
+    };
+    let moves = |change: &dyn Fn()| {
+        let before = ctime();
+        machine.clock.advance(Duration::from_secs(10));
+        change();
+        assert!(ctime() > before);
+    };
+    let perm = |perm| SetAttr { attr: NewAttr { perm: Some(perm), ..NewAttr::default() }, size: None };
+    stays("drained and marked clean");
+    moves(&|| _ = engine.setattr(&cx, ino, &perm(0o600)).unwrap());
+    stays("the mode arrives, and the fingerprint is renewed");
+    moves(&|| engine.rename(&cx, ROOT, &name("f"), ROOT, &name("g"), RenameMode::Replace).unwrap());
+    stays("renamed");
+    let shown = ctime();
+    assert!(matches!(engine.evict_now(&cx, ino).unwrap(), Evicted::Gone(_)));
+    assert_eq!(ctime(), shown, "evicted");
+    stays("only on the slow tier");
+    moves(&|| overwrite(&engine, "g", &[2; 20]));
+    stays("written again");
+    moves(&|| engine.set_xattr(&cx, ino, b"user.key", b"value", false, false).unwrap());
+    stays("the attribute arrives");
+}
+
 /// P6, where somebody else has changed the file since it was marked clean.
 #[test]
 pub fn a_file_that_somebody_else_has_changed_is_not_evicted() {

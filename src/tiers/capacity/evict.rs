@@ -286,13 +286,13 @@ impl Tiers {
         Ok(Went::Gone)
     }
 
-    /// Before a clean object goes: keeps its attributes in the view, so that the view shows the same.
+    /// Before a clean object goes: keeps its attributes in the view, so that the view shows the same. The view has the
+    /// ctime already.
     pub(crate) fn remember_attrs(&self, st: &mut EngineState, ino: Ino, shown: &Stat, fingerprint: Fingerprint) {
         let now = self.uptime();
         let Some(node) = st.view.get_mut(ino) else { return };
-        let Stat { perm, uid, gid, size, blocks, atime, mtime, ctime, .. } = *shown;
-        let ctime = ctime.max(node.meta().ctime);
-        node.change_meta(|meta| *meta = NodeAttrs { perm, uid, gid, size, blocks, atime, mtime, ctime, ..*meta });
+        let Stat { perm, uid, gid, size, blocks, atime, mtime, .. } = *shown;
+        node.change_meta(|meta| *meta = NodeAttrs { perm, uid, gid, size, blocks, atime, mtime, ..*meta });
         node.seen = ObservedAt::at(now);
         node.set_slow_fingerprint(Some(fingerprint));
     }

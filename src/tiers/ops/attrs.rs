@@ -67,7 +67,10 @@ impl Tiers {
                     return Ok(self.attr_of(ino, node));
                 }
                 let stat = stat.at("stat", crate::tiers::objects::pool::label(object))?;
-                return Ok(self.attr_of_object(ino, node, &stat));
+                let attr = self.attr_of_object(ino, node, &stat);
+                // Marking it clean has changed that of the object, which is nobody's business.
+                let ctime = if io.clean().is_some() { node.meta().ctime } else { attr.ctime };
+                return Ok(Attr { ctime, ..attr });
             }
             if io.place == Bytes::InPlace
                 && let Some(fd) = &io.fd
@@ -353,7 +356,8 @@ impl Tiers {
         }
     }
 
-    /// Changes the view's copy of the attributes. For a file with an object only those of its names.
+    /// Changes the view's copy of the attributes. For a file with an object only those of its names, and the ctime, which
+    /// counts while the object is clean.
     pub(crate) fn apply_attr(
         &self,
         st: &mut EngineState,
@@ -384,7 +388,9 @@ impl Tiers {
         {
             known.list = known.list.take().and_then(|list| acl::chmod(&list, perm));
         }
-        if !has_object {
+        if has_object {
+            node.change_meta(|meta| meta.ctime = now);
+        } else {
             node.change_meta(|meta| meta.change(new, now));
         }
         Ok(())

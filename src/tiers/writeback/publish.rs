@@ -718,6 +718,9 @@ impl Tiers {
             None => self.pool.open_object(content.object().number, Access::ReadWrite).at_fast("open", "object")?,
         };
         let sum = content.copy.lock().as_ref().and_then(|copied| copied.sum);
+        // What follows changes the object's own ctime: from here on that in the view is shown.
+        let shown = fd.stat().at_fast("stat", "object")?;
+        self.keep_ctime(&mut self.state.lock(), ino, &shown);
         Pool::set_sum(&*fd, sum);
         let is_clean =
             self.mark_clean_or_let_go(&file, &mut io, fd.clone(), Fingerprint::of(stat), Pool::set_fingerprint)?;
@@ -743,6 +746,7 @@ impl Tiers {
                 let mut st = self.state.lock();
                 if !io.attrs_in_view {
                     // The attributes that the object had until now.
+                    self.keep_ctime(&mut st, ino, stat);
                     self.remember_attrs(&mut st, ino, stat, Fingerprint::of(stat));
                 }
                 file.place(&mut io, Bytes::Slow, fd);
@@ -751,6 +755,13 @@ impl Tiers {
             }
         }
         self.slow.placed(content.object().tail());
+    }
+
+    /// Keeps in the view the ctime that this object shows.
+    fn keep_ctime(&self, st: &mut EngineState, ino: Ino, stat: &Stat) {
+        if let Some(node) = st.view.get_mut(ino) {
+            node.change_meta(|meta| meta.ctime = stat.ctime.max(meta.ctime));
+        }
     }
 
     /// A full fast tier has no room for the fingerprint either. Then the object is dropped, which frees the room: its
