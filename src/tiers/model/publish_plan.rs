@@ -36,6 +36,8 @@ use crate::tiers::{Ino, Lsn};
 
 /// Events in one group, and in one batch under pressure.
 pub(super) const GROUP_MAX: usize = 128;
+/// Bytes of paths in a group of more than one batch.
+const GROUP_PATHS: usize = 256 << 10;
 const PRESSURE_MAX: usize = 1024;
 /// How many bytes a batch may copy for each byte that it skips. Nothing of it is published before all of that is
 /// copied, so it must be worth the wait: a program that keeps its last four checkpoints has four to copy when the first
@@ -267,13 +269,17 @@ fn unsettled(slice: &[&Event], pace: PublishPace) -> Option<Duration> {
 struct TouchedByGroup {
     places: HashSet<DirEntryKey>,
     inodes: HashSet<Ino>,
+    /// The bytes of the paths to the events' names.
+    paths: usize,
 }
 
 impl TouchedByGroup {
     fn by(st: &EngineState, slice: &[&Event]) -> Self {
         let mut places = HashSet::new();
         let mut inodes = HashSet::new();
+        let mut paths = 0;
         for event in slice {
+            paths += event.change.places().into_iter().map(|(dir, _)| st.view.path_len(*dir)).sum::<usize>();
             places.extend(event.change.places().into_iter().cloned());
             inodes.extend(event.change.inodes());
         }
@@ -283,7 +289,7 @@ impl TouchedByGroup {
         for ino in &inodes {
             places.extend(st.view.get(*ino).into_iter().flat_map(|node| node.slow().iter().cloned()));
         }
-        TouchedByGroup { places, inodes }
+        TouchedByGroup { places, inodes, paths }
     }
 
     fn is_apart_from(&self, other: &TouchedByGroup) -> bool {
@@ -293,12 +299,15 @@ impl TouchedByGroup {
     fn extend(&mut self, other: TouchedByGroup) {
         self.places.extend(other.places);
         self.inodes.extend(other.inodes);
+        self.paths += other.paths;
     }
 
-    /// Adds a batch, unless it touches something that is touched already.
+    /// Adds a batch, unless it touches something that is touched already, or the paths get too long: the steps of a group
+    /// have them whole, several times.
     fn add(&mut self, st: &EngineState, slice: &[&Event]) -> bool {
         let other = TouchedByGroup::by(st, slice);
-        let is_apart = self.is_apart_from(&other);
+        let has_room = self.places.is_empty() || self.paths + other.paths <= GROUP_PATHS;
+        let is_apart = has_room && self.is_apart_from(&other);
         if is_apart {
             self.extend(other);
         }

@@ -641,6 +641,15 @@ impl View {
         self.path_by(ino, |node| node.links.first())
     }
 
+    /// The length of its path in bytes, or of what is known of it.
+    pub(crate) fn path_len(&self, ino: Ino) -> usize {
+        let above = |ino: &Ino| self.nodes.get(ino).and_then(|node| node.links.first()).map(|(dir, _)| *dir);
+        let name = |ino: Ino| {
+            self.nodes.get(&ino).and_then(|node| node.links.first()).map_or(0, |(_, name)| name.as_bytes().len() + 1)
+        };
+        std::iter::successors(Some(ino), above).map(name).sum()
+    }
+
     /// The current path of a node on the slow tier.
     pub(crate) fn slow_path(&self, ino: Ino) -> Option<Vec<u8>> {
         self.path_by(ino, |node| node.slow().first())
