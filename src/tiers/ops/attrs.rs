@@ -445,7 +445,8 @@ impl Tiers {
                     return Ok(value.clone());
                 }
                 let fd = self.fd(cx, &io, object)?;
-                return unsupported_is_none(fd.get_xattr(key)).at("read attribute of", self.label(ino));
+                let found = unsupported_is_none(fd.get_xattr(key)).at("read attribute of", self.label(ino))?;
+                return Ok(if io.attrs_in_view { self.with_mode_of_view(ino, key, found) } else { found });
             }
         }
         {
@@ -479,12 +480,23 @@ impl Tiers {
             }
         };
         let found = unsupported_is_none(found).at("read attribute on slow of", self.label(ino))?;
+        let found = self.with_mode_of_view(ino, key, found);
         if key == acl::ACCESS
             && let Some(dir) = self.state.lock().view.get_mut(ino).and_then(|node| node.dir.as_mut())
         {
             dir.access_acl = Some(Box::new(KnownAcl { asked, list: found.clone() }));
         }
         Ok(found)
+    }
+
+    /// An access ACL from below with the view's mode bits: the node there does not have a `chmod` that is pending.
+    fn with_mode_of_view(&self, ino: Ino, key: &[u8], found: Option<Vec<u8>>) -> Option<Vec<u8>> {
+        if key != acl::ACCESS {
+            return found;
+        }
+        let perm = self.state.lock().view.get(ino).filter(|node| node.ours).map(|node| node.meta().perm);
+        let changed = found.as_deref().zip(perm).and_then(|(list, perm)| acl::chmod(list, perm));
+        changed.or(found)
     }
 
     /// The known access ACL of a directory: `None` if none is known, or if it is older than its attributes may be.
