@@ -3,7 +3,6 @@
 //! thread that may wait.
 
 use std::sync::Arc;
-use std::time::SystemTime;
 
 use fuser::{FopenFlags, TimeOrNow};
 
@@ -191,7 +190,7 @@ impl Core {
             let only_size = Changes { size: None, mtime: None, ..*changes }.are_none();
             return if only_size { self.control.attr(ino) } else { Err(Errno::EPERM.into()) };
         }
-        let now = SystemTime::now();
+        let now = self.tiers.file_time();
         let time = |time: Option<TimeOrNow>| time.map(|time| convert::time_or_now(time, now));
         let attr = NewAttr {
             uid: changes.uid,

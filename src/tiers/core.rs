@@ -101,6 +101,11 @@ impl EngineCore {
         self.clock.now()
     }
 
+    /// The time for a node that is changed now ([`Clock::file_time`]).
+    pub fn file_time(&self) -> Time {
+        self.clock.file_time()
+    }
+
     /// Time since some fixed start: the engine's moments count from it.
     pub fn uptime(&self) -> Duration {
         self.clock.uptime()

@@ -386,8 +386,13 @@ pub trait File: Inode {
 
 /// Wall-clock and monotonic time, behind a seam so that a test decides what time it is.
 pub trait Clock: Send + Sync + Debug {
-    /// Time of day, for timestamps.
+    /// Time of day, for stamps and ages.
     fn now(&self) -> Time;
+    /// The time that a change of a file would get from the kernel now: no file that was changed before is newer, none
+    /// that is changed afterwards is older. All times that we give to nodes ourselves are from here.
+    fn file_time(&self) -> Time {
+        self.now()
+    }
     /// Time since some fixed start, for ages and intervals.
     fn uptime(&self) -> Duration;
     /// Processor time that the calling thread has used, by itself and in the kernel. `None`: not known.

@@ -324,7 +324,7 @@ impl Tiers {
 
     /// `shown`: of the object that has the attributes, if one has.
     fn log_attr(&self, cx: &Cx, ino: Ino, new: &NewAttr, (io, shown): (Option<&Io>, Option<&Stat>)) -> Result<()> {
-        let now = self.now();
+        let now = self.file_time();
         let mut st = self.state.lock();
         let has_object = io.is_some_and(|io| io.with_attrs().is_some());
         if self.log_attrs_aside(&mut st, ino, |attrs| changed(attrs, new))? {
@@ -704,7 +704,7 @@ impl Tiers {
         perm: Option<u32>,
         (io, shown): (Option<&Io>, Option<&Stat>),
     ) -> Result<()> {
-        let now = self.now();
+        let now = self.file_time();
         let mut st = self.state.lock();
         let has_object = io.is_some_and(|io| io.with_attrs().is_some());
         let mode = perm.map(|perm| NewAttr { perm: Some(perm), ..NewAttr::default() });

@@ -260,7 +260,7 @@ impl Tiers {
             self.admit_target(cx, target)?;
         }
         let birth = self.birth(cx, parent, kind, mode, umask)?;
-        let now = self.now();
+        let now = self.file_time();
         let attrs = Attrs { perm: birth.perm, uid: birth.uid, gid: birth.gid, mtime: now, xattrs: birth.xattrs };
         let spec = Arc::new(Spec { kind, attrs, rdev, target: target.to_vec() });
         let made = loop {
@@ -336,7 +336,7 @@ impl Tiers {
         fd: Arc<dyn crate::tiers::disk::File>,
         birth: &Birth,
     ) -> Result<Arc<FileState>> {
-        let (now, uptime) = (self.now(), self.uptime());
+        let (now, uptime) = (self.file_time(), self.uptime());
         loop {
             if self.resolve(cx, parent, name)?.is_some() {
                 return Err(Errno::EEXIST.into());
@@ -393,7 +393,7 @@ impl Tiers {
             if self.resolve(cx, parent, name)?.is_some() {
                 return Err(Errno::EEXIST.into());
             }
-            let now = self.now();
+            let now = self.file_time();
             let mut io = file.as_ref().map(|file| self.exclusive(cx, file)).transpose()?;
             let frozen = match self.freeze_if_uncommitted(cx, io.as_deref_mut())? {
                 None => self.freeze_aside(cx, ino, io.as_deref_mut())?,
@@ -434,7 +434,7 @@ impl Tiers {
     pub fn unlink(&self, cx: &Cx, parent: Ino, name: &Name) -> Result<()> {
         loop {
             let ino = self.resolve(cx, parent, name)?.ok_or(Errno::ENOENT)?;
-            let now = self.now();
+            let now = self.file_time();
             let mut st = self.state.lock();
             if !self.still(&st, parent, name, Some(ino))? {
                 continue;
@@ -467,7 +467,7 @@ impl Tiers {
                 }
             }
             let generation = self.empty_since(cx, ino)?;
-            let now = self.now();
+            let now = self.file_time();
             let mut st = self.state.lock();
             let empty = st.view.live_dir(ino).is_some_and(|dir| dir.generation == generation);
             if !empty || !self.still(&st, parent, name, Some(ino))? {
@@ -597,7 +597,7 @@ impl Tiers {
             Some(other) if empty => Some((other, self.empty_since(cx, other)?)),
             _ => None,
         };
-        let now = self.now();
+        let now = self.file_time();
         let (mut io, mut other_io) = self.exclusive_both(cx, file.as_ref(), other_file.as_ref())?;
         let frozen = self.freeze_if_uncommitted(cx, io.as_deref_mut())?;
         let other_frozen = self.freeze_if_uncommitted(cx, other_io.as_deref_mut())?;

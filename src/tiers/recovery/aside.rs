@@ -200,7 +200,7 @@ impl Recovery<'_> {
             self.put_aside(&entry.paths[0], object);
             return Ok(());
         }
-        let now = self.tiers.now();
+        let now = self.tiers.file_time();
         let file = {
             let mut st = self.tiers.state.lock();
             let ino = self.number_aside(&mut st, entry.ino);

@@ -258,7 +258,7 @@ impl<'a> Recovery<'a> {
     }
 
     fn made_anew(&self, (dir, name): DirEntryKey, (uid, gid): (u32, u32), path: &[u8]) -> Ino {
-        let now = self.tiers.now();
+        let now = self.tiers.file_time();
         let mut st = self.tiers.state.lock();
         let ino = st.view.new_ino();
         let meta =
@@ -377,7 +377,7 @@ impl<'a> Recovery<'a> {
             self.meet(ino, found);
             return Ok(self.tiers.state.lock().file(found));
         }
-        let now = self.tiers.now();
+        let now = self.tiers.file_time();
         let mut st = self.tiers.state.lock();
         let logged = ino;
         let ino = if st.view.get(ino).is_some() { st.view.new_ino() } else { ino };
@@ -834,7 +834,7 @@ impl<'a> Recovery<'a> {
         if object.is_some() {
             self.later_attrs.entry(ino).or_default().push((lsn, record.clone()));
         }
-        let now = self.tiers.now();
+        let now = self.tiers.file_time();
         let mut st = self.tiers.state.lock();
         let change = match record {
             Record::SetXattr { of, key, value, .. } => {

@@ -376,7 +376,7 @@ impl Tiers {
                 perm: 0o700,
                 uid: nix::unistd::geteuid().as_raw(),
                 gid: nix::unistd::getegid().as_raw(),
-                mtime: self.now(),
+                mtime: self.file_time(),
                 xattrs: Vec::new(),
             },
             |node| {
