@@ -169,6 +169,43 @@ fn change_of_acl(rng: &mut Xoshiro256PlusPlus) -> String {
     }
 }
 
+/// mergerfs makes a directory's inode number from its path, if it is not told otherwise: the rename of a checkpoint's directory did not find
+/// what it had renamed, and was given up, with all safe.
+#[test]
+fn a_tier_whose_inode_numbers_change_is_refused_and_mergerfs_with_lasting_ones_takes_all() {
+    needs!(MOUNTS, "mergerfs");
+    // With the numbers of its library, which it does not list; and with its own.
+    for options in ["allow_other", "allow_other,use_ino"] {
+        let unfit = Relay::by("mergerfs", &["-o", options], |_| ());
+        let [fast, slow] = ["fast", "slow"].map(|name| unfit.shown().join(name));
+        [&fast, &slow].into_iter().for_each(|tier| fs::create_dir(tier).unwrap());
+        let as_fast = Elsewhere { fast: Some(fast.clone()), slow: None };
+        for (elsewhere, tier) in [(as_fast, "fast"), (Elsewhere { fast: None, slow: Some(slow.clone()) }, "slow")] {
+            let is_told = |told: &str| {
+                told.contains(&format!("the {tier} tier gives")) && told.contains("use_ino,inodecalc=devino-hash")
+            };
+            let (code, told) = Mount::idle(elsewhere, &[]).refused();
+            assert!(is_told(&told) && code != Some(0), "{code:?} {told}");
+            let mut doctor = Command::new(PROGRAM);
+            let doctor = doctor.args(["doctor", &format!("--{tier}")]).arg(unfit.shown().join(tier)).output().unwrap();
+            assert!(is_told(&String::from_utf8(doctor.stdout).unwrap()), "{tier}");
+        }
+        for left in [fast.join(".dlio-fs"), slow.join(".dlio-fs/tmp")] {
+            assert!(!names(&left).iter().any(|name| name.as_bytes().starts_with(b"t")), "{left:?}");
+        }
+    }
+
+    let fit = Relay::by("mergerfs", &["-o", "allow_other,use_ino,inodecalc=devino-hash"], |_| ());
+    let mount = Mount::over(fit.shown(), &["settle=0s"]);
+    mount.sh("mkdir -p run/ck.tmp; echo shard > run/ck.tmp/s1; echo removed > run/s2");
+    mount.sync();
+    mount
+        .sh("mv run/ck.tmp run/ck; ln run/ck/s1 run/linked; rm run/s2; echo more >> run/ck/s1; ln -s ck/s1 run/latest");
+    mount.sync();
+    assert_same(&mount.root(), &fit.tree());
+    assert_eq!((mount.status(), mount.stats_json()["exceptions"]["conflicts"].as_u64()), (Some(0), Some(0)));
+}
+
 /// The fast tier takes longer ones than xfs does: one held the whole log for good.
 #[test]
 fn a_symbolic_link_that_is_too_long_for_the_slow_tier_is_refused_at_the_call() {

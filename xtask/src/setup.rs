@@ -23,7 +23,7 @@ pub(crate) enum Need {
     Mount,
     /// Three replicas in name spaces of their own.
     Gluster,
-    /// Slow tiers of other kinds: an SSH server and sshfs, exFAT, NTFS.
+    /// Slow tiers of other kinds: an SSH server and sshfs, exFAT, NTFS, mergerfs.
     Tiers,
     /// A second file system that power cuts are tried on, and btrfs as either tier.
     Xfs,
@@ -64,7 +64,7 @@ const fn packages(need: Need) -> &'static [&'static str] {
         Need::Strace => &["strace"],
         Need::Pjdfstest => &["acl", "libacl1-dev", "pkg-config"],
         Need::Gluster => &["attr", "glusterfs-server", "iproute2"],
-        Need::Tiers => &["exfat-fuse", "exfatprogs", "ntfs-3g", "openssh-client", "sshfs"],
+        Need::Tiers => &["exfat-fuse", "exfatprogs", "mergerfs", "ntfs-3g", "openssh-client", "sshfs"],
         Need::Fsx | Need::CargoDeny | Need::CargoFuzz | Need::Prometheus => &[],
         Need::Lua => &["lua5.1", "lua5.4"],
         Need::Slurm => &["attr"],

@@ -1,7 +1,5 @@
 //! Checks one tier: whether it answers, what its file system can do, how much room it has.
 
-use std::ffi::OsStr;
-use std::fs::File;
 use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -13,7 +11,7 @@ use nix::sys::statvfs::{FsFlags, statvfs};
 use tempfile::TempDir;
 
 use super::finding::{DoctorFinding, Verdict};
-use crate::error::Error;
+use crate::error::{Context as _, Error};
 use crate::mount::{self, HeldDir};
 use crate::path::Show as _;
 use crate::tiers::disk::os::{OsClock, OsDir, XFS_SUPER_MAGIC};
@@ -84,8 +82,8 @@ fn probe(role: Role, path: &Path) -> Vec<DoctorFinding> {
     findings.push(file_system(role, path));
     findings.push(owner);
     match role {
-        Role::Fast => findings.push(xattrs(&trial)),
-        Role::Slow => findings.extend(abilities(&trial)),
+        Role::Fast => findings.push(fast_abilities(&trial)),
+        Role::Slow => findings.extend(slow_abilities(&trial)),
     }
     findings.push(space(role, path));
     if let Err(e) = trial.close() {
@@ -169,33 +167,33 @@ fn name_of(kind: FsType) -> &'static str {
     }
 }
 
-fn xattrs(trial: &TempDir) -> DoctorFinding {
-    let about = Role::Fast.about("user xattrs");
-    let key = OsStr::new("user.dlio.doctor");
-    let path = trial.path().join("xattr");
-    let stored = File::create(&path)
-        .and_then(|_| xattr::set(&path, key, b"1"))
-        .and_then(|()| xattr::get(&path, key))
-        .map(|value| value.as_deref() == Some(b"1"));
-    match stored {
-        Ok(true) => DoctorFinding::ok(about, "kept"),
-        Ok(false) => DoctorFinding::fail(about, "accepted but not kept", "use another file system"),
-        Err(e) => DoctorFinding::fail(
-            about,
-            e.to_string(),
-            "fingerprints are stored in xattrs: use ext4, xfs or btrfs (tmpfs: Linux 6.6 or later)",
-        ),
+/// The trials of a mount's start, with the same calls.
+fn fast_abilities(trial: &TempDir) -> DoctorFinding {
+    let about = Role::Fast.about("abilities");
+    match opened(trial).and_then(|dir| Abilities::expect_of_fast(&dir)) {
+        Ok(()) => DoctorFinding::ok(about, "user xattrs and inode numbers are kept"),
+        Err(error) => unfit(about, error),
     }
 }
 
-/// The trials of a mount's start, with the same calls.
-fn abilities(trial: &TempDir) -> Vec<DoctorFinding> {
+fn opened(trial: &TempDir) -> Result<OsDir, Error> {
+    OsDir::open(trial.path()).at("open", trial.path().shown())
+}
+
+fn unfit(about: String, error: Error) -> DoctorFinding {
+    match error {
+        Error::Refused { what, remedy } => DoctorFinding::fail(about, what, remedy),
+        error => DoctorFinding::fail(about, error.to_string(), "see the kernel log"),
+    }
+}
+
+fn slow_abilities(trial: &TempDir) -> Vec<DoctorFinding> {
     let about = Role::Slow.about("abilities");
-    let dir = match OsDir::open(trial.path()) {
-        Ok(dir) => dir,
-        Err(e) => return vec![DoctorFinding::fail(about, e.to_string(), "see the kernel log")],
+    let found = opened(trial).map(|dir| Abilities::find_out(&dir, &OsClock, PATIENCE / 2, None));
+    let lacking = match found.and_then(|found| found.expect_steady_numbers("slow").map(|()| found.lacking())) {
+        Ok(lacking) => lacking,
+        Err(error) => return vec![unfit(about, error)],
     };
-    let lacking = Abilities::find_out(&dir, &OsClock, PATIENCE / 2, None).lacking();
     if lacking.is_empty() {
         return vec![DoctorFinding::ok(about, "it keeps all attributes of files")];
     }

@@ -6,7 +6,9 @@
 //! - owners, groups, modes: all files have those that the tier gives, in the view too; a change is left out and
 //!   counted. The same holds for all attributes of symbolic links;
 //! - symbolic links, special files, further links: refused at the call;
-//! - unusual names, and sizes and targets beyond the known limits, are tried there before they are accepted.
+//! - unusual names, and sizes and targets beyond the known limits, are tried there before they are accepted;
+//! - inode numbers that change, or differ from those listed: the mount is refused, for nothing there could be told from
+//!   somebody else's. The same of a fast tier, and if that has no extended attributes.
 //!
 //! For an ability that was not tried, or whose answer was inconclusive, what the mount before found counts (`super`
 //! remembers it). If it found nothing the ability is assumed: then the publishing step meets the error.
@@ -19,7 +21,8 @@ use nix::sys::resource::{RLIM_INFINITY, Resource, getrlimit};
 use nix::unistd::{getegid, geteuid};
 use serde::{Deserialize, Serialize};
 
-use crate::tiers::disk::layout::remove_leftover;
+use crate::error::{Error, Result};
+use crate::tiers::disk::layout::remove_tree;
 use crate::tiers::disk::{Clock, Dir, Kind, NewAttr, RenameMode, Stat, Time, acl};
 use crate::tiers::log::record::Owned;
 use crate::tiers::objects::attrs::Birth;
@@ -69,6 +72,9 @@ pub struct Abilities {
     pub hard_links: bool,
     /// A file keeps its inode number for as long as it exists.
     pub lasting_numbers: bool,
+    /// It keeps it when it, or a directory above it, gets another name. Never remembered if not so.
+    #[serde(skip)]
+    steady_numbers: bool,
     /// Names may contain any bytes.
     pub any_names: bool,
     /// Renaming by exchange, and only to free names.
@@ -131,6 +137,7 @@ impl Default for Abilities {
             fifos: true,
             hard_links: true,
             lasting_numbers: true,
+            steady_numbers: true,
             any_names: true,
             exchange: true,
             no_replace: true,
@@ -144,27 +151,26 @@ impl Default for Abilities {
 
 impl Abilities {
     /// Tries all abilities in a directory that is ours alone, for no longer than `at_most`. Leaves nothing there.
-    /// `before`: what an earlier mount has found. Without that two trials are made however long they take: owners (if
-    /// wrongly assumed, they would hold everything), and attributes of links (they would be set on the file that a link
-    /// names).
+    /// `before`: what an earlier mount has found. Without that three trials are made however long they take: inode
+    /// numbers, owners (if wrongly assumed, they would hold everything), and attributes of links (they would be set on
+    /// the file that a link names).
     pub fn find_out(tmp: &dyn Dir, clock: &dyn Clock, at_most: Duration, before: Option<Abilities>) -> Self {
         type Try = fn(&dyn Dir, &mut Abilities) -> io::Result<()>;
-        let tries: [Try; 13] = [
+        let tries: [Try; 12] = [
             try_file,
+            try_numbers,
             try_link_attrs,
             try_owner,
-            try_numbers,
             try_xattrs,
             try_times,
             try_size,
-            try_dir,
             try_symlink,
             try_characters,
             try_fifo,
             try_link,
             try_names,
         ];
-        let needed = if before.is_some() { 0 } else { 3 };
+        let needed = if before.is_some() { 0 } else { 4 };
         let (mut found, begun) = (before.unwrap_or_default(), clock.uptime());
         for (number, try_it) in tries.into_iter().enumerate() {
             if number >= needed && clock.uptime().saturating_sub(begun) > at_most {
@@ -177,12 +183,40 @@ impl Abilities {
                 tracing::debug!(%error, "an ability of the slow tier could not be tried");
             }
         }
-        for name in [FILE, OTHER, LINK, SYMLINK, FIFO, DIR, NAME] {
-            if let Err(error) = remove_leftover(tmp, name) {
-                tracing::debug!(%error, "a file of these trials stays in tmp until the next start");
-            }
-        }
+        remove_trials(tmp);
         found
+    }
+
+    /// What a fast tier must be able to do, tried in a directory that is ours alone.
+    pub fn expect_of_fast(tmp: &dyn Dir) -> Result<()> {
+        let mut found = Abilities::default();
+        let tried = try_file(tmp, &mut found)
+            .and_then(|()| try_numbers(tmp, &mut found))
+            .and_then(|()| try_xattrs(tmp, &mut found));
+        remove_trials(tmp);
+        if let Err(error) = tried {
+            tracing::debug!(%error, "an ability of the fast tier could not be tried");
+        }
+        if !found.user_xattrs {
+            return Err(Error::refused(
+                "the fast tier has no extended attributes of users",
+                "use ext4, xfs or btrfs (tmpfs: Linux 6.6 or later)",
+            ));
+        }
+        found.expect_steady_numbers("fast")
+    }
+
+    /// Whose a file is, its inode number tells. A tier on which that changes is refused.
+    pub fn expect_steady_numbers(&self, tier: &str) -> Result<()> {
+        if self.steady_numbers {
+            return Ok(());
+        }
+        Err(Error::refused(
+            format!(
+                "the {tier} tier gives a file or directory another inode number when it is renamed, or lists another one"
+            ),
+            "mount that tier with `use_ino,inodecalc=devino-hash` (mergerfs), `noforget` (libfuse), `serverino` (cifs), or use another one",
+        ))
     }
 
     /// Called once, for the log.
@@ -305,10 +339,18 @@ fn can(done: io::Result<()>) -> io::Result<bool> {
     }
 }
 
+fn remove_trials(tmp: &dyn Dir) {
+    for name in [FILE, OTHER, LINK, SYMLINK, FIFO, DIR, NAME] {
+        if let Err(error) = remove_tree(tmp, name) {
+            tracing::debug!(%error, "a file of these trials stays in tmp until the next start");
+        }
+    }
+}
+
 /// Makes the file that the other trials need.
 fn try_file(tmp: &dyn Dir, found: &mut Abilities) -> io::Result<()> {
     for name in [FILE, OTHER, LINK, SYMLINK, FIFO, DIR] {
-        remove_leftover(tmp, name).map_err(|e| io::Error::from(e.errno()))?;
+        remove_tree(tmp, name).map_err(|e| io::Error::from(e.errno()))?;
     }
     tmp.create(FILE, FILE_PERM)?;
     let made = tmp.stat(FILE)?;
@@ -331,13 +373,34 @@ fn try_link_attrs(tmp: &dyn Dir, found: &mut Abilities) -> io::Result<()> {
     tmp.unlink(SYMLINK)
 }
 
-/// A FUSE daemon that leaves inode numbers to its library lists this one for all files. The library gives a file
+/// Leaves a directory with a file in it, and the file that was there before.
+///
+/// A FUSE daemon may make a number from the path (mergerfs does, for directories): a step that looks for what it has
+/// renamed finds something else, gives up, and all counts as safe. So the numbers must outlast a rename, and be those that
+/// are listed. The server is asked, for the kernel keeps a number for a second.
+///
+/// A daemon that leaves inode numbers to its library lists the unknown one for all files. The library gives a file
 /// another number once the kernel has forgotten it, unless it is told not to (`-o noforget`), which cannot be detected.
 fn try_numbers(tmp: &dyn Dir, found: &mut Abilities) -> io::Result<()> {
     const UNKNOWN: u64 = 0xffff_ffff;
-    let shown = tmp.stat(FILE)?.ino;
-    let listed = tmp.list()?.into_iter().find(|entry| entry.name == FILE);
-    found.lasting_numbers = listed.is_none_or(|entry| entry.ino != UNKNOWN || shown == UNKNOWN);
+    let number = |dir: &dyn Dir, name: &[u8]| dir.stat_now(name).map(|stat| stat.ino);
+    tmp.mkdir(DIR, DIR_PERM)?;
+    found.given.dir_perm = Some(tmp.stat(DIR)?.perm).filter(|perm| *perm != DIR_PERM);
+    tmp.dir(DIR)?.create(FILE, FILE_PERM)?;
+    let numbers =
+        |dir, file| Ok::<_, io::Error>([number(tmp, dir)?, number(&*tmp.dir(dir)?, FILE)?, number(tmp, file)?]);
+    let before = numbers(DIR, FILE)?;
+    let [_, _, of_file] = before;
+    tmp.rename(DIR, tmp, LINK, RenameMode::Replace)?;
+    tmp.create(OTHER, FILE_PERM)?;
+    tmp.rename(FILE, tmp, OTHER, RenameMode::Replace)?;
+    let mut steady = numbers(LINK, OTHER)? == before;
+    tmp.rename(LINK, tmp, DIR, RenameMode::Replace)?;
+    tmp.rename(OTHER, tmp, FILE, RenameMode::Replace)?;
+    let listed = tmp.list()?.into_iter().find(|entry| entry.name == FILE).map(|entry| entry.ino);
+    found.lasting_numbers = listed.is_none_or(|listed| listed != UNKNOWN || of_file == UNKNOWN);
+    steady &= listed.is_none_or(|listed| listed == UNKNOWN || listed == of_file);
+    found.steady_numbers = steady;
     Ok(())
 }
 
@@ -422,12 +485,6 @@ fn try_owner(tmp: &dyn Dir, found: &mut Abilities) -> io::Result<()> {
         true => tmp.stat(FILE)?.uid == STRANGER,
         false => !is_root && made.uid == geteuid().as_raw(),
     };
-    Ok(())
-}
-
-fn try_dir(tmp: &dyn Dir, found: &mut Abilities) -> io::Result<()> {
-    tmp.mkdir(DIR, DIR_PERM)?;
-    found.given.dir_perm = Some(tmp.stat(DIR)?.perm).filter(|perm| *perm != DIR_PERM);
     Ok(())
 }
 

@@ -82,6 +82,7 @@ pub fn open(
     for name in [&b"log"[..], b"pool", b"quarantine"] {
         ensure_dir(&*ours, name)?;
     }
+    Abilities::expect_of_fast(&*ours)?;
     let mut identity = identify(&*ours, &*slow, writable)?; // 1
     let boot = &*identity.boot(boot);
     let slow = if writable { closed::closable(slow) } else { slow };
@@ -93,7 +94,9 @@ pub fn open(
     closed::begin(&slow, &tmp)?;
     let objects = modes::with_modes(&ours)?;
     if writable {
-        identity.remember(&*ours, Abilities::find_out(&*tmp, &*clock, AT_MOST, identity.abilities));
+        let found = Abilities::find_out(&*tmp, &*clock, AT_MOST, identity.abilities);
+        found.expect_steady_numbers("slow")?;
+        identity.remember(&*ours, found);
     }
     let abilities = identity.abilities.unwrap_or_default();
     abilities.tell();

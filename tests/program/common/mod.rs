@@ -491,17 +491,22 @@ impl Relay {
 
     /// With options of bindfs: a file system that does not have all that ext4 has.
     pub fn showing(options: &[&str], prepare: impl FnOnce(&Path)) -> Self {
+        Relay::by("bindfs", options, prepare)
+    }
+
+    /// Shown by another program of that kind (mergerfs).
+    pub fn by(program: &str, options: &[&str], prepare: impl FnOnce(&Path)) -> Self {
         let dir = tempfile::Builder::new().prefix("dlio-fs-test-").tempdir().unwrap();
         for name in ["tree", "shown"] {
             fs::create_dir(dir.path().join(name)).unwrap();
         }
         prepare(&dir.path().join("tree"));
-        let mut command = Command::new("bindfs");
+        let mut command = Command::new(program);
         command.arg("-f").args(options).arg(dir.path().join("tree")).arg(dir.path().join("shown")).stdin(Stdio::null());
-        let process = command.spawn().expect("this test needs bindfs (apt-get install bindfs)");
+        let process = command.spawn().expect("the test needs that program");
         let relay = Relay { dir, process };
         let above = fs::metadata(relay.dir.path()).unwrap().dev();
-        until("bindfs has mounted", || fs::metadata(relay.shown()).is_ok_and(|shown| shown.dev() != above));
+        until("it is mounted", || fs::metadata(relay.shown()).is_ok_and(|shown| shown.dev() != above));
         relay
     }
 
