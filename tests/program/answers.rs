@@ -24,6 +24,49 @@ fn syncfs_reaches_nobody_and_fsync_of_the_mount_point_does() {
     assert!(mount.slow().join("f").exists());
 }
 
+/// What `docs/SEMANTICS.md` says is missing against ext4.
+#[test]
+fn what_a_mount_lacks_against_ext4_is_what_the_page_lists() {
+    needs!(MOUNTS);
+    let mount = Mount::new();
+    mount.python(LACKING);
+}
+
+const LACKING: &str = r#"
+import ctypes, errno, fcntl, os, struct
+libc = ctypes.CDLL(None, use_errno=True)
+libc.fallocate.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_long, ctypes.c_long]
+libc.fanotify_mark.argtypes = [ctypes.c_int, ctypes.c_uint, ctypes.c_uint64, ctypes.c_int, ctypes.c_char_p]
+def lacks(code, call):
+    try: done = call()
+    except OSError as e: assert e.errno == code, e
+    else: assert done == -1 and ctypes.get_errno() == code, (done, ctypes.get_errno(), code)
+file = os.open("f", os.O_RDWR | os.O_CREAT)
+os.write(file, bytes(65536))
+ENOTSUP = errno.EOPNOTSUPP
+lacks(ENOTSUP, lambda: os.open(".", os.O_TMPFILE | os.O_RDWR))
+for collapse_insert in 0x08, 0x20: lacks(ENOTSUP, lambda: libc.fallocate(file, collapse_insert, 4096, 4096))
+for mode in 0, 1, 3, 0x10, 0x11: assert libc.fallocate(file, mode, 4096, 4096) == 0
+shown = ctypes.create_string_buffer(256)
+assert libc.statx(-100, b"f", 0, 0xfff, shown) == 0 and not struct.unpack_from("I", shown)[0] & 0x800
+for key in "security.selinux", "security.ima", "security.x": lacks(ENOTSUP, lambda: os.setxattr("f", key, b"x"))
+os.setxattr("f", "security.capability", bytes([1, 0, 0, 2]) + bytes(16))
+os.setxattr("f", "trusted.x", b"x")
+flags, project, version, label = (0x80086601, 8), (0x801c581f, 28), (0x80087601, 8), (0x81009431, 256)
+verity = (0x40806685, 128)
+for code, size in flags, project, version, label, verity:
+    lacks(errno.ENOTTY, lambda: fcntl.ioctl(file, code, bytearray(size)))
+lacks(ENOTSUP, lambda: fcntl.ioctl(file, 0xc020660b, bytearray(struct.pack("QQIIII", 0, 2**63 - 1, 0, 0, 1, 0) + bytes(56))))
+lacks(ENOTSUP, lambda: fcntl.ioctl(os.open("g", os.O_RDWR | os.O_CREAT), 0x40049409, file))
+assert os.copy_file_range(file, os.open("g", os.O_RDWR), 100, 0, 0) == 100
+lacks(errno.EINVAL, lambda: libc.swapon(os.path.abspath("f").encode(), 0))
+lacks(errno.EINVAL, lambda: libc.renameat2(-100, b"g", -100, b"h", 4))
+lacks(ENOTSUP, lambda: os.preadv(file, [bytearray(1)], 0, os.RWF_NOWAIT))
+group = libc.fanotify_init(0x200, 0)
+lacks(errno.ENODEV, lambda: libc.fanotify_mark(group, 0x101, 0x100, -100, b"."))
+lacks(errno.ENOSYS, lambda: libc.syscall(443, file, 0x80000400, 0, 0))
+"#;
+
 /// As Lightning does it: a temporary file, then `shutil.move`.
 #[test]
 fn a_move_within_the_mount_is_one_rename_and_from_outside_a_copy() {
