@@ -79,7 +79,7 @@ pub use fleet::forget::Watched;
 pub(crate) use fleet::periods::FleetPeriods;
 pub use fleet::reader::FleetReader;
 pub use model::listing::SharedListing;
-pub use objects::abilities::{Abilities, Lack};
+pub use objects::abilities::{Abilities, Lack, NAMES_AHEAD};
 pub use objects::file::Pin;
 pub use recovery::fsck::{Finding, FsckReport, Severity, fsck};
 pub use recovery::handover::FoundCopy;

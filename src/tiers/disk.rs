@@ -267,6 +267,8 @@ pub trait Dir: Send + Sync + Debug {
     /// Makes everything on this file system durable, whoever wrote it. An error is final, as for `sync`.
     fn sync_all(&self) -> io::Result<()>;
     fn space(&self) -> io::Result<Space>;
+    /// The most names that a file has here. What does not say so has as many as ext3, the fewest of the usual ones.
+    fn names_max(&self) -> u64;
     fn order(&self) -> MetadataOrder;
     /// Whether the tree lies on one rotating disk, which parallel or out-of-order access slows down.
     fn rotates(&self) -> bool {

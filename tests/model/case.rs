@@ -10,7 +10,9 @@ use dlio_fs::error::{Errno, Error, Result as EngineResult};
 use dlio_fs::path::{Name, escape};
 use dlio_fs::tiers::disk::sync::{Rank, held};
 use dlio_fs::tiers::disk::{Clock, Dir, Kind, MetadataOrder, NewAttr, Time};
-use dlio_fs::tiers::{self, Attr, Cx, Ino, OpenFile, OpenMode, Options, Progress, ROOT, SetAttr, SlowTree, Tiers};
+use dlio_fs::tiers::{
+    self, Attr, Cx, Ino, NAMES_AHEAD, OpenFile, OpenMode, Options, Progress, ROOT, SetAttr, SlowTree, Tiers,
+};
 use parking_lot::Mutex;
 use rand::rngs::Xoshiro256PlusPlus;
 use rand::{RngExt, SeedableRng};
@@ -226,6 +228,10 @@ impl Case {
         slow.settle();
         fast.heed_modes(without_root(seed));
         slow.heed_modes(without_root(seed));
+        let names_max = seed.is_multiple_of(4).then_some(2);
+        if let Some(most) = names_max {
+            slow.limit_names(most as u64 + NAMES_AHEAD);
+        }
         slow.observe();
         let pick = |rng: &mut Xoshiro256PlusPlus, often: u64, seldom: u64| {
             if rng.random_bool(0.7) { often } else { seldom }
@@ -250,7 +256,8 @@ impl Case {
                 }
             }
         });
-        let model = Model::new(Fs::from_image(&slow.image()));
+        let mut model = Model::new(Fs::from_image(&slow.image()));
+        model.names_max = names_max;
         let linked = has_links(&slow.image());
         let first = format!("fast {capacity} bytes, {options:?}\n{:?}", slow.image());
         Case {
@@ -1186,8 +1193,9 @@ impl Case {
         }
         self.torn_in_place |= !order.in_place().is_empty();
         self.whole.extend(order.versions_of_all());
-        let fill = self.model.fill;
+        let (fill, names_max) = (self.model.fill, self.model.names_max);
         self.model = Model::new(Fs::from_image(found));
+        self.model.names_max = names_max;
         self.model.fill = fill;
         self.loose = true;
         Ok(())

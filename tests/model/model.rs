@@ -35,6 +35,8 @@ pub struct Model {
     /// Those of the dirty ones that a kill cut off: only who closes or syncs them commits them.
     cut_off: BTreeSet<Id>,
     pub open: [Option<Open>; SLOTS],
+    /// The most names that a file gets, if it is few.
+    pub names_max: Option<usize>,
     /// Uptime.
     pub now: Duration,
     next: Id,
@@ -61,6 +63,7 @@ impl Model {
             unfinished: BTreeMap::new(),
             cut_off: BTreeSet::new(),
             open: [None; SLOTS],
+            names_max: None,
             now: Duration::ZERO,
             fill: 0,
         }
@@ -123,6 +126,9 @@ impl Model {
             }
             Op::Link { from, to } => {
                 let (id, at) = self.view.may_link(&from.0, &to.0)?;
+                if self.names_max.is_some_and(|most| self.view.names(id).len() >= most) {
+                    return Err(Errno::EMLINK);
+                }
                 self.commit(id);
                 self.view.put(&at, Some(id));
                 self.order.push(Event::Link { id, at });

@@ -11,7 +11,9 @@ use dlio_fs::path::Name;
 use dlio_fs::stats::queue::EventState;
 use dlio_fs::tiers::disk::faults::{Lapse, leaving_out};
 use dlio_fs::tiers::disk::{Access, Allocate, Kind, MetadataOrder, NewAttr, RenameMode, Time};
-use dlio_fs::tiers::{self, Cx, Evicted, Ino, OpenFile, OpenMode, Options, Progress, ROOT, SetAttr, SlowTree, Tiers};
+use dlio_fs::tiers::{
+    self, Cx, Evicted, Ino, NAMES_AHEAD, OpenFile, OpenMode, Options, Progress, ROOT, SetAttr, SlowTree, Tiers,
+};
 use parking_lot::{Condvar, Mutex};
 use rand::SeedableRng;
 use rand::rngs::Xoshiro256PlusPlus;
@@ -134,6 +136,24 @@ pub fn drain(engine: &Tiers) {
 
 /// A special file that is made and gets a second name, which another file has left, in one batch: the other one was left there, as if it
 /// were somebody else's. Found by case 459160.
+/// 65,001 names of one file held the order of a mount over ext4, where the fast tier was an xfs.
+#[test]
+fn a_file_gets_no_more_names_than_the_slow_tier_takes() {
+    let machine = Machine::new();
+    machine.slow.limit_names(2 + NAMES_AHEAD);
+    let engine = machine.open("boot");
+    let cx = Cx::internal();
+    let (file, open) = create(&engine, ROOT, "f", b"x");
+    engine.release(&cx, open);
+    engine.link(&cx, file, ROOT, &name("second")).unwrap();
+    assert_eq!(engine.link(&cx, file, ROOT, &name("second")).unwrap_err().errno(), Errno::EEXIST);
+    assert_eq!(engine.link(&cx, file, ROOT, &name("third")).unwrap_err().errno(), Errno::EMLINK);
+    drain(&engine);
+    engine.unlink(&cx, ROOT, &name("f")).unwrap();
+    engine.link(&cx, file, ROOT, &name("third")).unwrap();
+    drain(&engine);
+}
+
 /// A name that the index of checkpoints did not expect panicked, and the mount was gone for everybody.
 #[test]
 fn a_panic_in_the_index_of_checkpoints_ends_the_index_alone() {

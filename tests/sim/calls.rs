@@ -566,6 +566,10 @@ impl Dir for SimDir {
         })
     }
 
+    fn names_max(&self) -> u64 {
+        self.0.disk.state.lock().names_max.unwrap_or(65_000)
+    }
+
     fn space(&self) -> io::Result<Space> {
         self.0.look(|s| {
             let free = s.capacity.saturating_sub(s.used());
@@ -659,6 +663,9 @@ impl disk::Inode for SimInode {
             }
             if s.inode(ino)?.names.is_empty() {
                 return Err(Errno::ENOENT.into());
+            }
+            if s.names_max.is_some_and(|most| s.inode(ino).is_ok_and(|inode| inode.names.len() as u64 >= most)) {
+                return Err(Errno::EMLINK.into());
             }
             s.may(to, W)?;
             if s.part_of(self.dir) != s.part_of(to) {

@@ -223,6 +223,8 @@ struct State {
     nfs: Option<u64>,
     /// What the client believes of a name until it asks anew.
     believed: BTreeMap<(Ino, Vec<u8>), Stat>,
+    /// The most names of a file, if it is few.
+    names_max: Option<u64>,
     /// Set once a crash has taken the disk over: whoever still holds descriptors gets EIO.
     dead: bool,
     observed: Option<Observed>,
@@ -332,6 +334,10 @@ impl SimDisk {
         self.0.state.lock().nfs = Some(0);
     }
 
+    pub fn limit_names(&self, names_max: u64) {
+        self.0.state.lock().names_max = Some(names_max);
+    }
+
     pub fn give_numbers(&self, numbers: Numbers) {
         assert!(
             !numbers.at_once || self.0.order == MetadataOrder::Journaled,
@@ -439,6 +445,7 @@ impl SimDisk {
             parts: state.parts.clone(),
             heeds_modes: state.heeds_modes,
             nfs: state.nfs,
+            names_max: state.names_max,
             numbers: state.numbers,
             made: state.made,
             ..after

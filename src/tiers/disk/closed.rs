@@ -492,6 +492,7 @@ impl Dir for ClosableDir {
             fn sync(&self) -> io::Result<()>;
             fn sync_all(&self) -> io::Result<()>;
             fn space(&self) -> io::Result<Space>;
+            fn names_max(&self) -> u64;
             fn order(&self) -> MetadataOrder;
             fn rotates(&self) -> bool;
         }

@@ -611,6 +611,7 @@ impl Dir for FaultyDir {
 
     delegate! {
         to self.inner {
+            fn names_max(&self) -> u64;
             fn order(&self) -> MetadataOrder;
             fn rotates(&self) -> bool;
             fn heeds_modes(&self) -> bool;

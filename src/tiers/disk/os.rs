@@ -391,6 +391,16 @@ impl Dir for OsDir {
         retry(|| unistd::syncfs(&self.fd))
     }
 
+    /// `EXT4_LINK_MAX`, `BTRFS_LINK_MAX`, `XFS_MAXLINK` (Linux); tmpfs has no limit of its own.
+    fn names_max(&self) -> u64 {
+        match fstatfs(&self.fd).map(|s| s.filesystem_type()) {
+            Ok(EXT4_SUPER_MAGIC) => 65_000,
+            Ok(BTRFS_SUPER_MAGIC) => 65_535,
+            Ok(XFS_SUPER_MAGIC | TMPFS_MAGIC) => (1 << 31) - 1,
+            _ => 32_000,
+        }
+    }
+
     fn space(&self) -> io::Result<Space> {
         let s = retry(|| fstatvfs(&self.fd))?;
         let unit = s.fragment_size();

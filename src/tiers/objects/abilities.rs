@@ -50,6 +50,8 @@ const LARGE: u64 = 1 << 40;
 /// Limits that every file system meets.
 const SIZE_EVERYWHERE: u64 = (1 << 31) - 1;
 const TARGET_EVERYWHERE: u64 = 255;
+/// While a group is published, a file has its new names in `tmp`, and old ones that its next steps remove.
+pub const NAMES_AHEAD: u64 = 128;
 /// No file is longer.
 const UNLIMITED: u64 = i64::MAX as u64;
 /// If a tier with more than this free has no room for an attribute, it never will have.
@@ -70,6 +72,9 @@ pub struct Abilities {
     pub link_attrs: bool,
     pub fifos: bool,
     pub hard_links: bool,
+    /// So many names a file may be given. Asked at each start.
+    #[serde(skip)]
+    pub names_max: u64,
     /// A file keeps its inode number for as long as it exists.
     pub lasting_numbers: bool,
     /// It keeps it when it, or a directory above it, gets another name. Never remembered if not so.
@@ -136,6 +141,7 @@ impl Default for Abilities {
             link_attrs: true,
             fifos: true,
             hard_links: true,
+            names_max: u64::MAX,
             lasting_numbers: true,
             steady_numbers: true,
             any_names: true,
@@ -352,6 +358,7 @@ fn try_file(tmp: &dyn Dir, found: &mut Abilities) -> io::Result<()> {
     for name in [FILE, OTHER, LINK, SYMLINK, FIFO, DIR] {
         remove_tree(tmp, name).map_err(|e| io::Error::from(e.errno()))?;
     }
+    found.names_max = tmp.names_max().saturating_sub(NAMES_AHEAD);
     tmp.create(FILE, FILE_PERM)?;
     let made = tmp.stat(FILE)?;
     let perm = Some(made.perm).filter(|perm| *perm != FILE_PERM);

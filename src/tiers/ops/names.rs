@@ -412,6 +412,9 @@ impl Tiers {
             if st.view.get(ino).and_then(|node| node.links.first()).is_some_and(|at| st.view.are_apart(at.0, parent)) {
                 return Err(Errno::EXDEV.into());
             }
+            if u64::from(before.nlink) >= self.slow.abilities.names_max {
+                return Err(Errno::EMLINK.into());
+            }
             self.commit_frozen(cx, &mut st, file.as_deref(), io.as_deref_mut(), frozen)?;
             let at = (parent, name.clone());
             let change = Change::Link { ino, at: at.clone() };
