@@ -253,7 +253,7 @@ impl Dice {
         let mut dir = random_path(rng);
         let mkdir = |path| Op::Mkdir { path, mode: 0o755, umask: 0, uid: 0 };
         self.queued.push_back(mkdir(dir.clone()));
-        for name in [&b"a"[..], b"b", b"c", b"\xff%"] {
+        for name in NAMES {
             let path = Path([&dir.0[..], b"/", name].concat());
             match rng.random_range(0..10) {
                 0 => self.queued.push_back(Op::Symlink { path, target: dir.clone() }),
@@ -350,10 +350,13 @@ impl Op {
     }
 }
 
+/// Text of more bytes than characters, that is read from the right, that moves a terminal's cursor, and no text.
+const NAMES: [&[u8]; 4] = [b"a", "\u{e9}1".as_bytes(), "\u{202e}c\u{1b}".as_bytes(), b"\xff%"];
+
 /// Few names and little depth: they meet often.
 pub fn random_path(rng: &mut Xoshiro256PlusPlus) -> Path {
     let depth = one(rng, &[1, 1, 2, 2, 3]);
-    let names: Vec<&[u8]> = (0..depth).map(|_| one(rng, &[&b"a"[..], b"b", b"c", b"\xff%"])).collect();
+    let names: Vec<&[u8]> = (0..depth).map(|_| one(rng, &NAMES)).collect();
     Path(names.join(&b'/'))
 }
 

@@ -82,8 +82,11 @@ pub fn open(
     for name in [&b"log"[..], b"pool", b"quarantine"] {
         ensure_dir(&*ours, name)?;
     }
-    Abilities::expect_of_fast(&*ours)?;
     let mut identity = identify(&*ours, &*slow, writable)?; // 1
+    if writable {
+        // Not before: a tier that is refused because it is another one stays as it is.
+        Abilities::expect_of_fast(&*ours)?;
+    }
     let boot = &*identity.boot(boot);
     let slow = if writable { closed::closable(slow) } else { slow };
     let tmp = match writable {
