@@ -1122,6 +1122,7 @@ fn a_staged_file_is_written_after_its_name_is_gone() {
     assert_eq!(engine.read(&cx, &file, &mut bytes, 0).unwrap(), 5000);
     assert!(bytes[..100] == [1; 100] && bytes[100..110] == [2; 10] && bytes[110..] == [1; 4890]);
     engine.release(&cx, file);
+    engine.forget(ino, u64::MAX);
     background(&engine, &machine.clock);
     assert_eq!((engine.status().cache.objects, machine.on_slow("file")), (0, None));
 }
@@ -1322,7 +1323,7 @@ fn who_may_not_wait_for_the_slow_tier_waits_for_nobody_who_does() {
 fn a_fast_tier_that_has_failed_once_does_not_fail_for_ever() {
     let machine = Machine::new();
     let (engine, cx) = (machine.open("boot"), Cx::internal());
-    let (_, file) = create(&engine, ROOT, "lost", &[1; 50]);
+    let (lost, file) = create(&engine, ROOT, "lost", &[1; 50]);
     engine.release(&cx, file);
     machine.fast.inject(|op| (op.call == "sync" && !op.path.ends_with(b".log")).then_some(Errno::EIO));
     let seal = |engine: &Tiers| {
@@ -1341,6 +1342,7 @@ fn a_fast_tier_that_has_failed_once_does_not_fail_for_ever() {
     assert!(!engine.status().safety.fast_fails, "nothing has failed for a minute");
     // The remedy.
     engine.unlink(&cx, ROOT, &name("lost")).unwrap();
+    engine.forget(lost, u64::MAX);
     engine.release(&cx, create(&engine, ROOT, "new", &[2; 50]).1);
     engine.seal_step().unwrap();
     engine.report("seal", None);
