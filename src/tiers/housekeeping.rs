@@ -28,7 +28,9 @@ impl Tiers {
                 continue;
             }
             let is_live = state.writers.load(Ordering::Acquire) > 0;
-            let committed = self.commit_as_it_is(&cx, &state).map(|committed| {
+            // Somebody may have opened it anew since the list was made, and truncated it: that is no version yet.
+            let still = || due(&self.state.lock(), state.ino);
+            let committed = self.commit_if(&cx, &state, true, still).map(|committed| {
                 let is_late = is_live && committed.is_some();
                 self.counters.late_snapshots.fetch_add(u64::from(is_late), Ordering::Relaxed);
             });

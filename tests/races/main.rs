@@ -758,3 +758,36 @@ fn a_name_is_looked_up_while_others_forget_it() {
         threads.into_iter().for_each(|thread| thread.join().unwrap());
     });
 }
+
+/// A file that could not be committed when it was closed is left to the background, which came to it when somebody had opened it
+/// anew and truncated it: the empty file got a place in the order.
+#[test]
+fn a_closed_file_is_written_anew_while_the_background_commits_it() {
+    in_all_orders(|| {
+        let (mut world, mut files) = (World::new(), Files::default());
+        for op in [create(0, "a"), write(0, 0, 100)] {
+            world.call(&mut files, &op, 1).unwrap();
+            world.remember();
+        }
+        world.fast.fail_look(1);
+        world.call(&mut files, &Op::Release { slot: 0 }, 1).unwrap();
+        world.fast.fail_look(0);
+        let sizes = |world: &World| -> Vec<u64> {
+            world.tiers.queue(10).pending.iter().filter_map(|event| event.size).collect()
+        };
+        assert!(sizes(&world).is_empty());
+        let anew = Op::Open { slot: 0, path: path("a"), write: true, truncate: true };
+        let world = Arc::new(world);
+        let threads =
+            [acts([anew]), acts([Op::Run(Step::Tick)])].map(|acts| (acts, world.clone())).map(|(acts, world)| {
+                thread::spawn(move || {
+                    let mut files = Files::default();
+                    acts.iter().for_each(|act| drop(world.act(&mut files, act, 2).unwrap()));
+                    files
+                })
+            });
+        let _open = threads.map(|thread| thread.join().unwrap());
+        let sizes = sizes(&world);
+        assert!(!sizes.contains(&0), "{sizes:?}");
+    });
+}

@@ -288,7 +288,7 @@ impl Tiers {
     }
 
     /// Makes a content event if `wanted` is still true once no one can change the bytes.
-    fn commit_if(
+    pub(crate) fn commit_if(
         &self,
         cx: &Cx,
         state: &FileState,
