@@ -85,6 +85,7 @@ use crate::config::{Config, OnTerm, Rules, Settings};
 use crate::error::{Context, Error, Result};
 use crate::fs::{DlioFs, FsOptions, JobReports, LiveSettings, Observer, OtherMounts};
 use crate::json;
+use crate::observing::behind_door;
 use crate::path::Show as _;
 use crate::stats::Stats;
 use crate::stats::recording::{Meta, TierPlace};
@@ -640,7 +641,12 @@ fn leave_fleet(tiers: &Arc<Tiers>) {
 /// on a file system that hangs.
 fn leave_report(reports: JobReports, observer: Observer) {
     let (told, done) = mpsc::sync_channel(1);
-    let leave = move || drop(told.send(reports.leave(&observer)));
+    let leave = move || {
+        let left = behind_door("the job's report", || reports.leave(&observer));
+        drop(
+            told.send(left.unwrap_or_else(|| Err(Error::refused("a bug in the report", "see the panic in this log")))),
+        );
+    };
     let left =
         std::thread::Builder::new().name("dlio-report".into()).spawn(leave).map(|_| done.recv_timeout(REPORT_WAIT));
     match left {

@@ -63,6 +63,8 @@ use windows::{Window, Windows};
 
 /// How many files keep their counters in memory unpacked.
 const AT_HAND: usize = 8192;
+/// What a command gets that needs them.
+const OFF: &str = "the statistics were turned off by a bug: see the log, and mount again";
 /// How many of these files are checked when one more comes: two, so that there are never many too many.
 const LOOKED_AT: usize = 2;
 
@@ -71,7 +73,7 @@ const LOOKED_AT: usize = 2;
 pub struct Stats {
     /// If false, nothing is counted.
     on: bool,
-    /// A defect in here must not end the daemon.
+    /// A bug in here must not end the daemon.
     door: Door,
     ops: [[OpCounters; Tier::ALL.len()]; Op::ALL.len()],
     /// By [`failure`].
@@ -185,7 +187,7 @@ impl Stats {
         self.on && !self.door.is_shut()
     }
 
-    /// Whether it has stopped counting because of a defect.
+    /// Whether a bug has ended the counting.
     pub fn has_failed(&self) -> bool {
         self.door.is_shut()
     }
@@ -452,20 +454,28 @@ impl Stats {
 
     /// Opens a window. The error says why not.
     pub fn start_window(&self, name: &str) -> Result<(), String> {
-        // Earlier calls must not be counted in the window.
-        self.settle();
-        self.windows.start(name, self.now(), self.figures())
+        self.change_windows(|| {
+            // Earlier calls must not be counted in the window.
+            self.settle();
+            self.windows.start(name, self.now(), self.figures())
+        })
     }
 
     /// Closes the window of this name, or the one that was opened last.
     pub fn stop_window(&self, name: Option<&str>) -> Result<Arc<Window>, String> {
-        self.settle();
-        self.windows.stop(name, self.now(), self.figures())
+        self.change_windows(|| {
+            self.settle();
+            self.windows.stop(name, self.now(), self.figures())
+        })
+    }
+
+    fn change_windows<R>(&self, change: impl FnOnce() -> Result<R, String>) -> Result<R, String> {
+        self.door.enter(change).unwrap_or_else(|| Err(OFF.to_owned()))
     }
 
     /// Notes a moment.
     pub fn mark(&self, text: &str) -> Result<(), String> {
-        self.windows.mark(text, self.now())
+        self.change_windows(|| self.windows.mark(text, self.now()))
     }
 
     /// All windows and marks.

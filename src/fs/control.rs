@@ -131,7 +131,9 @@ impl Control {
     /// Errors: ENFILE for a user who has too many of them open, or too much text.
     pub(super) fn open(&self, ino: Ino, mode: OpenMode, asker: Asker) -> Result<Virtual> {
         let share = asker.limited().map(|uid| self.share_for(uid)).transpose()?;
-        Ok(Virtual { what: self.open_what(ino, mode, asker)?, _share: share })
+        // A text is made of what any user has named: a bug in that ends in an error for whoever reads it.
+        let what = behind_door("a text of .dlio", || self.open_what(ino, mode, asker));
+        Ok(Virtual { what: what.unwrap_or(Err(Errno::EIO.into()))?, _share: share })
     }
 
     fn share_for(&self, uid: u32) -> Result<TextShare> {
@@ -157,13 +159,8 @@ impl Control {
                 Ok(VirtualContent::Ops(OpsReader { stats: Arc::clone(&self.stats), reader }))
             }
             VirtualNode::Control => Ok(VirtualContent::Control(Mutex::new(ControlSession::new(asker)))),
-            _ => Ok(VirtualContent::Text(self.texts.open(node, &asker, || self.render_alone(node, &asker))?)),
+            _ => Ok(VirtualContent::Text(self.texts.open(node, &asker, || self.render(node, &asker))?)),
         }
-    }
-
-    /// A text is made of what any user has named: a defect here ends in an error for who reads it.
-    fn render_alone(&self, node: VirtualNode, asker: &Asker) -> Result<Vec<u8>> {
-        behind_door("a text of .dlio", || self.render(node, asker)).unwrap_or(Err(Errno::EIO.into()))
     }
 
     fn render(&self, node: VirtualNode, asker: &Asker) -> Result<Vec<u8>> {
@@ -218,7 +215,7 @@ impl Control {
             }
             VirtualContent::Ops(lines) => {
                 let read = || self.stats.read_lines(&mut lines.reader.lock(), offset, size);
-                behind_door("ops.tsv", read).unwrap_or_default()
+                behind_door("the calls as lines", read).unwrap_or_default()
             }
             VirtualContent::Control(session) => session.lock().read(self, size),
         }
