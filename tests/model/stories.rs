@@ -134,8 +134,6 @@ pub fn drain(engine: &Tiers) {
     }
 }
 
-/// A special file that is made and gets a second name, which another file has left, in one batch: the other one was left there, as if it
-/// were somebody else's. Found by case 459160.
 /// 65,001 names of one file held the order of a mount over ext4, where the fast tier was an xfs.
 #[test]
 fn a_file_gets_no_more_names_than_the_slow_tier_takes() {
@@ -152,6 +150,32 @@ fn a_file_gets_no_more_names_than_the_slow_tier_takes() {
     engine.unlink(&cx, ROOT, &name("f")).unwrap();
     engine.link(&cx, file, ROOT, &name("third")).unwrap();
     drain(&engine);
+}
+
+/// The steps of a group have whole paths: those of 128 files in 1,500 nested directories took half a gigabyte.
+#[test]
+fn a_group_has_no_more_paths_than_fit() {
+    let machine = Machine::new();
+    let engine = machine.open("boot");
+    let cx = Cx::internal();
+    let mut dir = ROOT;
+    for _ in 0..600 {
+        dir = engine.mkdir(&cx, dir, &name(&"d".repeat(250)), 0o755, 0).unwrap().ino;
+    }
+    while engine.status().safety.events > 0 {
+        background(&engine, &machine.clock);
+    }
+    let published = engine.status().pipeline.published_events;
+    for file in ["a", "b"] {
+        engine.release(&cx, create(&engine, dir, file, b"x").1);
+    }
+    engine.sync_fast().unwrap();
+    machine.clock.advance(Duration::from_secs(10));
+    while engine.drain_step().unwrap() == Progress::Did {}
+    engine.publish_step().unwrap();
+    assert_eq!(engine.status().pipeline.published_events - published, 1, "two paths of 150,000 bytes are two groups");
+    background(&engine, &machine.clock);
+    assert_eq!(engine.status().safety.events, 0);
 }
 
 /// A name that the index of checkpoints did not expect panicked, and the mount was gone for everybody.
@@ -179,6 +203,8 @@ fn a_panic_in_the_index_of_checkpoints_ends_the_index_alone() {
     assert_eq!(engine.latest_safe().as_deref(), Some(&b"step-1"[..]));
 }
 
+/// A special file that is made and gets a second name, which another file has left, in one batch: the other one was left there, as if it
+/// were somebody else's. Found by case 459160.
 #[test]
 fn a_link_of_what_its_batch_makes_replaces_what_was_there() {
     let (mut machine, cx) = (Machine::new(), Cx::internal());
