@@ -1,10 +1,10 @@
 //! Doors to what only observes: a panic behind one ends that part, and nothing else.
 //!
-//! After a panic of its own the engine cannot go on: what it holds may be half changed. [`abort_on_panic`] therefore ends
-//! the process, but spares a thread that is behind a door. Statistics, the index of checkpoints, recordings and the texts of
-//! `.dlio` are fed with the bytes of any user, and nobody's checkpoint may wait for them.
+//! After a panic of its own the engine cannot go on: its state may be half changed. So [`abort_on_panic`] ends the process,
+//! unless the thread is behind a door. Statistics, the index of checkpoints, recordings and the texts of `.dlio` are made of
+//! names and bytes that any user chooses, and a bug in them must not end everybody's mount.
 //!
-//! `parking_lot`'s locks, which are all there are, are not poisoned.
+//! No lock is poisoned: all are `parking_lot`'s, which a panic releases.
 
 use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind, set_hook, take_hook};
@@ -32,10 +32,7 @@ pub fn behind_door<R>(part: &str, work: impl FnOnce() -> R) -> Option<R> {
     let done = catch_unwind(AssertUnwindSafe(work));
     DOORS_PASSED.set(DOORS_PASSED.get() - 1);
     if done.is_err() {
-        tracing::error!(
-            part,
-            "a defect in a part that only observes; the files are not concerned: please report the panic above"
-        );
+        tracing::error!(part, "a bug in a part that only observes; no file is affected; please report the panic above");
     }
     done.ok()
 }

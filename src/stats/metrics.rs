@@ -62,11 +62,7 @@ impl Status {
             ("dliofs_drain_queue_bytes", "Bytes of those files, pending to be copied.", safety.bytes as f64),
             ("dliofs_drain_queue_events", "Changes that slow does not have yet.", pipeline.pending_events as f64),
             ("dliofs_held", "1 while publishing stands still until somebody looks.", is(safety.held.is_some())),
-            (
-                "dliofs_parts_off",
-                "Parts that only observe and are off since a defect of theirs.",
-                self.off.len() as f64,
-            ),
+            ("dliofs_parts_off", "Parts that only observe and were turned off by a bug.", self.off.len() as f64),
             ("dliofs_held_users", "Users whose changes are held while others go on.", self.held_users.len() as f64),
             (
                 "dliofs_drain_queue_memory_bytes",

@@ -49,7 +49,7 @@ impl Status {
         for part in &self.off {
             writeln!(
                 out,
-                "off          {part}: a defect in it, which concerns no file; see the log, and mount again to have it back"
+                "off          {part}: turned off by a bug; no file is affected; see the log, and mount again to turn it on"
             )?;
         }
         if !self.other_mounts.is_empty() {

@@ -52,7 +52,7 @@ pub struct Status {
     /// The users whose changes are held while those of others go on.
     #[serde(default)]
     pub held_users: Vec<HeldUser>,
-    /// The parts that only observe and are off since a defect of theirs.
+    /// Parts that only observe and were turned off by a bug of theirs.
     #[serde(default)]
     pub off: Vec<String>,
     /// All members of the fleet, if the mount is in one and their leases were read.

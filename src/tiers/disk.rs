@@ -267,7 +267,7 @@ pub trait Dir: Send + Sync + Debug {
     /// Makes everything on this file system durable, whoever wrote it. An error is final, as for `sync`.
     fn sync_all(&self) -> io::Result<()>;
     fn space(&self) -> io::Result<Space>;
-    /// The most names that a file has here. What does not say so has as many as ext3, the fewest of the usual ones.
+    /// The most hard links that a file may have here; a guess where the tier does not say.
     fn names_max(&self) -> u64;
     fn order(&self) -> MetadataOrder;
     /// Whether the tree lies on one rotating disk, which parallel or out-of-order access slows down.

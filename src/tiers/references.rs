@@ -90,8 +90,8 @@ impl Tiers {
         }
     }
 
-    /// The same for a file that somebody else has removed or replaced: of that the kernel knows nothing, and it may keep
-    /// the file in mind for as long as it likes.
+    /// Releases the object of a file that has no name and is not open, whether or not the kernel still knows the file.
+    /// Where somebody else has removed or replaced it on the slow tier, the kernel does not hear of it and may never forget it.
     pub(crate) fn settle_lost(&self, st: &mut EngineState, ino: Ino) {
         let Some(node) = st.view.get(ino) else { return };
         if !node.links.is_empty() || ino == ROOT {

@@ -129,7 +129,7 @@ impl Control {
         self.stats.found((&known.told, known.total))
     }
 
-    /// The parts that only observe and are off since a defect of theirs.
+    /// Parts that only observe and were turned off by a bug of theirs.
     fn off(&self) -> Vec<String> {
         let statistics = self.stats.has_failed().then_some("the statistics");
         let checkpoints = self.tiers.has_no_checkpoints().then_some("the index of checkpoints");

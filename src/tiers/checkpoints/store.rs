@@ -108,7 +108,7 @@ impl Tiers {
         all.collect()
     }
 
-    /// Whether the index is off since a defect.
+    /// Whether a bug has turned the index off.
     pub fn has_no_checkpoints(&self) -> bool {
         self.state.lock().checkpoints.is_off()
     }

@@ -267,7 +267,7 @@ pub enum Lapse {
     KeepPending,
     /// In a fleet: a checkpoint is safe once this member's part of it is.
     PartsOfAll,
-    /// The index of checkpoints has a defect: it panics at a new version.
+    /// The index of checkpoints has a bug: it panics at a new version.
     IndexStands,
     /// In a fleet: a marker of an earlier save under the same names counts.
     MarkerLater,

@@ -391,7 +391,8 @@ impl Dir for OsDir {
         retry(|| unistd::syncfs(&self.fd))
     }
 
-    /// `EXT4_LINK_MAX`, `BTRFS_LINK_MAX`, `XFS_MAXLINK` (Linux); tmpfs has no limit of its own.
+    /// `EXT4_LINK_MAX`, `BTRFS_LINK_MAX`, `XFS_MAXLINK` (Linux); tmpfs has no limit of its own. Any other file system may be
+    /// a server over ext3, which has the lowest limit of those in use.
     fn names_max(&self) -> u64 {
         match fstatfs(&self.fd).map(|s| s.filesystem_type()) {
             Ok(EXT4_SUPER_MAGIC) => 65_000,

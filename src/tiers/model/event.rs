@@ -70,7 +70,7 @@ impl Change {
         }
     }
 
-    /// The same, to be changed.
+    /// Those names, to be replaced by others.
     pub(super) fn places_mut(&mut self) -> Vec<&mut DirEntryKey> {
         match self {
             Change::Make { at, .. }

@@ -302,8 +302,8 @@ impl TouchedByGroup {
         self.paths += other.paths;
     }
 
-    /// Adds a batch, unless it touches something that is touched already, or the paths get too long: the steps of a group
-    /// have them whole, several times.
+    /// Adds a batch, unless it touches something that is touched already, or the paths of the group would take too much
+    /// memory: each step has its whole path, several times.
     fn add(&mut self, st: &EngineState, slice: &[&Event]) -> bool {
         let other = TouchedByGroup::by(st, slice);
         let has_room = self.places.is_empty() || self.paths + other.paths <= GROUP_PATHS;

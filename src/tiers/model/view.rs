@@ -641,13 +641,10 @@ impl View {
         self.path_by(ino, |node| node.links.first())
     }
 
-    /// The length of its path in bytes, or of what is known of it.
+    /// The length of a node's path in bytes, with a slash for each name.
     pub(crate) fn path_len(&self, ino: Ino) -> usize {
-        let above = |ino: &Ino| self.nodes.get(ino).and_then(|node| node.links.first()).map(|(dir, _)| *dir);
-        let name = |ino: Ino| {
-            self.nodes.get(&ino).and_then(|node| node.links.first()).map_or(0, |(_, name)| name.as_bytes().len() + 1)
-        };
-        std::iter::successors(Some(ino), above).map(name).sum()
+        let name = |ino: &Ino| self.nodes.get(ino)?.links.first();
+        std::iter::successors(name(&ino), |(dir, _)| name(dir)).map(|(_, name)| name.as_bytes().len() + 1).sum()
     }
 
     /// The current path of a node on the slow tier.

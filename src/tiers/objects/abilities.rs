@@ -50,7 +50,8 @@ const LARGE: u64 = 1 << 40;
 /// Limits that every file system meets.
 const SIZE_EVERYWHERE: u64 = (1 << 31) - 1;
 const TARGET_EVERYWHERE: u64 = 255;
-/// While a group is published, a file has its new names in `tmp`, and old ones that its next steps remove.
+/// Hard links that are kept back: while a group is published, a file has its new names as well as the old ones that later
+/// steps remove.
 pub const NAMES_AHEAD: u64 = 128;
 /// No file is longer.
 const UNLIMITED: u64 = i64::MAX as u64;
@@ -72,7 +73,7 @@ pub struct Abilities {
     pub link_attrs: bool,
     pub fifos: bool,
     pub hard_links: bool,
-    /// So many names a file may be given. Asked at each start.
+    /// How many hard links a file may get. Asked at each start.
     #[serde(skip)]
     pub names_max: u64,
     /// A file keeps its inode number for as long as it exists.
