@@ -89,12 +89,12 @@ pub fn escape(bytes: &[u8]) -> String {
 
 /// The same, behind what is there.
 pub fn escape_into(out: &mut String, bytes: &[u8]) {
-    const HEX: &[u8; 16] = b"0123456789ABCDEF";
+    let hex = |digit: u8| char::from(if digit < 10 { b'0' + digit } else { b'A' + digit - 10 });
     for &b in bytes {
         if is_plain(b) {
             out.push(b as char);
         } else {
-            out.extend(['%', HEX[usize::from(b >> 4)] as char, HEX[usize::from(b & 15)] as char]);
+            out.extend(['%', hex(b >> 4), hex(b & 15)]);
         }
     }
 }

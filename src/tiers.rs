@@ -45,7 +45,7 @@ mod recovery;
 mod references;
 mod side_by_side;
 mod small_deque;
-mod sorted_set;
+mod sorted;
 mod staging;
 mod status;
 mod writeback;

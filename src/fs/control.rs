@@ -210,8 +210,8 @@ impl Control {
         match &open.what {
             VirtualContent::Text(text) => {
                 let text = text.bytes();
-                let from = usize::try_from(offset).unwrap_or(usize::MAX).min(text.len());
-                text[from..text.len().min(from.saturating_add(size))].to_vec()
+                let rest = usize::try_from(offset).ok().and_then(|from| text.get(from..)).unwrap_or_default();
+                rest.get(..size).unwrap_or(rest).to_vec()
             }
             VirtualContent::Ops(lines) => {
                 let read = || self.stats.read_lines(&mut lines.reader.lock(), offset, size);

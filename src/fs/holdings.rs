@@ -135,10 +135,10 @@ impl Holders {
 
     fn give_back(&mut self, uid: u32, number: u64) {
         let Some(thing) = self.things.get_mut(&number) else { return };
-        let Some(at) = thing.holders.iter().position(|(holder, _)| *holder == uid) else { return };
-        thing.holders[at].1 -= 1;
-        if thing.holders[at].1 == 0 {
-            thing.holders.swap_remove(at);
+        let Some((_, count)) = thing.holders.iter_mut().find(|(holder, _)| *holder == uid) else { return };
+        *count -= 1;
+        if *count == 0 {
+            thing.holders.retain(|(holder, _)| *holder != uid);
             self.by_user.remove(uid, thing.weight);
         }
         if thing.holders.is_empty() {

@@ -87,6 +87,12 @@ impl IoPaths {
         }
     }
 
+    /// How many files were opened on this path.
+    #[expect(clippy::indexing_slicing, reason = "there is one for each path")]
+    fn opened(&self, path: IoPath) -> &AtomicU64 {
+        &self.opened[path as usize]
+    }
+
     /// Asks the kernel for what the rules need.
     pub(super) fn negotiate(&self, config: &mut KernelConfig) {
         if !self.rules.uses_io(IoPath::Passthrough) {
@@ -109,8 +115,7 @@ impl IoPaths {
     /// What was used, and what the statistics cannot know because of it.
     pub(super) fn figures(&self) -> IoPathFigures {
         let used = |path: &IoPath| self.rules.uses_io(*path);
-        let opens =
-            IoPath::ALL.into_iter().map(|path| (path.name().to_owned(), self.opened[path as usize].load(Relaxed)));
+        let opens = IoPath::ALL.into_iter().map(|path| (path.name().to_owned(), self.opened(path).load(Relaxed)));
         let opens = opens.filter(|(name, opens)| *opens > 0 || *name == self.rules.io_otherwise().name());
         let not_seen = IoPath::ALL.iter().filter(|path| used(path)).flat_map(|path| not_seen(*path));
         IoPathFigures {
@@ -201,7 +206,7 @@ impl Lease {
     /// The flags for the kernel. `writes`: the handle may write. `unchanged`: since the last open the file has only
     /// been written through this mount, so the kernel may keep its cached pages.
     pub(super) fn flags(&self, writes: bool, unchanged: bool) -> FopenFlags {
-        self.paths.opened[self.path as usize].fetch_add(1, Relaxed);
+        self.paths.opened(self.path).fetch_add(1, Relaxed);
         // The close of a read-only handle tells us nothing that its release does not.
         let close = if writes { FopenFlags::empty() } else { FopenFlags::FOPEN_NOFLUSH };
         close

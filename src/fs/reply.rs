@@ -199,12 +199,12 @@ impl ReplyBuffer {
         if bytes.buffer.len() < size {
             bytes.buffer.resize(size, 0);
         }
-        bytes.len = read(&mut bytes.buffer[..size])?.min(size);
+        bytes.len = read(bytes.buffer.get_mut(..size).unwrap_or_default())?.min(size);
         Ok(bytes)
     }
 
     fn get(&self) -> &[u8] {
-        &self.buffer[..self.len]
+        self.buffer.get(..self.len).unwrap_or_default()
     }
 }
 

@@ -126,7 +126,7 @@ impl FastLock {
         match self.write(&text) {
             // On a full tier, write as many paths as fit into its block.
             Err(error) if error.errno() == Errno::ENOSPC && text.len() > BLOCK => {
-                let end = text.as_bytes()[..BLOCK].iter().rposition(|byte| *byte == b'\n').map_or(0, |at| at + 1);
+                let end = text.as_bytes().iter().take(BLOCK).rposition(|byte| *byte == b'\n').map_or(0, |at| at + 1);
                 self.write(text.get(..end).unwrap_or_default())
             }
             written => written,

@@ -114,12 +114,13 @@ fn unescape(field: &[u8]) -> PathBuf {
     let mut out = Vec::with_capacity(field.len());
     let mut rest = field;
     while let Some((first, tail)) = rest.split_first() {
-        let octal = tail.get(..3).filter(|d| *first == b'\\' && d.iter().all(|b| (b'0'..b'8').contains(b)));
+        let is_octal = |digits: &[u8]| digits.iter().all(|digit| (b'0'..b'8').contains(digit));
+        let octal = tail.split_at_checked(3).filter(|(digits, _)| *first == b'\\' && is_octal(digits));
         match octal {
-            Some(digits) => {
+            Some((digits, behind)) => {
                 let code = digits.iter().fold(0u32, |code, digit| code * 8 + u32::from(digit - b'0'));
                 out.push(code.to_le_bytes()[0]);
-                rest = &tail[3..];
+                rest = behind;
             }
             None => {
                 out.push(*first);

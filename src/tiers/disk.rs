@@ -342,6 +342,11 @@ pub trait File: Inode {
     fn reopen(&self) -> io::Result<Arc<dyn File>>;
     /// Reads until `buf` is full or the file ends; a short count means end of file.
     fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize>;
+    /// The same; returns what was read.
+    fn read_into<'a>(&self, buf: &'a mut [u8], offset: u64) -> io::Result<&'a [u8]> {
+        let got = self.read_at(buf, offset)?;
+        Ok(buf.get(..got).unwrap_or_default())
+    }
     /// Writes all of `buf`, or fails. After a failure any part of it may have been written.
     fn write_at(&self, buf: &[u8], offset: u64) -> io::Result<()>;
     /// Reads the first of these bytes that the page cache has, and waits for no disk. A short count: what follows is not

@@ -166,12 +166,9 @@ impl Log {
             }
             let from = at.len;
             let mut bytes = vec![0; len.saturating_sub(from) as usize];
-            let mut done = 0;
-            while done < bytes.len() {
-                match segment.read_at(&mut bytes[done..], from + done as u64).at_fast("read", label(first))? {
-                    0 => return Err(Error::io_on_fast("read", label(first), io::ErrorKind::UnexpectedEof.into())),
-                    got => done += got,
-                }
+            let got = segment.read_at(&mut bytes, from).at_fast("read", label(first))?;
+            if got < bytes.len() {
+                return Err(Error::io_on_fast("read", label(first), io::ErrorKind::UnexpectedEof.into()));
             }
             for line in bytes.split(|byte| *byte == b'\n') {
                 if let Some(LoggedLine::Record((lsn, _, record, origin))) = LoggedLine::decode(line, &mut at.dirs) {
@@ -638,7 +635,9 @@ pub(crate) fn read_and_cut(dir: &dyn Dir, boot: &str) -> Result<LogContents> {
         for first in found.segments.split_off(keep + 1) {
             dir.unlink(&segment_name(first)).at_fast("unlink", "log segment behind a torn tail")?;
         }
-        open_segment(dir, found.segments[keep], Access::ReadWrite)?.set_len(len).at_fast("cut", "last log segment")?;
+        if let Some(last) = found.segments.last() {
+            open_segment(dir, *last, Access::ReadWrite)?.set_len(len).at_fast("cut", "last log segment")?;
+        }
     }
     if let Some(last) = found.segments.last() {
         let segment = open_segment(dir, *last, Access::ReadWrite)?;
@@ -741,14 +740,14 @@ fn is_applied(hole: &Hole, records: &[(Lsn, Lsn, Record)], applied: Lsn) -> bool
 /// Whether the missing records had been durable, or cannot have been lost since.
 fn is_damage(hole: &Hole, records: &[(Lsn, Lsn, Record)], boot: &str) -> bool {
     let before = last_before(hole, records);
-    let vouched = records[hole.before..].iter().any(|(_, durable, _)| *durable > before);
-    let mut starts = records[..hole.before].iter().rev();
+    let vouched = records.iter().skip(hole.before).any(|(_, durable, _)| *durable > before);
+    let mut starts = records.iter().take(hole.before).rev();
     let start = starts.find_map(|(.., record)| if let Record::Start { boot } = record { Some(boot) } else { None });
     vouched || (start.is_some_and(|start| start == boot) && !hole.may_be_torn)
 }
 
 fn last_before(hole: &Hole, records: &[(Lsn, Lsn, Record)]) -> Lsn {
-    hole.before.checked_sub(1).map_or(0, |i| records[i].0)
+    records.iter().take(hole.before).next_back().map_or(0, |(lsn, ..)| *lsn)
 }
 
 /// The records behind the last applied one must be there.
@@ -758,7 +757,7 @@ fn missing_in_front(records: &[(Lsn, Lsn, Record)], applied: Lsn) -> Option<Stri
 }
 
 fn describe(hole: &Hole, records: &[(Lsn, Lsn, Record)], segments: &[Lsn]) -> String {
-    let name = label(segments[hole.segment]);
+    let name = segments.get(hole.segment).map_or("the log".to_owned(), |first| label(*first).to_string());
     let first = last_before(hole, records) + 1;
     let lost = match records.get(hole.before) {
         Some((next, ..)) if *next == first + 1 => format!("record {first} is missing"),

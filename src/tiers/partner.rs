@@ -620,11 +620,11 @@ fn append(from: &dyn File, to: &dyn File, range: std::ops::Range<u64>, goes_on: 
             return Ok(false);
         }
         let want = bytes.len().min((range.end - at) as usize);
-        match from.read_at(&mut bytes[..want], at)? {
-            0 => return Err(io::ErrorKind::UnexpectedEof.into()),
+        match from.read_into(bytes.get_mut(..want).unwrap_or_default(), at)? {
+            [] => return Err(io::ErrorKind::UnexpectedEof.into()),
             got => {
-                to.write_at(&bytes[..got], at)?;
-                at += got as u64;
+                to.write_at(got, at)?;
+                at += got.len() as u64;
             }
         }
     }

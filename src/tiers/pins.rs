@@ -13,6 +13,7 @@ use crate::error::{Errno, Error, Result};
 use crate::path::{escape, unescape};
 use crate::tiers::Tiers;
 use crate::tiers::disk::Dir;
+use crate::tiers::disk::layout::dirs_above;
 use crate::tiers::disk::layout::{TEXT_MAX, read_text, replace_text};
 use crate::tiers::disk::sync::{Mutex, Rank};
 
@@ -68,11 +69,12 @@ impl Pins {
         if paths.is_empty() {
             return false;
         }
-        let above = path.iter().enumerate().filter(|(_, byte)| **byte == b'/').map(|(at, _)| &path[..at]);
         match paths.get(path) {
             Some(Some(granted)) if bytes <= granted.bytes => true,
             Some(None) => true,
-            _ => [&b""[..]].into_iter().chain(above).any(|path| paths.get(path).is_some_and(Option::is_none)),
+            _ => {
+                [&b""[..]].into_iter().chain(dirs_above(path)).any(|path| paths.get(path).is_some_and(Option::is_none))
+            }
         }
     }
 

@@ -38,7 +38,8 @@ fn start_jobs(control: &Control, asker: &Asker, wanted: Vec<StageTarget>) -> Res
     if !paths.is_empty() {
         let what = match named.as_slice() {
             [one] => one.clone(),
-            several => format!("{} and {} more", several[0], several.len() - 1),
+            [first, others @ ..] => format!("{first} and {} more", others.len()),
+            [] => String::new(),
         };
         let what = if promised.is_some() { format!("planned: {what}") } else { what };
         let begun = match asker.limited() {

@@ -180,7 +180,8 @@ impl Tiers {
         let described: Vec<Candidate> = candidates.iter().map(|(_, candidate)| *candidate).collect();
         let (mut any, mut moved, mut failed) = (false, 0, None);
         for at in order.pick(&described, wanted) {
-            let evicted = match candidates[at].0 {
+            let Some(candidate) = candidates.get(at) else { continue };
+            let evicted = match candidate.0 {
                 Victim::Object(ino) => self.evict_object(ino),
                 Victim::Copy(number) => self.evict_copy(number).map(|gone| gone.map_or(Went::Stays, |_| Went::Gone)),
             };
@@ -190,7 +191,7 @@ impl Tiers {
                 Ok(Went::Stays) => {}
                 Err(e) => {
                     // Others are asked first the next time: it may be this one's path only.
-                    self.put_last(&candidates[at]);
+                    self.put_last(candidate);
                     failed = failed.or(Some(e));
                 }
             }

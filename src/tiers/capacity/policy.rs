@@ -32,6 +32,24 @@ pub(crate) enum Class {
 
 impl Class {
     pub(crate) const ALL: [Class; 3] = [Class::Other, Class::Checkpoint, Class::Data];
+
+    fn of<T: Copy>(self, by_class: &[T; 3]) -> T {
+        let [other, checkpoint, data] = *by_class;
+        match self {
+            Class::Other => other,
+            Class::Checkpoint => checkpoint,
+            Class::Data => data,
+        }
+    }
+
+    fn of_mut<T>(self, by_class: &mut [T; 3]) -> &mut T {
+        let [other, checkpoint, data] = by_class;
+        match self {
+            Class::Other => other,
+            Class::Checkpoint => checkpoint,
+            Class::Data => data,
+        }
+    }
 }
 
 /// The operator's limits. Arrays are by class, as in [`Class::ALL`].
@@ -69,8 +87,8 @@ impl Usage {
     pub(crate) fn with(mut self, class: Class, bytes: u64) -> Self {
         self.avail = self.avail.saturating_sub(bytes);
         self.files_free = self.files_free.saturating_sub(1);
-        let class = &mut self.classes[class as usize];
-        *class = class.saturating_add(bytes);
+        let used = class.of_mut(&mut self.classes);
+        *used = used.saturating_add(bytes);
         self
     }
 
@@ -78,8 +96,8 @@ impl Usage {
     pub(crate) fn without(mut self, class: Class, bytes: u64) -> Self {
         self.avail = self.avail.saturating_add(bytes).min(self.total);
         self.files_free = self.files_free.saturating_add(1).min(self.files_total);
-        let class = &mut self.classes[class as usize];
-        *class = class.saturating_sub(bytes);
+        let used = class.of_mut(&mut self.classes);
+        *used = used.saturating_sub(bytes);
         self
     }
 
@@ -129,13 +147,13 @@ impl FreeTarget {
     /// Whether a file of this class should go.
     pub(crate) fn asks(&self, class: Class) -> bool {
         let spared = class == Class::Data && self.data.is_nothing();
-        self.over[class as usize] > 0 || (!self.all.is_nothing() && !spared)
+        class.of(&self.over) > 0 || (!self.all.is_nothing() && !spared)
     }
 
     /// What is still wanted after this file has gone.
     pub(crate) fn less(mut self, class: Class, bytes: u64) -> Self {
         (self.all, self.data) = (self.all.less(bytes), self.data.less(bytes));
-        let over = &mut self.over[class as usize];
+        let over = class.of_mut(&mut self.over);
         *over = over.saturating_sub(bytes);
         self
     }
@@ -148,8 +166,8 @@ impl SpaceLimits {
         let after = usage.with(Class::Data, size);
         let fits = usage.used().saturating_add(size).saturating_add(ahead) <= self.high_mark(usage)
             && usage.avail.saturating_sub(size) >= share(usage.total, self.reserve);
-        let quota = self.quotas[Class::Data as usize];
-        fits && quota.is_none_or(|quota| after.classes[Class::Data as usize] <= quota)
+        let quota = Class::Data.of(&self.quotas);
+        fits && quota.is_none_or(|quota| Class::Data.of(&after.classes) <= quota)
             && (usage.files_total == 0 || after.files_free >= self.inodes_kept(usage))
     }
 
@@ -157,8 +175,8 @@ impl SpaceLimits {
     pub(crate) fn room(&self, usage: &Usage, ahead: u64) -> u64 {
         let below_high = self.high_mark(usage).saturating_sub(usage.used()).saturating_sub(ahead);
         let beside_reserve = usage.avail.saturating_sub(share(usage.total, self.reserve));
-        let quota = self.quotas[Class::Data as usize].unwrap_or(u64::MAX);
-        let below_quota = quota.saturating_sub(usage.classes[Class::Data as usize]);
+        let quota = Class::Data.of(&self.quotas).unwrap_or(u64::MAX);
+        let below_quota = quota.saturating_sub(Class::Data.of(&usage.classes));
         if self.admits(usage, ahead, 0) { below_high.min(beside_reserve).min(below_quota) } else { 0 }
     }
 
@@ -196,8 +214,8 @@ impl SpaceLimits {
     pub(crate) fn to_free(&self, usage: &Usage, evicting: Evicting, ahead: u64) -> FreeTarget {
         let mut wanted = FreeTarget::default();
         for class in Class::ALL {
-            let quota = self.quotas[class as usize].unwrap_or(u64::MAX);
-            wanted.over[class as usize] = usage.classes[class as usize].saturating_sub(quota);
+            let quota = class.of(&self.quotas).unwrap_or(u64::MAX);
+            *class.of_mut(&mut wanted.over) = class.of(&usage.classes).saturating_sub(quota);
         }
         let (used, high) = (usage.used(), self.high_mark(usage));
         let low = share(usage.total, self.low).min(high);
@@ -295,8 +313,8 @@ impl Order {
         // A class above its quota pays for that before others pay for the rest.
         for quota_only in [true, false] {
             left.retain(|at| {
-                let Candidate { class, bytes, .. } = candidates[*at];
-                let goes = wanted.asks(class) && (!quota_only || wanted.over[class as usize] > 0);
+                let Some(Candidate { class, bytes, .. }) = candidates.get(*at).copied() else { return false };
+                let goes = wanted.asks(class) && (!quota_only || class.of(&wanted.over) > 0);
                 if goes {
                     wanted = wanted.less(class, bytes);
                     go.push(*at);

@@ -14,6 +14,7 @@ use serde::{Deserialize, Serialize};
 use crate::path::{escape, unescape};
 use crate::tiers::Lsn;
 use crate::tiers::checkpoints::bursts::SMALLEST;
+use crate::tiers::disk::layout::after_move;
 use crate::tiers::disk::layout::{is_at_or_below, split};
 use crate::tiers::log::record::Path;
 
@@ -606,7 +607,7 @@ impl CheckpointIndex {
                         }
                     }
                 }
-                carried.push(([to, &path[from.len()..]].concat(), file));
+                carried.extend(after_move(&path, from, to).map(|there| (there, file)));
             }
         }
         self.files.extend(carried);
@@ -768,8 +769,9 @@ fn place(files: &[(&[u8], u64)]) -> (Path, Option<u64>) {
     let found = step_in(largest);
     let step = found.map(|(_, step)| step);
     let names: Vec<&[u8]> = largest.split(|byte| *byte == b'/').collect();
+    let first = |count: usize| names.iter().take(count).copied().collect::<Vec<_>>().join(&b'/');
     if let Some((at, _)) = found.filter(|(at, _)| at + 1 < names.len()) {
-        return (names[..=at].join(&b'/'), step);
+        return (first(at + 1), step);
     }
     let large = files.iter().filter(|(_, bytes)| *bytes >= HEAVY.min(*most));
     let mut common = names.len();
@@ -777,7 +779,7 @@ fn place(files: &[(&[u8], u64)]) -> (Path, Option<u64>) {
         let same = path.split(|byte| *byte == b'/').zip(&names).take_while(|(a, b)| a == *b).count();
         common = common.min(same);
     }
-    let path = if common == 0 { largest.to_vec() } else { names[..common].join(&b'/') };
+    let path = if common == 0 { largest.to_vec() } else { first(common) };
     (path, step)
 }
 

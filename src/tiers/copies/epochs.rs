@@ -71,7 +71,7 @@ impl SyncEpochs {
     fn text(&self, ahead: u64) -> String {
         let next = self.ours.map_or(self.next, |(_, now)| now + 1 + ahead);
         let mut text = format!("next {next}\n");
-        for (first, last) in &self.spans[self.spans.len().saturating_sub(SPANS_KEPT)..] {
+        for (first, last) in self.spans.iter().skip(self.spans.len().saturating_sub(SPANS_KEPT)) {
             writeln!(text, "{first} {last}").expect("formatting into memory");
         }
         text

@@ -55,7 +55,7 @@ impl ReadRounds {
         if now.saturating_sub(before) < TOGETHER {
             return;
         }
-        let lately = &mut self.sets[place(set)];
+        let Some(lately) = self.sets.get_mut(place(set)) else { return };
         if lately.len() == LATELY {
             lately.pop_front();
         }
@@ -66,7 +66,7 @@ impl ReadRounds {
     /// `before`. `None`: it was never read, or too little of the set was read again.
     pub(crate) fn interval(&self, set: u64, before: Option<Duration>, now: Duration) -> Option<Duration> {
         let before = before?;
-        let lately = self.sets[place(set)].iter().rev().enumerate();
+        let lately = self.sets.get(place(set))?.iter().rev().enumerate();
         let lately = lately.filter(|(nth, again)| *nth < ENOUGH || again.is_recent(now));
         let began = earliest(lately.map(|(_, again)| again.before))?;
         Some(now.saturating_sub(before.min(began)))

@@ -22,15 +22,13 @@ struct AclEntry {
 
 fn parse(bytes: &[u8]) -> Option<Vec<AclEntry>> {
     let (version, entries) = bytes.split_first_chunk::<4>()?;
-    if u32::from_le_bytes(*version) != VERSION || entries.len() % 8 != 0 {
-        return None;
-    }
-    let entries = entries.chunks_exact(8).map(|e| AclEntry {
-        tag: u16::from_le_bytes([e[0], e[1]]),
-        perm: u16::from_le_bytes([e[2], e[3]]),
-        id: u32::from_le_bytes([e[4], e[5], e[6], e[7]]),
-    });
-    Some(entries.collect())
+    let (entries, []) = entries.as_chunks::<8>() else { return None };
+    let entry = |&[tag0, tag1, perm0, perm1, id0, id1, id2, id3]: &[u8; 8]| AclEntry {
+        tag: u16::from_le_bytes([tag0, tag1]),
+        perm: u16::from_le_bytes([perm0, perm1]),
+        id: u32::from_le_bytes([id0, id1, id2, id3]),
+    };
+    (u32::from_le_bytes(*version) == VERSION).then(|| entries.iter().map(entry).collect())
 }
 
 fn encode(entries: &[AclEntry]) -> Vec<u8> {

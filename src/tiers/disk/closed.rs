@@ -334,9 +334,9 @@ pub(crate) fn close_again(root: &Arc<dyn Dir>, tmp: &dyn Dir, note: &[u8]) -> Re
     let mut text = vec![0; NOTE_MAX];
     // Opening a directory on the way to another node may have removed its note already.
     let Some(file) = absent_is_none(tmp.open(note, Access::Read)).at("open", label())? else { return Ok(()) };
-    let size = file.read_at(&mut text, 0).at("read", label())?;
+    let text = file.read_into(&mut text, 0).at("read", label())?;
     // An incomplete note was never acted upon.
-    if let Some((perm, paths)) = parse(&text[..size]).filter(|_| !left_out!(CloseAgain)) {
+    if let Some((perm, paths)) = parse(text).filter(|_| !left_out!(CloseAgain)) {
         for path in paths {
             if close_at(root, &path, ino, perm).at("close again on slow", escape(&path))? {
                 tracing::info!(path = %escape(&path), "was opened on the slow tier for one change before a crash; its mode is set back");

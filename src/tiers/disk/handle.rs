@@ -41,8 +41,8 @@ fn handle(file: BorrowedFd<'_>) -> io::Result<Vec<u8>> {
     if done != 0 {
         return Err(io::Error::last_os_error());
     }
-    let len = (handle.len as usize).min(LONGEST);
-    Ok([&handle.kind.to_le_bytes()[..], &handle.bytes[..len]].concat())
+    let kind = handle.kind.to_le_bytes();
+    Ok(kind.into_iter().chain(handle.bytes.into_iter().take(handle.len as usize)).collect())
 }
 
 #[cfg(test)]

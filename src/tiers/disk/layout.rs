@@ -21,10 +21,8 @@ pub(crate) const TEXT_MAX: u64 = 64 << 10;
 
 /// Splits a path into its directory and last name.
 pub(crate) fn split(path: &[u8]) -> (&[u8], &[u8]) {
-    match path.iter().rposition(|b| *b == b'/') {
-        Some(slash) => (&path[..slash], &path[slash + 1..]),
-        None => (b"", path),
-    }
+    let name = path.rsplit(|b| *b == b'/').next().unwrap_or(path);
+    (path.strip_suffix(name).and_then(|dir| dir.strip_suffix(b"/")).unwrap_or_default(), name)
 }
 
 /// What an attribute of an object, or of a staged copy, says of its path: the last names, if it is longer than this. ext4 has
@@ -32,11 +30,19 @@ pub(crate) fn split(path: &[u8]) -> (&[u8], &[u8]) {
 const LABEL_MAX: usize = 1024;
 
 pub(crate) fn label_of(path: &[u8]) -> &[u8] {
-    let last = &path[path.len().saturating_sub(LABEL_MAX)..];
-    match last.iter().position(|byte| *byte == b'/') {
-        Some(slash) if last.len() < path.len() => &last[slash + 1..],
-        _ => last,
-    }
+    let Some(last) = path.last_chunk::<LABEL_MAX>().filter(|last| last.len() < path.len()) else { return path };
+    last.iter().position(|byte| *byte == b'/').and_then(|slash| last.get(slash + 1..)).unwrap_or(last)
+}
+
+/// The directories above a path, but for the root, from the top.
+pub(crate) fn dirs_above(path: &[u8]) -> impl Iterator<Item = &[u8]> {
+    path.iter().enumerate().filter(|(_, byte)| **byte == b'/').filter_map(|(slash, _)| path.get(..slash))
+}
+
+/// Where `path` is after a rename of `from` to `to`; `None`: where it was.
+pub(crate) fn after_move(path: &[u8], from: &[u8], to: &[u8]) -> Option<Vec<u8>> {
+    let rest = path.strip_prefix(from).filter(|rest| rest.is_empty() || rest.starts_with(b"/"))?;
+    Some([to, rest].concat())
 }
 
 pub(crate) fn is_at_or_below(path: &[u8], above: &[u8]) -> bool {

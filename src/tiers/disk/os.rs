@@ -232,9 +232,10 @@ impl Dir for OsDir {
                 Some(most) => most.iter().rposition(|b| *b == b'/').ok_or(Errno::ENAMETOOLONG)?,
                 None => rest.len(),
             };
+            let (piece, behind) = rest.split_at(end);
             let from = walked.as_ref().unwrap_or(&self.fd);
-            walked = Some(walk_from(from, OsStr::from_bytes(&rest[..end]))?);
-            rest = rest[end..].strip_prefix(b"/").unwrap_or_default();
+            walked = Some(walk_from(from, OsStr::from_bytes(piece))?);
+            rest = behind.strip_prefix(b"/").unwrap_or_default();
         }
         Ok(Arc::new(self.below(walked.ok_or(Errno::EINVAL)?)))
     }
@@ -582,8 +583,8 @@ impl File for OsFile {
 
     fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
         let mut done = 0;
-        while done < buf.len() {
-            match self.fd.read_at(&mut buf[done..], offset + done as u64) {
+        while let Some(rest) = buf.get_mut(done..).filter(|rest| !rest.is_empty()) {
+            match self.fd.read_at(rest, offset + done as u64) {
                 Ok(0) => break,
                 Ok(n) => done += n,
                 Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
@@ -612,7 +613,7 @@ impl File for OsFile {
         if wanted == 0 || !pages.has(&self.cached, self.fd.as_fd(), &stat, offset..offset + wanted).ok()? {
             return (wanted == 0).then_some(0);
         }
-        let got = self.read_cached(&mut buf[..wanted as usize], offset).ok()?;
+        let got = self.read_cached(buf.get_mut(..wanted as usize)?, offset).ok()?;
         // A page is being read yet, or the file became shorter: a caller that may wait finds out.
         (got as u64 == wanted).then_some(got)
     }
@@ -624,7 +625,7 @@ impl File for OsFile {
                 0 => return Err(io::ErrorKind::WriteZero.into()),
                 done => done,
             };
-            (buf, offset) = (&buf[done..], offset + done as u64);
+            (buf, offset) = (buf.get(done..).unwrap_or_default(), offset + done as u64);
         }
         Ok(())
     }

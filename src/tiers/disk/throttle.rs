@@ -85,7 +85,9 @@ impl Speed {
             Some(piece) => *piece = (piece.0 + took, piece.1 + bytes),
             None => self.pieces.push_back((took, bytes)),
         }
-        while self.pieces.len() > 1 && self.measured() - self.pieces[0].0 >= MEASURED {
+        let is_surplus =
+            |speed: &Self| speed.pieces.front().is_some_and(|(took, _)| speed.measured() - *took >= MEASURED);
+        while self.pieces.len() > 1 && is_surplus(self) {
             self.pieces.pop_front();
         }
     }

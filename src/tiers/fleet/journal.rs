@@ -90,9 +90,10 @@ fn encode_group(steps: &[GroupStep]) -> String {
 /// `None` if anything is wrong with it.
 fn decode_group(bytes: &[u8]) -> Option<Vec<GroupStep>> {
     let end = bytes.iter().position(|byte| *byte == b'\n')?;
-    let words = checked(str::from_utf8(&bytes[..end]).ok()?)?.strip_prefix("group len=")?;
+    let (head, rest) = bytes.split_at(end);
+    let words = checked(str::from_utf8(head).ok()?)?.strip_prefix("group len=")?;
     let (len, crc) = words.split_once(" crc=")?;
-    let body = bytes[end + 1..].get(..len.parse().ok()?)?;
+    let body = rest.strip_prefix(b"\n")?.get(..len.parse().ok()?)?;
     if crc32fast::hash(body) != u32::from_str_radix(crc, 16).ok()? {
         return None;
     }
@@ -112,7 +113,7 @@ struct OpenJournal {
     file: Arc<dyn File>,
     /// Where the next lines go.
     end: AtomicU64,
-    which: usize,
+    name: &'static [u8],
 }
 
 #[derive(Debug)]
@@ -141,20 +142,21 @@ impl CopyJournal {
 
     fn journal(&self, tmp: &dyn Dir) -> io::Result<Arc<OpenJournal>> {
         let open = self.open.lock().clone();
-        let which = match open {
+        let [first, second] = NAMES;
+        let name = match open {
             Some(open) if open.end.load(Ordering::Relaxed) < FULL => return Ok(open),
-            Some(open) => 1 - open.which,
-            None => 0,
+            Some(open) if open.name == first => second,
+            _ => first,
         };
         // Of two streams that come here at once the second one finds a file, and begins anew in it: a line of the first
         // one may be lost.
-        let file = match tmp.create(NAMES[which], 0o600) {
-            Err(e) if is_taken(&e) => tmp.open(NAMES[which], Access::ReadWrite)?,
+        let file = match tmp.create(name, 0o600) {
+            Err(e) if is_taken(&e) => tmp.open(name, Access::ReadWrite)?,
             created => created?,
         };
         file.set_len(0)?;
         tmp.sync()?;
-        let begun = Arc::new(OpenJournal { file, end: AtomicU64::new(0), which });
+        let begun = Arc::new(OpenJournal { file, end: AtomicU64::new(0), name });
         *self.open.lock() = Some(begun.clone());
         Ok(begun)
     }
@@ -188,13 +190,7 @@ pub(crate) fn read_group(tmp: &dyn Dir) -> io::Result<Option<Vec<GroupStep>>> {
 
 fn read_all(file: &dyn File, at_most: u64) -> io::Result<Vec<u8>> {
     let mut bytes = vec![0; file.stat()?.size.min(at_most) as usize];
-    let mut got = 0;
-    while got < bytes.len() {
-        match file.read_at(&mut bytes[got..], got as u64)? {
-            0 => break,
-            more => got += more,
-        }
-    }
+    let got = file.read_at(&mut bytes, 0)?;
     bytes.truncate(got);
     Ok(bytes)
 }

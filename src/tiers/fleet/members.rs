@@ -137,8 +137,8 @@ impl Members {
             return Ok(None);
         };
         let mut bytes = vec![0; SMALLEST_LEN];
-        let got = file.read_at(&mut bytes, 0).at("read", what)?;
-        let smallest = SmallestLeases::decode(&bytes[..got]);
+        let got = file.read_into(&mut bytes, 0).at("read", what)?;
+        let smallest = SmallestLeases::decode(got);
         smallest
             .map(Some)
             .ok_or_else(|| Error::refused(format!("{what} are not readable"), "see who writes to `smallest`"))
@@ -247,14 +247,8 @@ impl Members {
 /// `None`: the file ends before.
 fn read_range(file: &dyn File, offset: u64, len: u64) -> io::Result<Option<Vec<u8>>> {
     let mut bytes = vec![0; len as usize];
-    let mut got = 0;
-    while got < bytes.len() {
-        match file.read_at(&mut bytes[got..], offset + got as u64)? {
-            0 => return Ok(None),
-            more => got += more,
-        }
-    }
-    Ok(Some(bytes))
+    let got = file.read_at(&mut bytes, offset)?;
+    Ok((got == bytes.len()).then_some(bytes))
 }
 
 fn names_name(slot: u32) -> String {
@@ -282,8 +276,8 @@ pub(super) fn read(dir: &dyn Dir, slot: u32) -> Result<Option<MemberLease>> {
 /// `None`: it is not readable.
 fn read_lease(file: &dyn File, slot: u32) -> Result<Option<MemberLease>> {
     let mut bytes = [0; LEASE_LEN];
-    let got = file.read_at(&mut bytes, 0).at("read", format!("slot {slot} of the fleet"))?;
-    Ok(MemberLease::decode(&bytes[..got]))
+    let got = file.read_into(&mut bytes, 0).at("read", format!("slot {slot} of the fleet"))?;
+    Ok(MemberLease::decode(got))
 }
 
 /// The same, and a lease that is just being written is read again.

@@ -16,6 +16,7 @@ use std::sync::Arc;
 
 use crate::path::{DirNumbers, Name, escape_into};
 use crate::tiers::disk::layout::{OURS, split};
+use crate::tiers::sorted::beside;
 
 /// A path from the mount's root. Those read from a segment share their directories.
 #[derive(Clone)]
@@ -170,8 +171,7 @@ impl DirsRead {
     }
 
     fn get(&self, number: u64) -> Option<&Arc<LoggedDir>> {
-        let at = self.0.binary_search_by_key(&number, |(number, _)| *number).ok()?;
-        Some(&self.0[at].1)
+        beside(&self.0, number)
     }
 
     /// Takes in the line of a directory. `None`: no daemon writes this.

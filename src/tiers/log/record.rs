@@ -20,6 +20,7 @@ use std::collections::BTreeSet;
 
 use crate::path::{Name, escape, unescape};
 use crate::tiers::disk::fingerprint::Fingerprint;
+use crate::tiers::disk::layout::is_at_or_below;
 use crate::tiers::disk::layout::{OURS, PRIVATE};
 use crate::tiers::disk::{FileId, Kind, NewAttr, Stat, Time};
 use crate::tiers::log::dirs::{DirsRead, DirsWritten, LoggedPath};
@@ -482,7 +483,7 @@ impl Record {
     pub(crate) fn unfinished(records: &[(Lsn, Record)]) -> Vec<(Lsn, Step)> {
         let last = records.iter().rposition(|(_, record)| matches!(record, Record::Applied { .. }));
         let (mut whole, mut steps) = (Vec::new(), Vec::new());
-        for (_, record) in &records[last.map_or(0, |at| at + 1)..] {
+        for (_, record) in records.iter().skip(last.map_or(0, |at| at + 1)) {
             let Record::Intent { upto, index, count, step } = record else { continue };
             if *index == 0 {
                 steps.clear();
@@ -500,8 +501,8 @@ impl Record {
 
     /// Whether these records say that version `of` of the object, `size` bytes long, was overwritten or cut.
     pub(crate) fn invalidated(records: &[(Lsn, Record)], of: Lsn, object: ObjectId, size: u64) -> bool {
-        let behind = &records[records.partition_point(|(lsn, _)| *lsn <= of)..];
-        behind.iter().any(|(_, record)| {
+        let mut behind = records.iter().skip(records.partition_point(|(lsn, _)| *lsn <= of));
+        behind.any(|(_, record)| {
             matches!(record, Record::Invalidate { object: other, from, .. } if other.shares(object) && *from < size)
         })
     }
@@ -1165,13 +1166,13 @@ pub(crate) fn in_present_order(records: Vec<(Lsn, Record)>) -> Vec<(Lsn, Record)
     let (mut counted, mut gone) = (BTreeSet::new(), Vec::new());
     for (at, (lsn, record)) in records.iter().enumerate() {
         let Record::Moved { count, gone: ranges } = record else { continue };
-        let Some(first) = usize::try_from(*count).ok().and_then(|count| at.checked_sub(count)) else { continue };
-        let again = records[first..at].iter().take_while(|(_, record)| matches!(record, Record::Again(_)));
-        if again.count() < at - first {
+        let count = usize::try_from(*count).ok();
+        let Some(group) = count.and_then(|count| records.get(at.checked_sub(count)?..at)) else { continue };
+        if !group.iter().all(|(_, record)| matches!(record, Record::Again(_))) {
             continue;
         }
-        counted.extend(records[first..at].iter().map(|(lsn, _)| *lsn));
-        let before = records[first].0.min(*lsn).saturating_sub(1);
+        counted.extend(group.iter().map(|(lsn, _)| *lsn));
+        let before = group.first().map_or(*lsn, |(first, _)| (*first).min(*lsn)).saturating_sub(1);
         gone.extend(ranges.iter().map(|(from, to)| (*from, (*to).min(before))));
     }
     gone.sort_unstable();
@@ -1182,8 +1183,8 @@ pub(crate) fn in_present_order(records: Vec<(Lsn, Record)>) -> Vec<(Lsn, Record)
         *to = end;
     });
     let is_gone = |lsn: Lsn| {
-        let before = gone.partition_point(|(from, _)| *from <= lsn);
-        before > 0 && lsn <= gone[before - 1].1
+        let before = gone.partition_point(|(from, _)| *from <= lsn).checked_sub(1);
+        before.and_then(|before| gone.get(before)).is_some_and(|(_, to)| lsn <= *to)
     };
     let here = |(lsn, record)| match record {
         Record::Again(record) => counted.contains(&lsn).then_some((lsn, *record)),
@@ -1205,8 +1206,7 @@ pub(crate) fn is_below_root(path: &[u8]) -> bool {
 /// Neither path is the other or lies inside it: nothing moves into itself, or onto itself.
 fn are_apart(a: &LoggedPath, b: &LoggedPath) -> bool {
     let (a, b) = (&a.bytes()[..], &b.bytes()[..]);
-    let inside = |a: &[u8], b: &[u8]| a.strip_prefix(b).is_some_and(|rest| rest.is_empty() || rest[0] == b'/');
-    !inside(a, b) && !inside(b, a)
+    !is_at_or_below(a, b) && !is_at_or_below(b, a)
 }
 
 fn is_xattr_of_users(key: &[u8]) -> bool {

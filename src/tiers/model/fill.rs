@@ -73,7 +73,8 @@ impl FillPlan {
         if self.events >= EVENTS_MAX {
             return false;
         }
-        let is_taken = match (&events[..], &events[0].change) {
+        let Some(first) = events.first() else { return false };
+        let is_taken = match (&events[..], &first.change) {
             ([_], Change::Make { spec, .. }) if spec.kind == Kind::Dir && self.dirs.len() >= DIRS_MAX => false,
             ([_], Change::Make { ino, at, spec }) => {
                 self.take_node(st, *ino, at) && {

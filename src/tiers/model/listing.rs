@@ -82,7 +82,7 @@ impl Listing {
 
     /// The entries from this position on.
     pub fn from(&self, position: u64) -> &[ListEntry] {
-        &self.entries[self.entries.partition_point(|entry| entry.at < position)..]
+        self.entries.get(self.entries.partition_point(|entry| entry.at < position)..).unwrap_or_default()
     }
 }
 

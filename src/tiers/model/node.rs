@@ -303,7 +303,7 @@ impl Node {
     }
 
     pub(crate) fn meta(&self) -> NodeAttrs {
-        let time = |at: usize| Time { sec: self.sec[at], nsec: self.nsec[at] };
+        let ([a_sec, m_sec, c_sec], [a_nsec, m_nsec, c_nsec]) = (self.sec, self.nsec);
         NodeAttrs {
             perm: self.perm.into(),
             uid: self.uid,
@@ -312,9 +312,9 @@ impl Node {
             nlink: self.nlink,
             size: self.size,
             blocks: self.blocks,
-            atime: time(0),
-            mtime: time(1),
-            ctime: time(2),
+            atime: Time { sec: a_sec, nsec: a_nsec },
+            mtime: Time { sec: m_sec, nsec: m_nsec },
+            ctime: Time { sec: c_sec, nsec: c_nsec },
         }
     }
 

@@ -408,13 +408,14 @@ fn skip_end(st: &EngineState, at: usize) -> usize {
 fn batch_of(st: &EngineState, walk: &mut Walk, at: usize, pressure: bool, skip_below: usize) -> Option<Batch> {
     let mut skipped = (0, 0);
     let events = st.queue.events();
-    let mut sources = vec![walk.source(st, at, skip_below, &mut skipped)?];
+    let first = walk.source(st, at, skip_below, &mut skipped)?;
+    let mut sources = vec![first];
     let mut end = adjacent_end(st, walk, at);
     if pressure && !cuts(st, &events[at].change) {
         end = events.len().min(at + PRESSURE_MAX);
     }
     // A version that no longer exists is replaced by the next one that does; the batch reaches up to that.
-    let mut needed = sources[0] + 1;
+    let mut needed = first + 1;
     end = end.max(needed);
     for i in at + 1.. {
         if i >= end {
@@ -616,10 +617,9 @@ pub(crate) fn steps_below(
     for batch in batches {
         planner.upto = batch.upto;
         let events: Vec<&Event> = st.queue.events().range(batch.events.clone()).collect();
-        if events.len() == 1 {
-            planner.single(events[0], batch)?;
-        } else {
-            planner.difference(&events, batch)?;
+        match events[..] {
+            [event] => planner.single(event, batch)?,
+            _ => planner.difference(&events, batch)?,
         }
     }
     *dirs = planner.dirs;
@@ -629,7 +629,8 @@ pub(crate) fn steps_below(
 /// How many batches take more than one step: those can be seen half done.
 pub(crate) fn stepped(batches: &[Batch], planned: &[Planned]) -> u64 {
     // The steps of a batch are one behind the other.
-    let in_steps = planned.windows(2).filter(|two| two[0].upto == two[1].upto).map(|two| two[0].upto);
+    let in_steps = planned.iter().zip(planned.iter().skip(1));
+    let in_steps = in_steps.filter(|(step, next)| step.upto == next.upto).map(|(step, _)| step.upto);
     let in_steps: HashSet<Lsn> = in_steps.collect();
     batches.iter().filter(|batch| !batch.ahead.is_empty() || in_steps.contains(&batch.upto)).count() as u64
 }
@@ -836,14 +837,15 @@ impl Planner<'_> {
             }
         }
         let mut new_dirs: Vec<(usize, Lsn, Ino)> = Vec::new();
-        for (lsn, ino) in made.iter().filter(|(_, ino)| self.dirs.contains_key(ino)) {
-            let depth = self.path(&self.dirs[ino])?.iter().filter(|b| **b == b'/').count();
+        for (lsn, ino) in &made {
+            let Some(at) = self.dirs.get(ino) else { continue };
+            let depth = self.path(at)?.iter().filter(|b| **b == b'/').count();
             new_dirs.push((depth, *lsn, *ino));
         }
         new_dirs.sort_unstable();
         for (_, lsn, ino) in new_dirs {
             let copied = self.made.get(&lsn)?.clone();
-            let at = self.dirs[&ino].clone();
+            let at = self.dirs.get(&ino)?.clone();
             self.place(ino, &copied, 0, &at, None)?;
         }
         // New names first, replacements second; each in log order.

@@ -11,6 +11,7 @@ use crate::tiers::model::event::{Change, Event};
 use crate::tiers::model::node::DirEntryKey;
 use crate::tiers::objects::version::Content;
 use crate::tiers::small_deque::SmallDeque;
+use crate::tiers::sorted::beside;
 use crate::tiers::{Ino, Lsn};
 
 /// Capacity that the queue keeps, in events, when it shrinks.
@@ -388,7 +389,7 @@ impl EventQueue {
 
     /// Moves these events behind all others: each to the number beside it. Both numbers rise.
     pub(super) fn renumber(&mut self, new: &[(Lsn, Lsn)]) {
-        let now = |lsn: Lsn| new.binary_search_by_key(&lsn, |(old, _)| *old).ok().map(|at| new[at].1);
+        let now = |lsn: Lsn| beside(new, lsn).copied();
         let old: Vec<Lsn> = new.iter().map(|(old, _)| *old).collect();
         let mut files = foldhash::HashSet::default();
         for mut event in self.take_out(&old) {

@@ -23,6 +23,7 @@ use crate::tiers::model::queue::EventQueue;
 use crate::tiers::model::uncommitted::UncommittedFiles;
 use crate::tiers::model::view::View;
 use crate::tiers::objects::file::FileState;
+use crate::tiers::sorted::beside;
 use crate::tiers::{Ino, Lsn};
 
 /// How many states that were made for readers only are kept.
@@ -181,7 +182,7 @@ impl EngineState {
     /// Events were moved behind all others, and records with them: each has the number beside its old one. `nodes`: those
     /// that they touch.
     pub(crate) fn renumber(&mut self, new: &[(Lsn, Lsn)], nodes: &std::collections::HashSet<Ino>) {
-        let now = |lsn: Lsn| new.binary_search_by_key(&lsn, |(old, _)| *old).ok().map(|at| new[at].1);
+        let now = |lsn: Lsn| beside(new, lsn).copied();
         let events: Vec<_> = new.iter().copied().filter(|(old, _)| self.queue.event(*old).is_some()).collect();
         self.queue.renumber(&events);
         new.iter().for_each(|(old, new)| self.uncommitted.renumber(*old, *new));

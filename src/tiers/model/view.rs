@@ -703,7 +703,7 @@ impl View {
         while at != ROOT {
             let Some(node) = self.nodes.get_mut(&at) else { return };
             node.rest(None);
-            let node = &self.nodes[&at];
+            let Some(node) = self.nodes.get(&at) else { return };
             let held = node.refs > 0
                 || node.pins > 0
                 || node.moved()

@@ -93,7 +93,7 @@ impl CopyMeans {
         }
         let behind = at + there as u64;
         *ours = behind.min(*ours);
-        Ok(there + from.read_at(&mut buf[there..], behind)?)
+        Ok(there + from.read_at(buf.get_mut(there..).unwrap_or_default(), behind)?)
     }
 
     pub(super) fn write_large(&self, to: &dyn File, bytes: &[u8], at: u64) -> std::io::Result<()> {
@@ -125,10 +125,9 @@ pub(crate) fn copy_data(
     let (start, len) = (range.start, range.end);
     let mut buf = vec![0; CHUNK.min(len.saturating_sub(start) as usize)];
     let mut pieces = Pieces::of(range);
-    while let Some((at, got)) = pieces.next(from, &mut buf, &mut |buf, at| from.read_at(buf, at)).map_err(Read)? {
-        let bytes = &buf[..got];
+    while let Some((at, bytes)) = pieces.next(from, &mut buf, &mut |buf, at| from.read_at(buf, at)).map_err(Read)? {
         to.write_at(bytes, at).and_then(|()| watch(at, bytes)).map_err(Written)?;
-        let end = at + got as u64;
+        let end = at + bytes.len() as u64;
         if end < len {
             to.write_behind(at..end);
         }
@@ -155,13 +154,13 @@ impl Pieces {
         self.at
     }
 
-    /// Reads the next piece, no longer than `buf`, with `read`. Returns its offset and length; `None`: there is none.
-    pub(super) fn next(
+    /// Reads the next piece, no longer than `buf`, with `read`. Returns its offset and bytes; `None`: there is none.
+    pub(super) fn next<'a>(
         &mut self,
         from: &dyn File,
-        buf: &mut [u8],
+        buf: &'a mut [u8],
         read: &mut dyn FnMut(&mut [u8], u64) -> std::io::Result<usize>,
-    ) -> std::io::Result<Option<(u64, usize)>> {
+    ) -> std::io::Result<Option<(u64, &'a [u8])>> {
         if self.at == self.data_end {
             self.at = next_data(from, self.at..self.end)?;
             self.data_end = self.at;
@@ -171,13 +170,14 @@ impl Pieces {
             self.data_end = from.seek(Seek::Hole, self.at).unwrap_or(self.end).min(self.end);
         }
         let (at, want) = (self.at, buf.len().min((self.data_end - self.at) as usize));
-        let got = read(&mut buf[..want], at)?;
+        let buf = buf.get_mut(..want).unwrap_or_default();
+        let got = read(buf, at)?;
         if got == 0 {
             (self.at, self.data_end) = (self.end, self.end);
             return Ok(None);
         }
         self.at += got as u64;
-        Ok(Some((at, got)))
+        Ok(Some((at, buf.get(..got).unwrap_or_default())))
     }
 }
 

@@ -52,7 +52,7 @@ impl Sum {
         while !bytes.is_empty() {
             let (piece, rest) = bytes.split_at(bytes.len().min((LEFT_OUT - self.at % LEFT_OUT) as usize));
             let end = self.at + piece.len() as u64;
-            if piece.chunks(ZEROS.len()).any(|some| *some != ZEROS[..some.len()]) {
+            if piece.chunks(ZEROS.len()).any(|some| ZEROS.get(..some.len()) != Some(some)) {
                 self.feed_zeros();
                 self.hash.update(piece);
                 self.done = end;
@@ -97,9 +97,9 @@ impl Sum {
 
     fn feed(&mut self, mut zeros: u64) {
         while zeros > 0 {
-            let some = zeros.min(ZEROS.len() as u64);
-            self.hash.update(&ZEROS[..some as usize]);
-            zeros -= some;
+            let some = ZEROS.get(..zeros as usize).unwrap_or(&ZEROS);
+            self.hash.update(some);
+            zeros -= some.len() as u64;
         }
     }
 }

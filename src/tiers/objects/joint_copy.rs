@@ -104,12 +104,12 @@ impl JointCopy {
     /// says whether to go on. What fails here is kept for [`JointCopy::end`].
     pub(crate) fn copy(&self, means: &CopyMeans, watch: &mut dyn FnMut(PieceDone) -> std::io::Result<bool>) {
         let mut buf = vec![0; CHUNK.min(self.len as usize)];
-        while let Some((at, got)) = self.take(means, &mut buf) {
-            let bytes = &buf[..got];
+        while let Some((at, bytes)) = self.take(means, &mut buf) {
+            let got = bytes.len() as u64;
             let written = self.write(means, bytes, at).and_then(|()| {
                 let (upto, ours) = self.written(at);
-                let goes_on = watch(PieceDone { len: got as u64, upto })?;
-                forget_from(ours, &*self.from, at..at + got as u64);
+                let goes_on = watch(PieceDone { len: got, upto })?;
+                forget_from(ours, &*self.from, at..at + got);
                 Ok(goes_on)
             });
             match written {
@@ -121,7 +121,7 @@ impl JointCopy {
     }
 
     /// Reads and hashes the next piece.
-    fn take(&self, means: &CopyMeans, buf: &mut [u8]) -> Option<(u64, usize)> {
+    fn take<'a>(&self, means: &CopyMeans, buf: &'a mut [u8]) -> Option<(u64, &'a [u8])> {
         let mut reading = self.reading.lock();
         let Reading { pieces, sum, ours, in_flight, data_end, failed, .. } = &mut *reading;
         if failed.is_some() {
@@ -130,11 +130,11 @@ impl JointCopy {
         let taken = pieces.next(&*self.from, buf, &mut |buf, at| means.read(&*self.from, buf, at, ours));
         self.at.store(pieces.at(), Ordering::Relaxed);
         match taken {
-            Ok(Some((at, got))) => {
-                sum.take(at, &buf[..got]);
+            Ok(Some((at, bytes))) => {
+                sum.take(at, bytes);
                 in_flight.push(at);
-                *data_end = at + got as u64;
-                Some((at, got))
+                *data_end = at + bytes.len() as u64;
+                Some((at, bytes))
             }
             Ok(None) => None,
             Err(error) => {

@@ -142,8 +142,8 @@ pub(crate) fn copy_name(lsn: Lsn, stream: u32) -> Vec<u8> {
 /// The lane in which a name of `tmp` lies; `None`: in `tmp` itself.
 pub(crate) fn lane_of(name: &[u8]) -> Option<&[u8]> {
     let name = name.strip_prefix(b"c")?;
-    let end = name.iter().position(|byte| *byte == b'.').unwrap_or(name.len());
-    let lane = &name[name[..end].iter().position(|byte| *byte == b'-')? + 1..end];
+    let name = name.split(|byte| *byte == b'.').next()?;
+    let lane = name.get(name.iter().position(|byte| *byte == b'-')? + 1..)?;
     is_lane(lane).then_some(lane)
 }
 

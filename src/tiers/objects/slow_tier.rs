@@ -93,7 +93,7 @@ impl LeftOpen {
 
     fn has(&self, name: &[u8]) -> bool {
         let digits = name.strip_prefix(b".nfs").filter(|digits| digits.len() == 24);
-        let number = digits.and_then(|digits| std::str::from_utf8(&digits[..16]).ok());
+        let number = digits.and_then(|digits| std::str::from_utf8(digits.first_chunk::<16>()?).ok());
         number
             .and_then(|number| u64::from_str_radix(number, 16).ok())
             .is_some_and(|ino| self.removed.lock().contains(&ino))

@@ -167,11 +167,13 @@ impl File for Split {
         let mut done = 0;
         if let Some((from, to)) = below {
             done = (to - from) as usize;
-            let got = self.head.read_at(&mut buf[..done], from)?;
-            buf[got..done].fill(0);
+            let head = buf.get_mut(..done).unwrap_or_default();
+            let got = self.head.read_at(head, from)?;
+            head.iter_mut().skip(got).for_each(|byte| *byte = 0);
         }
         if let Some((from, to)) = behind {
-            done += self.tail.read_at(&mut buf[done..][..(to - from) as usize], from)?;
+            let tail = buf.get_mut(done..done + (to - from) as usize).unwrap_or_default();
+            done += self.tail.read_at(tail, from)?;
         }
         Ok(done)
     }

@@ -412,11 +412,12 @@ impl Tiers {
         let mut done = 0;
         while done < len {
             let want = buf.len().min((len - done) as usize);
-            let got = self.read(cx, from, &mut buf[..want], from_offset + done)?;
+            let piece = buf.get_mut(..want).unwrap_or_default();
+            let got = self.read(cx, from, piece, from_offset + done)?;
             if got == 0 {
                 break;
             }
-            self.write(cx, to, &buf[..got], to_offset + done, false)?;
+            self.write(cx, to, piece.get(..got).unwrap_or_default(), to_offset + done, false)?;
             done += got as u64;
         }
         Ok(done)

@@ -32,6 +32,13 @@ pub(crate) struct AsideEntry {
     pub(crate) kept: Kept,
 }
 
+impl AsideEntry {
+    /// The first of its names; it has at least one.
+    pub(super) fn path(&self) -> &[u8] {
+        self.paths.first().map_or(&[], |path| path)
+    }
+}
+
 /// The events taken out of the order.
 pub(crate) fn cancelled(records: &[(Lsn, Record)]) -> HashSet<Lsn> {
     let ranges = records.iter().filter_map(|(lsn, record)| match record {
@@ -44,7 +51,7 @@ pub(crate) fn cancelled(records: &[(Lsn, Record)]) -> HashSet<Lsn> {
     for (from, to) in ranges {
         // Each record once, whatever the ranges are: the log may contain anything.
         let first = records.partition_point(|(lsn, _)| *lsn < from.max(done));
-        let behind = records[first..].iter().map(|(lsn, _)| *lsn).take_while(|lsn| *lsn <= to);
+        let behind = records.iter().skip(first).map(|(lsn, _)| *lsn).take_while(|lsn| *lsn <= to);
         cancelled.extend(behind);
         done = done.max(to.saturating_add(1));
     }
@@ -56,8 +63,9 @@ fn counted(records: &[(Lsn, Record)]) -> HashSet<Lsn> {
     let mut counted = HashSet::new();
     for (at, (_, record)) in records.iter().enumerate() {
         let Record::SetAside { count, .. } = record else { continue };
-        let Some(first) = usize::try_from(*count).ok().and_then(|count| at.checked_sub(count)) else { continue };
-        counted.extend(records[first..at].iter().map(|(lsn, _)| *lsn));
+        let count = usize::try_from(*count).ok();
+        let Some(group) = count.and_then(|count| records.get(at.checked_sub(count)?..at)) else { continue };
+        counted.extend(group.iter().map(|(lsn, _)| *lsn));
     }
     counted
 }
@@ -136,7 +144,7 @@ pub(crate) fn aside_at(records: &[(Lsn, Record)], upto: Lsn) -> Vec<AsideEntry> 
         all.retain(|_, one| !one.paths.is_empty());
     }
     let mut all: Vec<AsideEntry> = all.into_values().collect();
-    let depth = |one: &AsideEntry| one.paths[0].iter().filter(|byte| **byte == b'/').count();
+    let depth = |one: &AsideEntry| one.path().iter().filter(|byte| **byte == b'/').count();
     all.sort_by_key(|one| (depth(one), one.lsn));
     all
 }
@@ -165,7 +173,7 @@ impl Recovery<'_> {
     /// The node, if it is shown already.
     fn known_aside(&mut self, entry: &AsideEntry) -> Result<Option<Ino>> {
         let known = self.met.get(&entry.ino).copied();
-        let there = match self.place(&entry.paths[0])? {
+        let there = match self.place(entry.path())? {
             Some(place) => self.find(&place, None)?,
             None => None,
         };
@@ -189,7 +197,7 @@ impl Recovery<'_> {
 
     fn show_file(&mut self, entry: AsideEntry, object: ObjectId, size: u64, attrs: Attrs) -> Result<()> {
         if let Some(what) = self.lacks(entry.lsn, object, size)? {
-            let path = escape(&entry.paths[0]);
+            let path = escape(entry.path());
             tracing::error!(path, object = object.number, "what was set aside is damaged and not shown: {what}");
             self.tiers.counters.damaged.fetch_add(1, Ordering::Relaxed);
             self.lost.insert(object, format!("damaged: {what}; it was {path}, and set aside"));
@@ -197,7 +205,7 @@ impl Recovery<'_> {
         }
         let places = self.places_aside(&entry, (attrs.uid, attrs.gid), false)?;
         if places.is_empty() {
-            self.put_aside(&entry.paths[0], object);
+            self.put_aside(entry.path(), object);
             return Ok(());
         }
         let now = self.tiers.file_time();
@@ -228,7 +236,7 @@ impl Recovery<'_> {
         let ino = self.number_aside(&mut st, entry.ino);
         hide(&mut st, first);
         add_made(&mut st, ino, spec, first.clone(), entry.lsn);
-        places[1..].iter().for_each(|place| show_at(&mut st, place, ino));
+        places.iter().skip(1).for_each(|place| show_at(&mut st, place, ino));
         if is_dir {
             add_subdir(&mut st, first.0, 1);
         }

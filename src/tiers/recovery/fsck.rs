@@ -279,7 +279,7 @@ impl Check {
     fn aside(&mut self, uuid: Option<&str>) {
         for entry in aside_at(&self.records, Lsn::MAX) {
             self.report.aside += 1;
-            let place = format!("/{}", escape(&entry.paths[0]));
+            let place = format!("/{}", escape(entry.path()));
             let missing = match entry.kept {
                 Kept::File { object, size, .. } => self.missing_of(object, size, uuid),
                 Kept::Node(_) => None,

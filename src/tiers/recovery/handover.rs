@@ -95,6 +95,6 @@ fn read_note(ours: &dyn Dir) -> Result<Option<CopyNote>> {
     let file = absent_is_none(ours.open(NOTES, Access::Read)).at("open", "the copy's notes")?;
     let Some(file) = file else { return Ok(None) };
     let mut bytes = [0; 2 * NOTE_LEN];
-    let got = file.read_at(&mut bytes, 0).at("read", "the copy's notes")?;
-    Ok(CopyNote::newest(&bytes[..got]))
+    let got = file.read_into(&mut bytes, 0).at("read", "the copy's notes")?;
+    Ok(CopyNote::newest(got))
 }

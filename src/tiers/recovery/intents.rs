@@ -19,7 +19,7 @@ use crate::tiers::{Ino, Lsn};
 fn written_in_place(records: &[(Lsn, Record)], applied: Lsn) -> HashMap<u64, (FileId, Time)> {
     let started = records.iter().rposition(|(_, record)| matches!(record, Record::Start { .. })).unwrap_or(0);
     let mut last: HashMap<Ino, (FileId, Time)> = HashMap::new();
-    for (_, record) in records[started..].iter().filter(|(lsn, _)| *lsn > applied) {
+    for (_, record) in records.iter().skip(started).filter(|(lsn, _)| *lsn > applied) {
         match record {
             Record::InPlace { ino, slow, mtime } => drop(last.insert(*ino, (*slow, *mtime))),
             Record::SetAttr { ino, new, .. } if new.mtime.is_some() => drop(last.remove(ino)),
@@ -48,22 +48,25 @@ impl Recovery<'_> {
         let unfinished = Record::unfinished(&self.records).into_iter();
         let group: Vec<(Lsn, Step)> = unfinished.map(|(upto, step)| (upto, as_written(&step))).collect();
         let (met, durable) = self.apply_group(&group);
-        let of_batch = |one: usize, other: usize| group[one].0 == group[other].0;
+        let batch = |at: usize| group.get(at).map(|(upto, _)| *upto);
+        let of_batch = |one: usize, other: usize| batch(one) == batch(other);
         let mut finished = if durable { met.len() } else { 0 };
         while durable && finished > 0 && met.len() < group.len() && of_batch(finished - 1, met.len()) {
             finished -= 1;
         }
-        let done = met.len() + self.seen_done(&group[met.len()..])?;
+        let done = met.len() + self.seen_done(group.get(met.len()..).unwrap_or_default())?;
         let mut end = done;
         while done > 0 && end < group.len() && of_batch(end, done - 1) {
             end += 1;
         }
-        if done > finished {
-            let steps = group[finished..end].iter().map(|(_, step)| step.clone()).collect();
+        if done > finished
+            && let Some(upto) = batch(end - 1)
+        {
+            let steps = group.iter().take(end).skip(finished).map(|(_, step)| step.clone()).collect();
             let met = met.into_iter().skip(finished).collect();
-            self.half = Some(Half { upto: group[end - 1].0, steps, met, done: done - finished });
+            self.half = Some(Half { upto, steps, met, done: done - finished });
         }
-        let applied = group[..finished].last().map_or(0, |(upto, _)| *upto);
+        let applied = group.iter().take(finished).next_back().map_or(0, |(upto, _)| *upto);
         self.applied = self.applied.max(applied);
         self.tiers.state.lock().queue.start_behind(self.applied);
         Ok(group.into_iter().take(finished).map(|(_, step)| step).collect())
@@ -97,7 +100,7 @@ impl Recovery<'_> {
             // Two file systems do not order their writes between them.
             let in_order = self.tiers.slow.root.order() == MetadataOrder::Journaled && self.tiers.slow.parts.is_empty();
             if !in_order && !self.is_synced(&tree, &mut touched) {
-                let done = self.done_already(&group[met.len()..]);
+                let done = self.done_already(group.get(met.len()..).unwrap_or_default());
                 met.extend(std::iter::repeat_with(|| Met::Expected).take(done));
                 return (met, false);
             }

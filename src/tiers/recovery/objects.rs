@@ -20,7 +20,7 @@ use crate::tiers::objects::attrs::{own_xattrs, set_attrs};
 use crate::tiers::objects::pool::{Named, Pool, number_of};
 use crate::tiers::recovery::replay::{each_of, object_of};
 use crate::tiers::recovery::state::{Bound, Looked, Recovery};
-use crate::tiers::sorted_set::SortedSet;
+use crate::tiers::sorted::SortedSet;
 
 /// The fingerprint of the slow file that an object equals, and the object's recorded name.
 type MarkedClean = (Fingerprint, Option<Named>);

@@ -27,6 +27,7 @@ use crate::tiers::ops::attrs;
 use crate::tiers::ops::names::{add_made, add_subdir, apply_rename};
 use crate::tiers::recovery::aside::{AsideEntry, left_out};
 use crate::tiers::recovery::state::{Looked, Recovery};
+use crate::tiers::sorted::beside;
 use crate::tiers::writeback::step::find_beside;
 use crate::tiers::{Cx, Ino, Lsn, ROOT, Tiers};
 
@@ -95,7 +96,7 @@ impl<'a> Recovery<'a> {
             if *lsn <= self.applied || self.is_skipped(*lsn) {
                 continue;
             }
-            if this_boot && self.says_it_all(record, &records[at + 1..]) {
+            if this_boot && self.says_it_all(record, records.get(at + 1..).unwrap_or_default()) {
                 continue;
             }
             self.replay_one(*lsn, record, this_boot)?;
@@ -408,8 +409,7 @@ impl<'a> Recovery<'a> {
 
     /// The known state of an object in the pool.
     pub(crate) fn looked_at(&self, object: ObjectId) -> Option<&Looked> {
-        let at = self.looked.binary_search_by_key(&object.number, |(number, _)| *number);
-        self.looked[at.ok().filter(|_| object.home == Home::Fast)?].1.as_ref()
+        beside(&self.looked, object.number).filter(|_| object.home == Home::Fast)?.as_ref()
     }
 
     pub(crate) fn replay_bind(&mut self, path: &[u8], ino: Ino, object: ObjectId, lsn: Lsn) -> Result<()> {
@@ -772,7 +772,7 @@ impl<'a> Recovery<'a> {
 
     /// The user whose event it is.
     fn by(&self, lsn: Lsn) -> u32 {
-        self.by.binary_search_by_key(&lsn, |(lsn, _)| *lsn).map_or(0, |at| self.by[at].1)
+        beside(&self.by, lsn).copied().unwrap_or(0)
     }
 
     /// The node that a change of attributes refers to; the root has no name.

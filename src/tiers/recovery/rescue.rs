@@ -13,6 +13,7 @@ use std::sync::Arc;
 
 use crate::error::{Context, Errno, Error, Result};
 use crate::tiers::disk::layout::{OURS, split};
+use crate::tiers::disk::layout::{after_move, is_at_or_below};
 use crate::tiers::disk::{Dir, File, Kind, Stat, acl, modes};
 use crate::tiers::log::dirs::LoggedPath;
 use crate::tiers::log::record::{Attrs, Home, Kept, ObjectId, Path, Record, Spec};
@@ -222,16 +223,16 @@ fn insert(tree: &mut BTreeMap<Path, RescuedAt>, path: &LoggedPath, names: &[Logg
 }
 
 fn rename(tree: &mut BTreeMap<Path, RescuedAt>, from: &[u8], to: &[u8], exchange: bool) {
-    let below = |path: &[u8], dir: &[u8]| path.strip_prefix(dir).is_some_and(|rest| rest.is_empty() || rest[0] == b'/');
     let mut moved = Vec::new();
     let mut back = Vec::new();
-    let paths: Vec<Path> = tree.keys().filter(|path| below(path, from) || below(path, to)).cloned().collect();
+    let paths: Vec<Path> =
+        tree.keys().filter(|path| is_at_or_below(path, from) || is_at_or_below(path, to)).cloned().collect();
     for path in paths {
         let Some(found) = tree.remove(&path) else { continue };
-        if below(&path, from) {
-            moved.push(([to, &path[from.len()..]].concat(), found));
-        } else if exchange {
-            back.push(([from, &path[to.len()..]].concat(), found));
+        if let Some(there) = after_move(&path, from, to) {
+            moved.push((there, found));
+        } else if exchange && let Some(there) = after_move(&path, to, from) {
+            back.push((there, found));
         }
     }
     tree.extend(moved);

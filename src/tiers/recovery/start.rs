@@ -248,8 +248,9 @@ impl Recovery<'_> {
         self.find_lost()?;
         self.show_aside()?;
         for Bound { lsn, paths, ino, object } in &binds {
-            self.learn_names(&paths[1..])?;
-            self.replay_bind(&paths[0].bytes(), *ino, *object, *lsn)?;
+            let Some((path, further)) = paths.split_first() else { continue };
+            self.learn_names(further)?;
+            self.replay_bind(&path.bytes(), *ino, *object, *lsn)?;
         }
         self.replay()?; // 5
         self.tiers.expect_versions(&mut self.tiers.state.lock(), self.applied);

@@ -7,10 +7,11 @@ use foldhash::{HashMap, HashSet};
 
 use crate::error::Error;
 use crate::tiers::disk::FileId;
+use crate::tiers::disk::layout::after_move;
 use crate::tiers::log::dirs::LoggedPath;
 use crate::tiers::log::record::{Attrs, ObjectId, Path, Record, Step};
 use crate::tiers::model::node::DirEntryKey;
-use crate::tiers::sorted_set::SortedSet;
+use crate::tiers::sorted::SortedSet;
 use crate::tiers::writeback::mend::base_of;
 use crate::tiers::writeback::step::Met;
 use crate::tiers::{Cx, Ino, Lsn, Tiers};
@@ -137,10 +138,6 @@ impl Half {
 
 /// The path after a rename of `from` to `to`.
 pub(crate) fn carried(path: &[u8], from: &[u8], to: &[u8], exchange: bool) -> Vec<u8> {
-    let moved = |from: &[u8], to: &[u8]| {
-        let rest = path.strip_prefix(from)?;
-        (rest.is_empty() || rest[0] == b'/').then(|| [to, rest].concat())
-    };
-    let back = if exchange { moved(to, from) } else { None };
-    moved(from, to).or(back).unwrap_or_else(|| path.to_vec())
+    let back = if exchange { after_move(path, to, from) } else { None };
+    after_move(path, from, to).or(back).unwrap_or_else(|| path.to_vec())
 }

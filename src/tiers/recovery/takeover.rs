@@ -12,6 +12,7 @@ use std::sync::Arc;
 use crate::error::{Context, Result};
 use crate::path::{Name, escape};
 use crate::tiers::disk::errors::absent_is_none;
+use crate::tiers::disk::layout::dirs_above;
 use crate::tiers::disk::layout::split;
 use crate::tiers::disk::{FileId, Kind, Stat, Time};
 use crate::tiers::log::record::{ObjectId, Path, Step};
@@ -201,17 +202,15 @@ impl GroupParts {
     }
 
     fn place(&self, st: &EngineState, path: &[u8]) -> Option<DirEntryKey> {
-        let (dirs, name) = split(path);
-        let (mut dir, mut end) = (ROOT, 0);
-        for part in dirs.split(|b| *b == b'/').filter(|part| !part.is_empty()) {
-            end += part.len() + usize::from(end > 0);
-            dir = match self.brought.get(&dirs[..end]) {
+        let mut dir = ROOT;
+        for part in dirs_above(path) {
+            dir = match self.brought.get(part) {
                 Some(brought) => *brought,
-                None => st.view.below_on_slow(dir, part)?,
+                None => st.view.below_on_slow(dir, split(part).1)?,
             };
         }
         st.view.get(dir)?.dir.as_ref()?;
-        Some((dir, Name::new(name).ok()?))
+        Some((dir, Name::new(split(path).1).ok()?))
     }
 
     /// The device of the node that has, or gets, this name.

@@ -178,17 +178,16 @@ impl Tiers {
                 sum.zeros_up_to(file.at.min(size));
             }
             let [fast, slow] = &mut pieces;
-            let from_fast = file.fast.read_at(fast, file.at).at_fast("read the object of", &file.label)?;
-            let from_slow = file.slow.read_at(slow, file.at).at("read on slow", &file.label)?;
-            let (fast, slow) = (&fast[..from_fast], &slow[..from_slow]);
+            let fast = file.fast.read_into(fast, file.at).at_fast("read the object of", &file.label)?;
+            let slow = file.slow.read_into(slow, file.at).at("read on slow", &file.label)?;
             if fast != slow && file.differs_at.is_none() {
                 let same = fast.iter().zip(slow).take_while(|(a, b)| a == b).count();
                 file.differs_at = Some(file.at + same as u64);
             }
-            file.sums[0].take(file.at, fast);
-            file.sums[1].take(file.at, slow);
-            file.at += from_fast.max(from_slow) as u64;
-            if from_fast.max(from_slow) < PIECE {
+            file.sums.iter_mut().zip([fast, slow]).for_each(|(sum, bytes)| sum.take(file.at, bytes));
+            let longer = fast.len().max(slow.len());
+            file.at += longer as u64;
+            if longer < PIECE {
                 // In a hole of the longer one nothing was read.
                 if sizes[0] != sizes[1] {
                     file.differs_at = file.differs_at.or(Some(sizes[0].min(sizes[1])));
@@ -218,7 +217,8 @@ impl Tiers {
         if !file.is_of_fingerprint()? {
             return Ok(Verified::Changed);
         }
-        let [fast, slow] = [0, 1].map(|i| file.sums[i].clone().of_size(sizes[i]));
+        let ([fast, slow], [fast_size, slow_size]) = (&*file.sums, sizes);
+        let (fast, slow) = (fast.clone().of_size(fast_size), slow.clone().of_size(slow_size));
         Ok(match (file.differs_at, file.recorded) {
             (None, None) => Verified::Same,
             (None, Some(recorded)) if fast == recorded => Verified::Same,

@@ -18,6 +18,7 @@ use crate::stats::staging::{JobState, JobStatus, Staging, StagingFailure};
 use crate::tiers::capacity::policy::{Candidate, Class};
 use crate::tiers::copies::reads::Read;
 use crate::tiers::disk::errors::is_full;
+use crate::tiers::disk::layout::split;
 use crate::tiers::disk::sync::Mutex;
 use crate::tiers::disk::throttle::{Backoff, TokenBucket};
 use crate::tiers::disk::{Access, Kind};
@@ -576,8 +577,7 @@ fn put_off(job: &mut RunningJob, item: Item, now: Duration) {
     let (dir, name, tries) = match item {
         Item::File { dir, name, tries } => (dir, name, tries),
         Item::Named(path) => {
-            let at = path.iter().rposition(|byte| *byte == b'/');
-            let (dir, name) = at.map_or((&[][..], &path[..]), |at| (&path[..at], &path[at + 1..]));
+            let (dir, name) = split(&path);
             let Ok(name) = Name::new(name) else { return };
             (dir.into(), name, 0)
         }

@@ -36,7 +36,7 @@ fn changed_by(st: &EngineState, planned: &Planned, met: &Met, names: &mut Vec<Ch
                 // A later step may have moved the directory.
                 let path = st.view.slow_path_at(at).unwrap_or_else(|| step_path(&planned.step).to_vec());
                 if let (Met::Conflict(beside), Some(_)) = (met, who) {
-                    let beside = [&path[..path.len() - split(&path).1.len()], beside].concat();
+                    let beside = [path.strip_suffix(split(&path).1).unwrap_or_default(), beside].concat();
                     add(NameChange::Placed, *who, (at.0, beside));
                 }
                 add(change, *who, (at.0, path));

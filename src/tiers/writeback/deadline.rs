@@ -12,6 +12,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::error::{Context, Error, Result};
 use crate::path::escape;
 use crate::tiers::checkpoints::index::CheckpointStatus;
+use crate::tiers::disk::layout::dirs_above;
 use crate::tiers::disk::layout::{OURS, ensure_dir};
 use crate::tiers::disk::saved::{SAVED, host_and_time, make_dir, move_to};
 use crate::tiers::disk::{Dir, WHOLE};
@@ -115,7 +116,7 @@ impl Tiers {
         }
         let mut dirs: HashSet<&[u8]> = HashSet::from([&b""[..]]);
         for one in wanted {
-            dirs.extend(one.path.iter().enumerate().filter(|(_, byte)| **byte == b'/').map(|(at, _)| &one.path[..at]));
+            dirs.extend(dirs_above(&one.path));
         }
         for dir in dirs {
             walk(place.clone(), dir).and_then(|dir| dir.sync()).at("fsync", "saved on the slow tier")?;

@@ -438,13 +438,13 @@ impl Tiers {
             if at == size {
                 break;
             }
-            let got = copy.read_at(&mut piece, at)?;
-            if got == 0 {
+            let got = copy.read_into(&mut piece, at)?;
+            if got.is_empty() {
                 break;
             }
-            let got = got.min((size - at) as usize);
-            sum.take(at, &piece[..got]);
-            at += got as u64;
+            let got = got.get(..(size - at) as usize).unwrap_or(got);
+            sum.take(at, got);
+            at += got.len() as u64;
             // Reported from the beginning again; otherwise the tier would be taken for silent.
             self.counters.notes.copied(lsn, at);
             if !self.is_pending(lsn) {

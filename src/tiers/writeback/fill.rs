@@ -226,8 +226,8 @@ impl Tiers {
         if !left_out!(FillDurable) {
             ask_each(|| self.uptime(), &dirs, |dir| dir.sync().at("fsync", "a directory in tmp on the slow tier"))?; // 3
         }
-        if let Some(missing) = first_missing(&fill.filled.dirs, &fill.planned)? {
-            let path = escape(step_path(&fill.planned[missing].step));
+        if let Some(missing) = first_missing(&fill.filled.dirs, &fill.planned)?.and_then(|at| fill.planned.get(at)) {
+            let path = escape(step_path(&missing.step));
             return Err(Error::io("publish", path, Errno::ENOENT.into()));
         }
         for planned in &mut fill.planned {
@@ -282,8 +282,8 @@ impl Tiers {
     /// the group ends there.
     pub(crate) fn take_filled(&self, group: &mut Unfinished) -> Result<()> {
         let Some(filled) = group.filled.as_ref().filter(|_| group.met.len() == 1) else { return Ok(()) };
-        let at = step_path(&group.planned[0].step).to_vec();
-        match group.met[0].path(&at) {
+        let at = group.planned.first().map(|first| step_path(&first.step).to_vec()).unwrap_or_default();
+        match group.met.first().and_then(|met| met.path(&at)) {
             Some(beside) => {
                 for planned in &mut group.planned {
                     if let Step::Place { path, .. } = &mut planned.step
@@ -330,7 +330,7 @@ fn first_missing(dirs: &HashMap<Ino, Arc<dyn Dir>>, planned: &[Planned]) -> Resu
         Some(Effect::Name((dir, name), _)) => !there.contains(&(*dir, name.as_bytes().to_vec())),
         _ => false,
     };
-    Ok((1..planned.len()).find(|at| is_missing(&planned[*at])))
+    Ok(planned.iter().skip(1).position(is_missing).map(|at| at + 1))
 }
 
 /// A node that goes from `tmp` into its directory there.

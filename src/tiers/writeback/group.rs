@@ -65,6 +65,15 @@ impl Unfinished {
         Unfinished { met, done, ..Unfinished::new(vec![batch], planned) }
     }
 
+    /// The step that is applied next; `None`: all are applied.
+    pub(super) fn next(&self) -> Option<&Planned> {
+        self.planned.get(self.met.len())
+    }
+
+    pub(super) fn applied(&self) -> &[Planned] {
+        self.planned.get(..self.met.len()).unwrap_or(&self.planned)
+    }
+
     pub(super) fn steps(&self) -> impl Iterator<Item = &Step> {
         self.planned.iter().map(|planned| &planned.step)
     }
@@ -88,7 +97,8 @@ impl Unfinished {
         if at > 0 && self.filled.is_some() {
             return at < self.planned.len();
         }
-        at < self.done || at > 0 && self.planned.get(at).is_some_and(|next| next.upto == self.planned[at - 1].upto)
+        let before = self.applied().last().zip(self.next());
+        at < self.done || before.is_some_and(|(last, next)| next.upto == last.upto)
     }
 
     /// The path where a step that is done has placed this node.
@@ -103,7 +113,7 @@ impl Unfinished {
 
     /// The version that the next step places.
     pub(crate) fn next_content(&self) -> Option<(Lsn, Arc<Content>)> {
-        let Step::Place { node, object: Some(_), .. } = &self.planned.get(self.met.len())?.step else { return None };
+        let Step::Place { node, object: Some(_), .. } = &self.next()?.step else { return None };
         self.batches.iter().find_map(|batch| batch.contents.get(node)).cloned()
     }
 

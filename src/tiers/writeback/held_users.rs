@@ -33,6 +33,7 @@ use crate::tiers::model::held::{HeldEvents, held_with};
 use crate::tiers::model::publish_plan::{Batch, Effect, missing_at_front};
 use crate::tiers::model::state::EngineState;
 use crate::tiers::objects::parts::{bare, copied_event, copy_name, in_part, lane_of};
+use crate::tiers::sorted::beside;
 use crate::tiers::writeback::group::Unfinished;
 use crate::tiers::writeback::parts::PROBE;
 use crate::tiers::{Ino, Lsn, Progress, ROOT, Tiers};
@@ -285,8 +286,7 @@ impl Tiers {
         };
         if !moved.is_empty() {
             st.renumber(&moved, &held.inodes); // 5
-            let now = |lsn: Lsn| moved.binary_search_by_key(&lsn, |(old, _)| *old).ok().map(|at| moved[at].1);
-            self.counters.notes.renumber(now);
+            self.counters.notes.renumber(|lsn| beside(&moved, lsn).copied());
             self.counters.held_back.fetch_add(held.events.len() as u64, Ordering::Relaxed);
         }
         drop(st);

@@ -15,6 +15,7 @@ use std::sync::Arc;
 use crate::error::{Context, Errno, Error, Result};
 use crate::path::escape;
 use crate::tiers::disk::errors::is_elsewhere;
+use crate::tiers::disk::layout::dirs_above;
 use crate::tiers::disk::layout::{remove_leftover, split};
 use crate::tiers::disk::{Dir, Kind, RenameMode, SlowId, acl};
 use crate::tiers::log::record::{Attrs, Path, Spec, Step};
@@ -47,7 +48,7 @@ impl Tiers {
     /// `None`: no such case.
     pub(crate) fn take_new_copy(&self, group: &mut Unfinished) -> Result<Option<Mended>> {
         let Some((lsn, content)) = group.next_content() else { return Ok(None) };
-        let Step::Place { tmp, id, node, .. } = &group.planned[group.met.len()].step else { return Ok(None) };
+        let Some(Step::Place { tmp, id, node, .. }) = group.next().map(|next| &next.step) else { return Ok(None) };
         let (tmp, id, node) = (tmp.clone(), *id, *node);
         let base = base_of(&tmp);
         let copied = content.copy.lock().as_deref().cloned();
@@ -89,7 +90,7 @@ impl Tiers {
 
     /// The next step has nothing to place: someone else has removed it from `tmp`.
     pub(crate) fn mend(&self, group: &mut Unfinished) -> Result<Mended> {
-        let Planned { step, upto, .. } = &group.planned[group.met.len()];
+        let Some(Planned { step, upto, .. }) = group.next() else { return Ok(Mended::Never(Met::Gone)) };
         let Step::Place { tmp, node, path, .. } = step.clone() else { return Ok(Mended::Never(Met::Gone)) };
         if bare(&tmp).starts_with(b"l") {
             // A link to a file that is, or was, in the tree.
@@ -109,7 +110,7 @@ impl Tiers {
 
     /// [`Tiers::mend`], except for links to files in the tree.
     fn make_again(&self, group: &mut Unfinished, lsn: Lsn) -> Result<Mended> {
-        let Step::Place { tmp, id, node, path, .. } = group.planned[group.met.len()].step.clone() else {
+        let Some(Step::Place { tmp, id, node, path, .. }) = group.next().map(|next| next.step.clone()) else {
             return Ok(Mended::Never(Met::Gone));
         };
         let label = || escape(&path);
@@ -117,7 +118,7 @@ impl Tiers {
             if let Some((_, content)) = group.next_content() {
                 self.copy_again(&content);
             }
-            self.forget_vanished(&group.planned[..group.met.len()])?;
+            self.forget_vanished(group.applied())?;
             self.cut(group);
             return Ok(Mended::Cut);
         }
@@ -189,7 +190,9 @@ impl Tiers {
     /// `false`: the new node has vanished, too, and nothing has changed.
     pub(crate) fn renew(&self, group: &mut Unfinished, new: &Copied) -> Result<bool> {
         let done = group.met.len();
-        let Step::Place { tmp, id: old, .. } = group.planned[done].step.clone() else { return Ok(false) };
+        let Some(Step::Place { tmp, id: old, .. }) = group.next().map(|next| next.step.clone()) else {
+            return Ok(false);
+        };
         let was = base_of(&tmp);
         let mut paths: HashSet<Path> = HashSet::new();
         for (at, planned) in group.planned.iter().enumerate() {
@@ -198,7 +201,7 @@ impl Tiers {
                 continue;
             }
             paths.insert(path.clone());
-            let further = &tmp[was.len()..];
+            let further = tmp.strip_prefix(was).unwrap_or_default();
             if at >= done && !further.is_empty() && !self.link_further(&new.tmp, further)? {
                 return Ok(false);
             }
@@ -207,7 +210,7 @@ impl Tiers {
             let id = match step {
                 Step::Place { tmp, id, known, .. } if base_of(tmp) == was => {
                     *known = new.known;
-                    *tmp = [&new.tmp[..], &tmp[was.len()..]].concat();
+                    *tmp = [&new.tmp[..], tmp.strip_prefix(was).unwrap_or_default()].concat();
                     id
                 }
                 Step::Attr { path, id, .. } | Step::Xattr { path, id, .. } if *id == old && paths.contains(path) => id,
@@ -307,20 +310,17 @@ impl Tiers {
     /// Makes the directories above `path` that someone else has removed, as the view has them (P15). Returns those that
     /// were missing.
     pub(crate) fn make_parents(&self, path: &[u8]) -> Result<Vec<(Ino, SlowId)>> {
-        let (dirs, _) = split(path);
         let (mut dir, mut at, mut made) = (self.slow.root.clone(), Some(ROOT), Vec::new());
-        let mut end = 0;
-        for name in dirs.split(|b| *b == b'/').filter(|name| !name.is_empty()) {
-            end += name.len() + usize::from(end > 0);
-            let above = at;
+        for part in dirs_above(path) {
+            let (name, above) = (split(part).1, at);
             at = at.and_then(|at| self.state.lock().view.below_on_slow(at, name));
             dir = match dir.dir(name) {
                 Err(e) if e.kind() == std::io::ErrorKind::NotFound => {
-                    let (there, id) = self.make_dir_anew((&*dir, above), name, at, &dirs[..end])?;
+                    let (there, id) = self.make_dir_anew((&*dir, above), name, at, part)?;
                     made.extend(at.map(|ino| (ino, id)));
                     there
                 }
-                other => other.at("open on slow", escape(&dirs[..end]))?,
+                other => other.at("open on slow", escape(part))?,
             };
         }
         Ok(made)
@@ -398,8 +398,8 @@ impl Tiers {
 /// The copy of which a name in `tmp` is a further link.
 pub(crate) fn base_of(tmp: &[u8]) -> &[u8] {
     let name = bare(tmp);
-    let end = name.iter().position(|byte| *byte == b'.').map_or(tmp.len(), |dot| tmp.len() - name.len() + dot);
-    &tmp[..end]
+    let further = name.iter().position(|byte| *byte == b'.').and_then(|dot| name.get(dot..)).unwrap_or_default();
+    tmp.strip_suffix(further).unwrap_or(tmp)
 }
 
 /// Whether two names in `tmp` are of one version, perhaps in two lanes or parts.

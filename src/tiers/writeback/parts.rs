@@ -21,6 +21,7 @@ use nix::errno::Errno;
 use crate::error::{Context, Error, Result};
 use crate::path::escape;
 use crate::tiers::disk::errors::absent_is_none;
+use crate::tiers::disk::layout::dirs_above;
 use crate::tiers::disk::layout::{remove_leftover, split};
 use crate::tiers::disk::{Access, Dir, MetadataOrder, RenameMode, SlowId};
 use crate::tiers::log::record::{Path, Step, TmpStat};
@@ -156,7 +157,7 @@ impl Tiers {
     /// The rename of the next step failed with EXDEV, although the view knows no border there: the view learns it, and
     /// the node is brought over.
     pub(crate) fn bring_over(&self, group: &mut Unfinished) -> Result<Mended> {
-        let Planned { step, effects, .. } = &group.planned[group.met.len()];
+        let Some(Planned { step, effects, .. }) = group.next() else { return Ok(Mended::Soon) };
         let apart = |step: &Step| {
             Error::refused(
                 format!(
@@ -183,12 +184,12 @@ impl Tiers {
                     remove_leftover(&*from, name)?;
                     Some(made)
                 }
-                None => return Err(apart(&group.planned[group.met.len()].step)),
+                None => return Err(apart(step)),
             },
         };
         match made {
             // Each time it goes further down: parts may contain parts.
-            Some(copied) if split(&copied.tmp).0 == split(&tmp).0 => Err(apart(&group.planned[group.met.len()].step)),
+            Some(copied) if split(&copied.tmp).0 == split(&tmp).0 => Err(apart(step)),
             Some(copied) if self.renew(group, &copied)? => Ok(Mended::Again),
             _ => Ok(Mended::Soon),
         }
@@ -211,9 +212,7 @@ impl Tiers {
     }
 
     fn border_below(&self, base: &dyn Dir, from: &[u8], dirs: &[u8]) -> Result<Option<(Path, SlowId)>> {
-        let slashes = dirs.iter().enumerate().filter(|(_, byte)| **byte == b'/').map(|(at, _)| at);
-        for end in slashes.chain([dirs.len()]).filter(|end| *end > from.len()) {
-            let part = &dirs[..end];
+        for part in dirs_above(dirs).chain([dirs]).filter(|part| part.len() > from.len()) {
             let label = || escape(part);
             let dir = self.slow.walk(part).at("open on slow", label())?;
             let stat = dir.stat(b".").at("stat on slow", label())?;

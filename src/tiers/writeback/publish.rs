@@ -190,7 +190,7 @@ impl Tiers {
         // would not find them.
         self.log.usable()?;
         if batches.len() > 1 {
-            let first = batches[..1].to_vec();
+            let first = batches.iter().take(1).cloned().collect();
             let applied = || self.state.lock().queue.applied();
             let before = applied();
             return match self.publish_all(batches, unfinished) {
@@ -309,7 +309,7 @@ impl Tiers {
         self.slow.set_moving(self.moves(group.own_steps()));
         self.begin(&group.planned);
         let tree = OpenTree::within(&self.slow, self.devices(&group.planned));
-        let mut touched = SyncSet::of(&group.planned[..group.met.len()]);
+        let mut touched = SyncSet::of(group.applied());
         let in_order = self.keeps_order(&group.planned)?;
         if !in_order {
             // Perhaps this sync failed before: the next step must not be durable before the last one.
@@ -331,8 +331,10 @@ impl Tiers {
                     }
                     met => match met? {
                         Met::Lacking => {
-                            if mended.replace(at) == Some(at) {
-                                return Err(vanishes(&group.planned[at].step));
+                            if mended.replace(at) == Some(at)
+                                && let Some(next) = group.next()
+                            {
+                                return Err(vanishes(&next.step));
                             }
                             self.mend(group)?
                         }
@@ -352,7 +354,7 @@ impl Tiers {
             }
             self.take_filled(group)?;
             self.cut_below_conflict(group);
-            touched.add(&group.planned[at].step);
+            group.planned.get(at).into_iter().for_each(|applied| touched.add(&applied.step));
             if !in_order && !left_out!(EachStepDurable) {
                 touched.sync(&tree)?; // 5
             }
@@ -533,11 +535,11 @@ impl Tiers {
     /// Applies the next step of a group. If its file was written in place meanwhile, the step is applied again with the
     /// time of that write. A write that comes after the last check sets the time itself.
     fn apply(&self, tree: &OpenTree<'_>, group: &mut Unfinished) -> Result<Met> {
-        let at = group.met.len();
-        let mut instead = self.as_overtaken(&group.planned[at]);
+        let overtaken = |group: &Unfinished| group.next().and_then(|next| self.as_overtaken(next));
+        let mut instead = overtaken(group);
         loop {
             let met = self.apply_once(tree, group, instead.as_ref())?;
-            let since = self.as_overtaken(&group.planned[at]);
+            let since = overtaken(group);
             if since == instead {
                 return Ok(met);
             }
@@ -546,8 +548,7 @@ impl Tiers {
     }
 
     fn apply_once(&self, tree: &OpenTree<'_>, group: &mut Unfinished, instead: Option<&Step>) -> Result<Met> {
-        let at = group.met.len();
-        let Planned { step, effects, .. } = &group.planned[at];
+        let Some(Planned { step, effects, .. }) = group.next() else { return Ok(Met::Gone) };
         let step = instead.unwrap_or(step);
         let (known, path) = (self.known_slow_fingerprint(effects, step), step_path(step).to_vec());
         let mut met = tree.apply(step, known);
@@ -562,7 +563,9 @@ impl Tiers {
             let made = step_target(step).map_or(Ok(Vec::new()), |target| self.make_parents(target))?;
             made.into_iter().for_each(|(ino, id)| group.identify(ino, id));
             tree.forget();
-            met = tree.apply(instead.unwrap_or(&group.planned[at].step), known);
+            if let Some(step) = instead.or(group.next().map(|next| &next.step)) {
+                met = tree.apply(step, known);
+            }
         }
         tree.take_saved().iter().for_each(|(path, place)| self.tell_saved(path, place));
         met.at("publish", escape(&path))
@@ -678,8 +681,8 @@ impl Tiers {
             // The last fingerprint was set last, so its sync covers the others.
             let covers_all = self.pool.order == MetadataOrder::Journaled;
             let first = if covers_all { unsynced.len().saturating_sub(1) } else { 0 };
-            let synced =
-                ask_each(|| self.uptime(), &unsynced[first..], |fd| fd.sync().at_fast("mark clean", "an object"));
+            let last = unsynced.get(first..).unwrap_or_default();
+            let synced = ask_each(|| self.uptime(), last, |fd| fd.sync().at_fast("mark clean", "an object"));
             unsynced.clear();
             synced.map(drop)
         };
@@ -845,7 +848,7 @@ impl Tiers {
                 "changed on the slow tier by somebody else; both versions are kept"
             );
             self.view_conflict(st, at, *ino, name, planned.upto);
-            effects = &effects[1..];
+            effects = effects.get(1..).unwrap_or_default();
         }
         if *met == Met::Lost {
             // Nothing of it exists: the slow tier still has what it had under the name.

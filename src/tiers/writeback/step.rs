@@ -494,7 +494,7 @@ fn place_beside(from: &dyn Dir, ours: &[u8], dir: &dyn Dir, name: &[u8]) -> std:
         let number = if attempt == 0 { String::new() } else { format!("-{attempt}") };
         let tail = format!(".dlio-conflict-{suffix}{number}");
         let keep = name.len().min(crate::path::NAME_MAX.saturating_sub(tail.len()));
-        let beside = [&name[..keep], tail.as_bytes()].concat();
+        let beside = [name.get(..keep).unwrap_or(name), tail.as_bytes()].concat();
         if absent_is_none(dir.stat(&beside))?.is_none() {
             from.rename(ours, dir, &beside, RenameMode::Replace)?;
             return Ok(Met::Conflict(beside));
@@ -512,7 +512,7 @@ pub(crate) fn find_beside(
     const MARK: &[u8] = b".dlio-conflict-";
     let is_beside = |other: &[u8]| {
         let mark = other.windows(MARK.len()).rposition(|part| part == MARK);
-        mark.is_some_and(|mark| name.starts_with(&other[..mark]))
+        mark.and_then(|mark| other.get(..mark)).is_some_and(|cut| name.starts_with(cut))
     };
     for entry in dir.list()?.into_iter().filter(|entry| is_beside(&entry.name)) {
         if absent_is_none(dir.stat(&entry.name))?.is_some_and(|stat| is_ours(&stat)) {

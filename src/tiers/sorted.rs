@@ -1,6 +1,6 @@
-//! A set that is made once and asked often, usually for values near the last one: they lie side by side. Pure.
+//! Lists that are made once and asked often: sorted ones. Pure.
 
-/// Ascending, without duplicates.
+/// Ascending, without duplicates. Whoever asks usually asks for a value near the last one, which lies beside it.
 #[derive(Debug)]
 pub(crate) struct SortedSet<T>(Vec<T>);
 
@@ -17,6 +17,12 @@ impl<T: Ord> FromIterator<T> for SortedSet<T> {
         all.dedup();
         SortedSet(all)
     }
+}
+
+/// What stands beside a key.
+pub(crate) fn beside<K: Ord + Copy, V>(sorted: &[(K, V)], key: K) -> Option<&V> {
+    let at = sorted.binary_search_by_key(&key, |(key, _)| *key).ok()?;
+    sorted.get(at).map(|(_, value)| value)
 }
 
 #[cfg(test)]
