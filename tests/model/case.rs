@@ -149,9 +149,11 @@ const LARGE: u64 = 1 << 30;
 /// Streams of the drain.
 const STREAMS: u32 = 3;
 /// A fast tier on which not everything fits, in bytes.
-const SMALL: u64 = 400 << 10;
+const SMALL: u64 = BALLAST + (384 << 10);
 /// One on which files stop fitting in the middle of a write.
-const TINY: u64 = 64 << 10;
+const TINY: u64 = BALLAST + (48 << 10);
+/// The intents of a group have whole paths, of the longest names there are.
+const BALLAST: u64 = 64 << 10;
 /// What an operator adds to a full tier.
 const ROOM: u64 = 8 << 10;
 /// The background has to come to rest within this many steps.
@@ -237,6 +239,7 @@ impl Case {
             if rng.random_bool(0.7) { often } else { seldom }
         };
         let mut options = Options::for_tests();
+        options.ballast = BALLAST;
         options.settle = Duration::from_millis(pick(&mut rng, 1000, 0));
         options.live_after = Duration::from_secs(pick(&mut rng, 60, 2));
         options.copy_up_max = pick(&mut rng, 64 << 20, 6000);

@@ -262,7 +262,7 @@ impl Dice {
                     dir = path;
                 }
                 written => {
-                    let tmp = Path([&path.0[..], b".tmp"].concat());
+                    let tmp = Path([&dir.0[..], b"/", &name[..name.len().min(251)], b".tmp"].concat());
                     let to = if written < 4 { tmp.clone() } else { path.clone() };
                     let create = Op::Create { slot, path: to, mode: 0o644, umask: 0, uid: 0 };
                     let write = Op::Write { slot, at: None, len: one(rng, &SIZES), kill_privileges: false };
@@ -350,8 +350,15 @@ impl Op {
     }
 }
 
-/// Text of more bytes than characters, that is read from the right, that moves a terminal's cursor, and no text.
-const NAMES: [&[u8]; 4] = [b"a", "\u{e9}1".as_bytes(), "\u{202e}c\u{1b}".as_bytes(), b"\xff%"];
+/// Text of more bytes than characters, that is read from the right, that moves a terminal's cursor, and the longest name there is,
+/// which is no text.
+const NAMES: [&[u8]; 4] = [b"a", "\u{e9}1".as_bytes(), "\u{202e}c\u{1b}".as_bytes(), &LONGEST];
+
+const LONGEST: [u8; 255] = {
+    let mut name = [b'n'; 255];
+    (name[0], name[254]) = (0xff, 0xc3);
+    name
+};
 
 /// Few names and little depth: they meet often.
 pub fn random_path(rng: &mut Xoshiro256PlusPlus) -> Path {

@@ -74,8 +74,14 @@ struct Race {
     threads: Vec<Vec<Act>>,
 }
 
+/// Each name gets an end that is no text, is read from the right, moves a terminal's cursor, and makes it as long as a name may be.
 fn path(path: &str) -> Path {
-    Path(path.as_bytes().to_vec())
+    let name = |name: &str| {
+        let mut name = [name, "\u{e9}1\u{202e}\u{1b}%"].concat().into_bytes();
+        name.resize(255, 0xff);
+        name
+    };
+    Path(path.split('/').map(name).collect::<Vec<_>>().join(&b'/'))
 }
 
 fn open(slot: usize, at: &str) -> Op {
@@ -218,7 +224,7 @@ impl World {
         match act {
             Act::Op(op) => self.call(files, op, fill),
             Act::Evict(at) => {
-                self.tiers.evict_now(&root(), self.known[at.as_bytes()]).unwrap();
+                self.tiers.evict_now(&root(), self.known[&path(at).0]).unwrap();
                 Ok(Vec::new())
             }
         }
@@ -745,9 +751,9 @@ fn a_name_is_looked_up_while_others_forget_it() {
         world.drain();
         let world = Arc::new(world.killed());
         let look_up = |world: &World| {
-            let name = |name: &[u8]| Name::new(name).unwrap();
-            let dir = world.tiers.lookup(&root(), ROOT, &name(b"d")).unwrap().ino;
-            let file = world.tiers.lookup(&root(), dir, &name(b"a")).unwrap();
+            let name = |name: &str| Name::new(&path(name).0).unwrap();
+            let dir = world.tiers.lookup(&root(), ROOT, &name("d")).unwrap().ino;
+            let file = world.tiers.lookup(&root(), dir, &name("a")).unwrap();
             assert_eq!(file.size, 10);
             world.tiers.forget(file.ino, 1);
             world.tiers.forget(dir, 1);
