@@ -65,7 +65,7 @@ const FLOORS: &[(&str, u8)] = &[
 const ROOMS: &[&str] = &[
     "side_by_side",
     "small_deque",
-    "sorted_set",
+    "sorted",
     "disk",
     "log",
     "fleet::lines",
@@ -132,7 +132,7 @@ const PURE: &[&str] = &[
     "src/tiers/disk/errors.rs",
     "src/tiers/disk/fingerprint.rs",
     "src/tiers/objects/hash.rs",
-    "src/tiers/sorted_set.rs",
+    "src/tiers/sorted.rs",
     "src/tiers/disk/acl.rs",
     "src/tiers/model/node.rs",
     "src/tiers/model/listing.rs",

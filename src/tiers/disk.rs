@@ -269,6 +269,10 @@ pub trait Dir: Send + Sync + Debug {
     fn space(&self) -> io::Result<Space>;
     /// The most hard links that a file may have here; a guess where the tier does not say.
     fn names_max(&self) -> u64;
+    /// Whether it is an overlayfs, which renames no directory of a lower layer, unless it is mounted with `redirect_dir=on`.
+    fn is_overlay(&self) -> bool {
+        false
+    }
     fn order(&self) -> MetadataOrder;
     /// Whether the tree lies on one rotating disk, which parallel or out-of-order access slows down.
     fn rotates(&self) -> bool {

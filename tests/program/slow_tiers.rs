@@ -206,6 +206,35 @@ fn a_tier_whose_inode_numbers_change_is_refused_and_mergerfs_with_lasting_ones_t
     assert_eq!((mount.status(), mount.stats_json()["exceptions"]["conflicts"].as_u64()), (Some(0), Some(0)));
 }
 
+/// The order was held for good by the rename of a directory that lies in the lower layer of an overlayfs.
+#[test]
+fn a_directory_that_an_overlay_does_not_rename_is_not_renamed_in_the_mount() {
+    needs!(MOUNTS, "mkfs.ext4");
+    let (volume, place) = (Volume::new(32, 4096), tempfile::tempdir().unwrap());
+    let [lower, upper, work] = ["lower", "upper", "work"].map(|name| volume.tier().join(name));
+    [&lower.join("old/in"), &upper, &work].into_iter().for_each(|dir| fs::create_dir_all(dir).unwrap());
+    let layers = format!(
+        "lowerdir={},upperdir={},workdir={},redirect_dir=off",
+        lower.display(),
+        upper.display(),
+        work.display()
+    );
+    mount(Some("overlay"), place.path(), Some("overlay"), MsFlags::empty(), Some(&*layers)).unwrap();
+    {
+        let mount = Mount::over(place.path().to_owned(), &["settle=0s"]);
+        fs::create_dir(mount.at("new")).unwrap();
+        mount.sync();
+        assert_eq!(errno(fs::rename(mount.at("old"), mount.at("moved"))), Errno::EXDEV, "as the overlay says");
+        assert_eq!(errno(fs::rename(mount.at("old/in"), mount.at("in"))), Errno::EXDEV);
+        // `mv` copies it then.
+        mount.sh("mv old moved; mv new renamed; echo x > moved/in/f");
+        mount.sync();
+        assert_same(&mount.root(), place.path());
+        assert_eq!((mount.status(), mount.stats_json()["exceptions"]["conflicts"].as_u64()), (Some(0), Some(0)));
+    }
+    umount2(place.path(), MntFlags::MNT_DETACH).unwrap();
+}
+
 /// The fast tier takes longer ones than xfs does: one held the whole log for good.
 #[test]
 fn a_symbolic_link_that_is_too_long_for_the_slow_tier_is_refused_at_the_call() {

@@ -493,6 +493,7 @@ impl Dir for ClosableDir {
             fn sync_all(&self) -> io::Result<()>;
             fn space(&self) -> io::Result<Space>;
             fn names_max(&self) -> u64;
+            fn is_overlay(&self) -> bool;
             fn order(&self) -> MetadataOrder;
             fn rotates(&self) -> bool;
         }

@@ -612,6 +612,7 @@ impl Dir for FaultyDir {
     delegate! {
         to self.inner {
             fn names_max(&self) -> u64;
+            fn is_overlay(&self) -> bool;
             fn order(&self) -> MetadataOrder;
             fn rotates(&self) -> bool;
             fn heeds_modes(&self) -> bool;

@@ -128,6 +128,7 @@ impl Dir for ModeDir {
             fn sync_all(&self) -> io::Result<()>;
             fn space(&self) -> io::Result<Space>;
             fn names_max(&self) -> u64;
+            fn is_overlay(&self) -> bool;
             fn order(&self) -> MetadataOrder;
             fn rotates(&self) -> bool;
             fn heeds_modes(&self) -> bool;

@@ -403,6 +403,10 @@ impl Dir for OsDir {
         }
     }
 
+    fn is_overlay(&self) -> bool {
+        fstatfs(&self.fd).is_ok_and(|s| s.filesystem_type() == OVERLAYFS_SUPER_MAGIC)
+    }
+
     fn space(&self) -> io::Result<Space> {
         let s = retry(|| fstatvfs(&self.fd))?;
         let unit = s.fragment_size();

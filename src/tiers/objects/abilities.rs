@@ -76,6 +76,9 @@ pub struct Abilities {
     /// How many hard links a file may get. Asked at each start.
     #[serde(skip)]
     pub names_max: u64,
+    /// A directory may be one that cannot be renamed. Asked at each start.
+    #[serde(skip)]
+    pub keeps_dirs: bool,
     /// A file keeps its inode number for as long as it exists.
     pub lasting_numbers: bool,
     /// It keeps it when it, or a directory above it, gets another name. Never remembered if not so.
@@ -143,6 +146,7 @@ impl Default for Abilities {
             fifos: true,
             hard_links: true,
             names_max: u64::MAX,
+            keeps_dirs: false,
             lasting_numbers: true,
             steady_numbers: true,
             any_names: true,
@@ -360,6 +364,7 @@ fn try_file(tmp: &dyn Dir, found: &mut Abilities) -> io::Result<()> {
         remove_tree(tmp, name).map_err(|e| io::Error::from(e.errno()))?;
     }
     found.names_max = tmp.names_max().saturating_sub(NAMES_AHEAD);
+    found.keeps_dirs = tmp.is_overlay();
     tmp.create(FILE, FILE_PERM)?;
     let made = tmp.stat(FILE)?;
     let perm = Some(made.perm).filter(|perm| *perm != FILE_PERM);

@@ -11,7 +11,7 @@ use std::sync::atomic::AtomicU64;
 use nix::errno::Errno;
 
 use crate::tiers::disk::errors::{absent_is_none, is_elsewhere};
-use crate::tiers::disk::layout::split;
+use crate::tiers::disk::layout::{OURS, split};
 use crate::tiers::disk::sync::Mutex;
 use crate::tiers::disk::sync::atomic::{AtomicBool, Ordering};
 use crate::tiers::disk::{Access, Dir, DirEntry, File, FileId, Inode, RenameMode, SlowId, Stat};
@@ -241,6 +241,16 @@ impl SlowTier {
     /// The directory at `path`, component by component beneath the root, following no symbolic link.
     pub(crate) fn walk(&self, path: &[u8]) -> io::Result<Arc<dyn Dir>> {
         if path.is_empty() { Ok(self.root.clone()) } else { self.root.walk(path) }
+    }
+
+    /// EXDEV for a directory that cannot be renamed: one of a lower layer of an overlayfs. It says so before it looks at the
+    /// target, which is our own directory here. Nothing can take its place, because it has `tmp` in it.
+    pub(crate) fn expect_moves(&self, dir: &[u8]) -> io::Result<()> {
+        let (above, name) = self.parent(dir)?;
+        match above.rename(name, &*self.root, OURS, RenameMode::Replace) {
+            Err(e) if [Errno::ENOTEMPTY, Errno::EEXIST].iter().any(|no| e.raw_os_error() == Some(*no as i32)) => Ok(()),
+            moved => moved,
+        }
     }
 
     /// The directory above `path`, and the last name in it.

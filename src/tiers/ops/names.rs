@@ -542,6 +542,16 @@ impl Tiers {
     }
 
     /// One attempt; `false` if the names changed between lookup and change.
+    /// Refuses the rename of a directory that the slow tier would not rename: it would hold the order.
+    fn expect_moves(&self, cx: &Cx, ino: Ino) -> Result<()> {
+        let is_dir = |node: &Node| node.kind == Kind::Dir && node.slow_id().is_some();
+        if !self.slow.abilities.keeps_dirs || !self.state.lock().view.get(ino).is_some_and(is_dir) {
+            return Ok(());
+        }
+        cx.slow()?;
+        self.at_slow(ino, |path, _| self.slow.expect_moves(path)).at("rename on slow", self.label(ino))
+    }
+
     fn try_rename(
         &self,
         cx: &Cx,
@@ -596,6 +606,8 @@ impl Tiers {
         if across && let Some(file) = &file {
             self.make_writable(cx, file)?;
         }
+        self.expect_moves(cx, ino)?;
+        other.filter(|_| exchange).map_or(Ok(()), |other| self.expect_moves(cx, other))?;
         let empty = match other {
             Some(other) if empty => Some((other, self.empty_since(cx, other)?)),
             _ => None,
