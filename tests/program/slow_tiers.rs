@@ -220,18 +220,24 @@ fn a_directory_that_an_overlay_does_not_rename_is_not_renamed_in_the_mount() {
         work.display()
     );
     mount(Some("overlay"), place.path(), Some("overlay"), MsFlags::empty(), Some(&*layers)).unwrap();
+    let part = place.path().join("part");
+    fs::create_dir(&part).unwrap();
+    mount(Some("none"), &part, Some("tmpfs"), MsFlags::empty(), None::<&str>).unwrap();
+    fs::create_dir(part.join("a")).unwrap();
     {
         let mount = Mount::over(place.path().to_owned(), &["settle=0s"]);
         fs::create_dir(mount.at("new")).unwrap();
         mount.sync();
         assert_eq!(errno(fs::rename(mount.at("old"), mount.at("moved"))), Errno::EXDEV, "as the overlay says");
         assert_eq!(errno(fs::rename(mount.at("old/in"), mount.at("in"))), Errno::EXDEV);
+        fs::rename(mount.at("part/a"), mount.at("part/b")).unwrap();
         // `mv` copies it then.
         mount.sh("mv old moved; mv new renamed; echo x > moved/in/f");
         mount.sync();
         assert_same(&mount.root(), place.path());
         assert_eq!((mount.status(), mount.stats_json()["exceptions"]["conflicts"].as_u64()), (Some(0), Some(0)));
     }
+    umount2(&part, MntFlags::MNT_DETACH).unwrap();
     umount2(place.path(), MntFlags::MNT_DETACH).unwrap();
 }
 

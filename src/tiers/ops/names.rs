@@ -544,9 +544,16 @@ impl Tiers {
     /// One attempt; `false` if the names changed between lookup and change.
     /// Refuses the rename of a directory that the slow tier would not rename: it would hold the order.
     fn expect_moves(&self, cx: &Cx, ino: Ino) -> Result<()> {
-        let is_dir = |node: &Node| node.kind == Kind::Dir && node.slow_id().is_some();
-        if !self.slow.abilities.keeps_dirs || !self.state.lock().view.get(ino).is_some_and(is_dir) {
+        if !self.slow.abilities.keeps_dirs {
             return Ok(());
+        }
+        {
+            // From another part no rename reaches our directory, which says nothing about one within that part.
+            let st = self.state.lock();
+            let is_dir = st.view.get(ino).is_some_and(|node| node.kind == Kind::Dir && node.slow_id().is_some());
+            if !is_dir || st.view.are_apart(ino, ROOT) {
+                return Ok(());
+            }
         }
         cx.slow()?;
         self.at_slow(ino, |path, _| self.slow.expect_moves(path)).at("rename on slow", self.label(ino))
