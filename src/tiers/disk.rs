@@ -346,7 +346,7 @@ pub trait File: Inode {
     fn reopen(&self) -> io::Result<Arc<dyn File>>;
     /// Reads until `buf` is full or the file ends; a short count means end of file.
     fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize>;
-    /// The same; returns what was read.
+    /// Like `read_at`, but returns the bytes that were read.
     fn read_into<'a>(&self, buf: &'a mut [u8], offset: u64) -> io::Result<&'a [u8]> {
         let got = self.read_at(buf, offset)?;
         Ok(buf.get(..got).unwrap_or_default())

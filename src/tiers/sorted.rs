@@ -1,4 +1,4 @@
-//! Lists that are made once and asked often: sorted ones. Pure.
+//! Sorted lists, made once and searched often. Pure.
 
 /// Ascending, without duplicates. Whoever asks usually asks for a value near the last one, which lies beside it.
 #[derive(Debug)]
@@ -19,7 +19,7 @@ impl<T: Ord> FromIterator<T> for SortedSet<T> {
     }
 }
 
-/// What stands beside a key.
+/// The value of a key in a list of pairs that is sorted by key.
 pub(crate) fn beside<K: Ord + Copy, V>(sorted: &[(K, V)], key: K) -> Option<&V> {
     let at = sorted.binary_search_by_key(&key, |(key, _)| *key).ok()?;
     sorted.get(at).map(|(_, value)| value)

@@ -76,7 +76,7 @@ pub struct Abilities {
     /// How many hard links a file may get. Asked at each start.
     #[serde(skip)]
     pub names_max: u64,
-    /// A directory may be one that cannot be renamed. Asked at each start.
+    /// Some of its directories cannot be renamed (an overlayfs). Asked at each start.
     #[serde(skip)]
     pub keeps_dirs: bool,
     /// A file keeps its inode number for as long as it exists.
