@@ -16,6 +16,7 @@ use super::answer::{ask, within};
 use super::daemon::silent;
 use super::lock::PRIVATE_DIR;
 use super::table::{self, Location, MountEntry};
+use super::trust::{SWAPPED, was_fast};
 use super::underlay::{self, is_writable};
 use crate::error::{Error, Result};
 use crate::path::Show as _;
@@ -61,6 +62,7 @@ impl Places {
         let mut places = Places { mountpoint, fast, slow, replaces_dead, slow_is_writable: true, notes: Vec::new() };
         places.refuse_tiers_on_ours(&mounts)?;
         places.refuse_overlap(&mounts)?;
+        places.refuse_swapped()?;
         places.look_at_slow(read_only)?;
         Ok(places)
     }
@@ -131,6 +133,23 @@ impl Places {
         Ok(())
     }
 
+    /// A swapped mount would work, and call what is on the fast tier alone safe.
+    fn refuse_swapped(&self) -> Result<()> {
+        let [fast, slow] = [&self.fast, &self.slow].map(|path| {
+            let path = path.clone();
+            within(PATIENCE, move || was_fast(&path)).flatten()
+        });
+        let what = match (fast, slow) {
+            (Some(false), Some(true)) => {
+                format!("--slow {} is a fast tier, and --fast {} a slow one", self.slow.shown(), self.fast.shown())
+            }
+            (_, Some(true)) => format!("--slow {} is a fast tier of dlio-fs, and not a slow one", self.slow.shown()),
+            (Some(false), _) => format!("--fast {} is a slow tier of dlio-fs, and not a fast one", self.fast.shown()),
+            _ => return Ok(()),
+        };
+        Err(Error::refused(what, SWAPPED))
+    }
+
     /// Checks the slow tree where that means looking into it.
     fn look_at_slow(&mut self, read_only: bool) -> Result<()> {
         let (path, hidden) = (self.slow.clone(), self.slow_is_hidden());
@@ -164,7 +183,7 @@ impl Places {
         };
         if foreign {
             let what = format!("--slow {slow} has a .dlio-fs that dlio-fs did not make, and dlio-fs needs the name");
-            return Err(Error::refused(what, "rename it"));
+            return Err(Error::refused(what, "find out whose it is; until then, name another directory"));
         }
         if has_stats {
             let note = format!("--slow {slow} has a .dlio of its own, which the mount hides; rename it to see it");

@@ -32,6 +32,9 @@ const OBJECTS: [&str; 2] = ["pool", "staged"];
 /// The contents of these are the users'.
 const KEPT: [&str; 2] = ["quarantine", "saved"];
 
+/// What to do about a tier that was used as the other one.
+pub(super) const SWAPPED: &str = "are the fast and the slow tier swapped? if not, name another directory";
+
 const ACL: &str = "system.posix_acl_access";
 const STICKY: u32 = 0o1000;
 const GROUP_WRITES: u32 = 0o020;
@@ -82,6 +85,7 @@ pub fn check(tier: TrustedTier, root: &HeldDir) -> Result<()> {
     if !check_top(tier, root)? {
         return Ok(());
     }
+    refuse_swapped(tier, root)?;
     let trusted = Trusted::on(root);
     let (ours, shown) = (root.at(PRIVATE_DIR), root.path().join(PRIVATE_DIR));
     each(&ours, &shown, |name, is_dir| {
@@ -95,7 +99,25 @@ pub fn check(tier: TrustedTier, root: &HeldDir) -> Result<()> {
     })
 }
 
-/// The same for its root and `.dlio-fs`, but not for what is in that. Returns whether there is anything to look at in it.
+/// As what dlio-fs has used a directory before, by the names in its `.dlio-fs`; whether as the fast tier. `None`: not at all, or a first
+/// start was cut off.
+pub(super) fn was_fast(root: &Path) -> Option<bool> {
+    let has = |name: &str| root.join(PRIVATE_DIR).join(name).symlink_metadata().is_ok();
+    if has("super") || has("log") { Some(true) } else { has("id").then_some(false) }
+}
+
+/// Refuses a directory that was used as the other tier: as a fast tier a slow tree would be given a log, and what a fast tier has may
+/// be the only copy of a file.
+fn refuse_swapped(tier: TrustedTier, root: &HeldDir) -> Result<()> {
+    let what = match (tier, was_fast(&root.by_descriptor())) {
+        (TrustedTier::Fast, Some(false)) => "a slow tier of dlio-fs, and not a fast one",
+        (TrustedTier::Slow { .. }, Some(true)) => "a fast tier of dlio-fs, and not a slow one",
+        _ => return Ok(()),
+    };
+    Err(Error::refused(format!("{} is {what}", root.path().shown()), SWAPPED))
+}
+
+/// Checks its root and `.dlio-fs` only, not what is in that. Returns whether there is anything to look at in it.
 pub(super) fn check_top(tier: TrustedTier, root: &HeldDir) -> Result<bool> {
     if tier == (TrustedTier::Slow { writable: false }) {
         return Ok(false);

@@ -206,6 +206,33 @@ fn a_tier_whose_inode_numbers_change_is_refused_and_mergerfs_with_lasting_ones_t
     assert_eq!((mount.status(), mount.stats_json()["exceptions"]["conflicts"].as_u64()), (Some(0), Some(0)));
 }
 
+/// "has a .dlio-fs that dlio-fs did not make ... rename it", and the swapped mount worked, and called the only copy of a file safe.
+#[test]
+fn swapped_tiers_are_refused_by_every_command_that_reads_them() {
+    needs!(MOUNTS);
+    let mut mount = Mount::new();
+    mount.put("f", "on the fast tier");
+    mount.stop();
+    let (fast, slow) = (mount.fast(), mount.slow());
+    let refused = |args: &[&OsStr]| {
+        let done = Command::new(PROGRAM).args(args).output().unwrap();
+        let told = [done.stdout, done.stderr].concat();
+        let told = String::from_utf8(told).unwrap();
+        assert!(!done.status.success() && told.contains("swapped?") && !told.contains("rename"), "{args:?}: {told}");
+        told
+    };
+    let [as_fast, as_slow, dir] = ["--fast", "--slow", "mount"].map(OsStr::new);
+    let told = refused(&[dir, mount.root().as_os_str(), as_fast, slow.as_os_str(), as_slow, fast.as_os_str()]);
+    assert!(told.contains(&format!("--slow {} is a fast tier", fast.display())), "{told}");
+    refused(&[OsStr::new("doctor"), as_fast, slow.as_os_str()]);
+    refused(&[OsStr::new("doctor"), as_slow, fast.as_os_str()]);
+    refused(&[OsStr::new("fsck"), slow.as_os_str()]);
+    refused(&[OsStr::new("fsck"), fast.as_os_str(), as_slow, fast.as_os_str()]);
+    mount.start();
+    mount.sync();
+    assert_eq!(fs::read_to_string(slow.join("f")).unwrap(), "on the fast tier");
+}
+
 /// The order was held for good by the rename of a directory that lies in the lower layer of an overlayfs.
 #[test]
 fn a_directory_that_an_overlay_does_not_rename_is_not_renamed_in_the_mount() {

@@ -70,7 +70,7 @@ impl Parts {
             let taken = || {
                 Error::refused(
                     format!("/{}/{} on the slow tier is not ours", escape(part), escape(OURS)),
-                    "remove it, and all that is in it: dlio-fs makes a directory of its own there",
+                    "find out whose it is, and have it moved: dlio-fs makes a directory of its own there",
                 )
             };
             let dir = ensure_dir(above, name).map_err(|error| match error.errno() {
