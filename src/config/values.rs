@@ -237,9 +237,15 @@ impl Config {
         }
         let shown = value.to_string();
         let mut whole = toml::Table::try_from(&*self).map_err(|e| Error::refused(e.to_string(), "report this"))?;
-        whole.insert(key.to_owned(), value);
-        *self = whole.try_into().map_err(|e: toml::de::Error| {
-            let (why, remedy) = split_remedy(&one_line(e.message()));
+        let mut with = |value| {
+            whole.insert(key.to_owned(), value);
+            whole.clone().try_into().map_err(|e: toml::de::Error| one_line(e.message()))
+        };
+        *self = with(value).map_err(|told| {
+            // Of a number where a word belongs it does not say which words there are.
+            let other =
+                with(toml::Value::String(String::new())).err().filter(|_| told.contains("expected string only"));
+            let (why, remedy) = in_plain_words(&other.unwrap_or(told));
             Error::refused(format!("{origin}: {key} = {}: {why}", one_line(&shown)), remedy)
         })?;
         Ok(())
@@ -419,12 +425,27 @@ fn nearest(key: &str) -> String {
     }
 }
 
-/// Errors of the value parsers below have the form `why; remedy`.
-fn split_remedy(message: &str) -> (String, String) {
-    match message.split_once("; ") {
-        Some((why, remedy)) => (why.to_owned(), remedy.to_owned()),
-        None => (message.to_owned(), "see config.example.toml for what this key takes".to_owned()),
+/// Why a value is refused, and what to write. Errors of the value parsers below have the form `why; remedy`; those of serde speak of
+/// types.
+fn in_plain_words(message: &str) -> (String, String) {
+    if let Some((why, remedy)) = message.split_once("; ") {
+        return (why.to_owned(), remedy.to_owned());
     }
+    let expected = message.split_once("expected ").map_or("", |(_, expected)| expected);
+    let words = || {
+        let words = expected.split('`').skip(1).step_by(2).map(|word| format!("{word:?}"));
+        format!("write {}", words.collect::<Vec<_>>().join(" or "))
+    };
+    let write = match expected {
+        _ if message.starts_with("unknown variant") => return ("there is no such value".to_owned(), words()),
+        _ if message.starts_with("unknown field") => return ("a part of it is unknown".to_owned(), words()),
+        "a boolean" => "write true or false",
+        "u32" | "u64" => "write a whole number that is not negative",
+        "a string" | "path string" => "write text in double quotes",
+        "a sequence" => "write a list in brackets, as in config.example.toml",
+        _ => return (message.to_owned(), "see config.example.toml for what this key takes".to_owned()),
+    };
+    ("it is of the wrong kind".to_owned(), write.to_owned())
 }
 
 pub(super) fn one_line(text: &str) -> String {
@@ -563,6 +584,29 @@ mod tests {
         let mut config = Config::default();
         config.apply_toml(text, "x.toml")?;
         config.validate().map(|()| config)
+    }
+
+    #[test]
+    fn a_value_of_the_wrong_kind_is_told_in_plain_words() {
+        for (line, write) in [
+            ("verify = true", "write \"length\" or \"read-back\""),
+            ("on_term = 3", "write \"leave\" or \"drain\""),
+            ("full_slow = \"x\"", "write \"hold\" or \"remove-first\""),
+            ("keep = -1", "write a whole number"),
+            ("keep = \"abc\"", "write a whole number"),
+            ("max_pending = 1.5", "write a whole number"),
+            ("promote = \"yes\"", "write true or false"),
+            ("stage = \"x\"", "write a list in brackets"),
+            ("rules = 4", "write a list in brackets"),
+            ("fast = 3", "write text in double quotes"),
+            ("log = 3", "write text in double quotes"),
+            ("rules = [{ match = \"a\", verify = 1 }]", "write "),
+            ("rules = [{ of = \"a\" }]", "write \"match\""),
+        ] {
+            let told = refusal(from_toml(line).map(drop));
+            let of_types = ["variant", "u32", "u64", "sequence", "invalid type", "path string", "unknown field"];
+            assert!(told.contains(write) && !of_types.iter().any(|word| told.contains(word)), "{told}");
+        }
     }
 
     #[test]
