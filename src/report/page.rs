@@ -181,7 +181,7 @@ pub fn job(summary: &Summary) -> Vec<(&'static str, String)> {
     let mut facts =
         vec![("Mount", shown(&job.mountpoint)), ("Fast tier", place(&job.fast)), ("Slow tier", place(&job.slow))];
     if let Some(window) = &job.window {
-        facts.push(("RecordedWindow", shown(window)));
+        facts.push(("Window", shown(window)));
     }
     facts.push(("Began", date(job.since, job.from)));
     facts.push(("Ended", date(job.since, job.until)));

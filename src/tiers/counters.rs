@@ -75,7 +75,7 @@ impl Counters {
         cost.bytes += bytes;
     }
 
-    /// What copying a GiB has taken so far. `None`: nothing has been copied.
+    /// What copying a GiB has taken so far. `None`: too little has been copied to tell.
     pub(crate) fn cpu_per_gib(&self) -> Option<Duration> {
         self.copy_cost.lock().per_gib()
     }
@@ -173,9 +173,13 @@ pub(crate) struct CopyCost {
 }
 
 impl CopyCost {
+    /// Of less than this, the few calls that each file costs are most of it.
+    const MEASURED: u64 = 4 << 20;
+
     fn per_gib(self) -> Option<Duration> {
         let gib = self.bytes as f64 / (1u64 << 30) as f64;
-        if self.bytes > 0 { Duration::try_from_secs_f64(self.cpu.as_secs_f64() / gib).ok() } else { None }
+        let per_gib = || Duration::try_from_secs_f64(self.cpu.as_secs_f64() / gib).ok();
+        if self.bytes < Self::MEASURED { None } else { per_gib() }
     }
 }
 
@@ -209,7 +213,9 @@ mod tests {
         assert_eq!(counters.cpu_per_gib(), None, "an empty file");
         counters.copies_cost(None, 1 << 40);
         assert_eq!(counters.cpu_per_gib(), None, "a clock that does not tell");
-        counters.copies_cost(Some(Duration::from_millis(97)), 256 << 20);
+        counters.copies_cost(Some(Duration::from_micros(160)), 2);
+        assert_eq!(counters.cpu_per_gib(), None, "two bytes cost 88,000 seconds per GiB");
+        counters.copies_cost(Some(Duration::from_micros(96_840)), (256 << 20) - 2);
         assert_eq!(counters.cpu_per_gib(), Some(Duration::from_millis(400)));
     }
 }
