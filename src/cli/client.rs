@@ -19,7 +19,8 @@ use crate::stats::status::{Safety, Status};
 /// What a mount's status means for a script.
 pub(super) fn exit(status: &Status) -> Exit {
     let Safety { safe, held, slow_down, fast_fails, refusing, .. } = &status.safety;
-    let degraded = held.is_some() || *slow_down || *fast_fails || *refusing;
+    let hangs = *slow_down || status.slow_calls.longest.is_some();
+    let degraded = held.is_some() || hangs || *fast_fails || *refusing;
     match (status.exceptions.conflicts, degraded, safe) {
         (1.., ..) => Exit::Conflict,
         (0, true, _) => Exit::Degraded,

@@ -11,7 +11,7 @@ use crate::path::harmless_lines;
 
 pub(super) const EXIT_CODES: &str = "Exit codes: 0 done, everything safe; 1 it failed; 2 usage error (arguments, \
 configuration, directories); 3 something is only on the fast tier; 4 degraded: the order is held, \
-changes are refused, the slow tier is down, or the fast one fails; 5 a conflict with a foreign change.";
+changes are refused, the slow tier does not answer, or the fast one fails; 5 a conflict with a foreign change.";
 
 /// How a command ended. The numbers are documented in the help.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

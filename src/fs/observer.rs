@@ -92,7 +92,7 @@ impl Observer {
             |of: &TierPlace, space: &TierSpace| TierPlace { total: space.total, used: space.used, ..of.clone() };
         Meta {
             checkpoints: self.checkpoints(),
-            safety: status.safety.line(),
+            safety: status.line(),
             io_path: self.io.figures(),
             fast: place(&self.about.fast, &status.fast),
             slow: place(&self.about.slow, &status.slow),

@@ -31,6 +31,12 @@ pub struct Queue {
     pub aside: u64,
     #[serde(with = "json::paths")]
     pub aside_shown: Vec<String>,
+    /// Files whose writer was cut off by a crash: they wait for somebody to decide. The first ones, by name.
+    #[serde(with = "json::paths")]
+    pub cut_off_shown: Vec<String>,
+    /// Files that somebody is writing, which have no place in the order yet. The first ones, by name.
+    #[serde(with = "json::paths")]
+    pub writing_shown: Vec<String>,
 }
 
 /// One event.
@@ -83,6 +89,10 @@ pub enum EventState {
     Replaced,
 }
 
+/// With all that can be done about it.
+const CUT_OFF: &str =
+    "cut off by a crash: write it again, delete it, or accept it: `dlio-fs sync` publishes it as the mount shows it";
+
 impl Queue {
     /// The text of `.dlio/queue`. Ends with a newline.
     pub fn text(&self) -> String {
@@ -99,7 +109,8 @@ impl Queue {
 
     fn lines(&self, out: &mut String) -> std::fmt::Result {
         match self.events {
-            0 => writeln!(out, "nothing is pending")?,
+            0 if self.writing_shown.is_empty() && self.cut_off_shown.is_empty() => writeln!(out, "nothing is pending")?,
+            0 => {}
             n => writeln!(
                 out,
                 "{} pending, {} to copy; published in this order",
@@ -124,6 +135,14 @@ impl Queue {
         let more = self.events.saturating_sub(self.pending.len() as u64);
         if more > 0 {
             writeln!(out, "{more} more follow")?;
+        }
+        if !self.cut_off_shown.is_empty() {
+            writeln!(out, "{}", CUT_OFF)?;
+            self.cut_off_shown.iter().try_for_each(|path| writeln!(out, "  {path}"))?;
+        }
+        if !self.writing_shown.is_empty() {
+            writeln!(out, "being written: on its way once it is closed, or has been open for live_after")?;
+            self.writing_shown.iter().try_for_each(|path| writeln!(out, "  {path}"))?;
         }
         if self.conflicts > 0 {
             writeln!(out, "\n{} since the mount was made", count(self.conflicts, "conflict"))?;
@@ -204,6 +223,8 @@ mod tests {
             conflicts_shown: vec!["/x: ours is x.dlio-conflict-h-1".into()],
             aside: 1,
             aside_shown: vec!["/run/ckpt-0".into()],
+            cut_off_shown: vec!["/run/half".into()],
+            writing_shown: vec!["/run/log".into()],
         };
         let text = "5 changes pending, 1.0 GiB to copy; published in this order
 HELD: quota; raise it
@@ -212,6 +233,10 @@ HELD: quota; raise it
          7  held           1.0 GiB     14 s      3        -  content /run/ckpt-1; copy to the slow tier run/ckpt-1: EDQUOT
          9  settling             -      1 s      0     11 s  rename /run/a -> /run/b
 3 more follow
+cut off by a crash: write it again, delete it, or accept it: `dlio-fs sync` publishes it as the mount shows it
+  /run/half
+being written: on its way once it is closed, or has been open for live_after
+  /run/log
 
 1 conflict since the mount was made
   /x: ours is x.dlio-conflict-h-1

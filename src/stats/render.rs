@@ -26,9 +26,22 @@ impl Status {
         Status { safety: self.safety.for_others(), other_mounts, partner, held_users: Vec::new(), ..self }
     }
 
+    /// The first line: whether everything is safe, and what a reader must not miss.
+    pub fn line(&self) -> String {
+        let mut line = self.safety.line();
+        if let Some(LongestCall { seconds, .. }) = &self.slow_calls.longest {
+            line.push_str(&format!("; a call has waited for the slow tier for {seconds} s"));
+        }
+        let conflicts = self.exceptions.conflicts;
+        if conflicts > 0 {
+            line.push_str(&format!("; CONFLICT: {}, see dlio-fs queue", count(conflicts, "file")));
+        }
+        line
+    }
+
     /// The text of `.dlio/stats`. Ends with a newline.
     pub fn text(&self) -> String {
-        let mut out = self.safety.line();
+        let mut out = self.line();
         out.push_str("\n\n");
         // Writing to a String cannot fail.
         self.sections(&mut out).expect("formatting into memory");
@@ -245,6 +258,9 @@ impl Safety {
                 Some(what) => format!("SAFE: everything is on the slow tier, except {what}"),
             },
             (false, 0) => format!("NOT SAFE: {} only on fast", count(self.events, "change")),
+            (false, files) if files == self.writing && self.events == 0 => {
+                format!("NOT SAFE: {} being written, {} only on fast", count(files, "file"), bytes(self.bytes))
+            }
             (false, files) => format!("NOT SAFE: {}, {} only on fast", count(files, "file"), bytes(self.bytes)),
         }];
         // What blocks everything comes before the figures: a reader of the line must not miss it.
@@ -266,7 +282,7 @@ impl Safety {
         }
         if self.interrupted > 0 {
             parts.push(format!(
-                "{} cut off by a crash (dlio-fs sync accepts it as it is)",
+                "{} cut off by a crash (see dlio-fs queue; write it again, delete it, or accept it: dlio-fs sync)",
                 count(self.interrupted, "file")
             ));
         }
@@ -275,14 +291,24 @@ impl Safety {
         }
         if !self.safe {
             parts.extend(self.oldest.map(|age| format!("oldest {}", seconds(age))));
-            let eta = self.eta.filter(|eta| *eta < ETA_MAX);
-            parts.push(match (&self.waits_until, eta) {
-                (Some(until), _) => format!("drain waits until {until}"),
-                (None, Some(eta)) => format!("ETA {}", seconds(eta)),
-                (None, None) => "ETA unknown".to_owned(),
-            });
+            parts.push(self.what_follows());
         }
         parts.join("; ")
+    }
+}
+
+impl Safety {
+    /// When it is safe, or what comes before that.
+    fn what_follows(&self) -> String {
+        let eta = self.eta.filter(|eta| *eta < ETA_MAX);
+        match (&self.waits_until, self.snapshot_in, eta) {
+            (Some(until), ..) => format!("drain waits until {until}"),
+            (None, Some(soon), _) if self.events == 0 && self.held.is_none() && !self.slow_down => {
+                format!("a snapshot follows in {}", seconds(soon))
+            }
+            (None, _, Some(eta)) => format!("ETA {}", seconds(eta)),
+            (None, _, None) => "ETA unknown".to_owned(),
+        }
     }
 }
 
@@ -449,6 +475,15 @@ mod tests {
         assert_eq!(unsafe_now().line(), "NOT SAFE: 2 files, 1.8 GiB only on fast; oldest 14 s; ETA 11 s");
         let one = Safety { files: 1, bytes: 512, oldest: None, eta: None, ..unsafe_now() };
         assert_eq!(one.line(), "NOT SAFE: 1 file, 512 B only on fast; ETA unknown");
+        let writing = (1, Some(Duration::from_secs(35)));
+        let open =
+            Safety { files: 1, bytes: 11, events: 0, writing: writing.0, snapshot_in: writing.1, ..unsafe_now() };
+        let line = "NOT SAFE: 1 file being written, 11 B only on fast; oldest 14 s; a snapshot follows in 35 s";
+        assert_eq!(open.line(), line);
+        let others = Safety { writing: writing.0, snapshot_in: writing.1, ..unsafe_now() };
+        assert_eq!(others.line(), unsafe_now().line(), "what waits besides comes first");
+        let down = Safety { slow_down: true, eta: None, ..open };
+        assert!(down.line().ends_with("; SLOW TIER DOWN; oldest 14 s; ETA unknown"), "{}", down.line());
         let waits = Safety { waits_until: Some("22:00".into()), ..unsafe_now() };
         assert_eq!(waits.line(), "NOT SAFE: 2 files, 1.8 GiB only on fast; oldest 14 s; drain waits until 22:00");
         let names_only = Safety { files: 0, eta: None, ..unsafe_now() };
@@ -463,7 +498,7 @@ mod tests {
         assert_eq!(
             held.line(),
             "NOT SAFE: 2 files, 1.8 GiB only on fast; HELD: quota exceeded; raise it; \
-             1 file cut off by a crash (dlio-fs sync accepts it as it is); oldest 14 s; ETA 11 s"
+             1 file cut off by a crash (see dlio-fs queue; write it again, delete it, or accept it: dlio-fs sync); oldest 14 s; ETA 11 s"
         );
         let down = Safety { safe: true, slow_down: true, ..Safety::default() };
         assert_eq!(down.line(), "SAFE: everything is on the slow tier; SLOW TIER DOWN");
@@ -494,6 +529,20 @@ mod tests {
         assert_eq!(long(&full.text()), None);
         full.files = CatalogExtent { files: 9_999_999, bytes: 1000 << 20, limit_bytes: 1000 << 20, unnamed: 7 };
         assert_eq!(long(&full.text()), None);
+    }
+
+    #[test]
+    fn the_first_line_names_calls_that_wait_and_conflicts() {
+        let mut one = status(Safety { safe: true, ..Safety::default() });
+        one.slow_calls.longest = Some(LongestCall { seconds: 8, about: "cat (pid 7): open /cold".into() });
+        one.exceptions.conflicts = 2;
+        assert_eq!(
+            one.text().lines().next(),
+            Some(
+                "SAFE: everything is on the slow tier; a call has waited for the slow tier for 8 s; \
+                 CONFLICT: 2 files, see dlio-fs queue"
+            )
+        );
     }
 
     #[test]

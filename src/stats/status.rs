@@ -135,6 +135,10 @@ pub struct Safety {
     pub safe: bool,
     pub files: u64,
     pub bytes: u64,
+    /// How many of the files somebody is writing, and when the first of them is published as it is then.
+    pub writing: u64,
+    #[serde(with = "json::optional_seconds")]
+    pub snapshot_in: Option<Duration>,
     /// Events the slow tier does not have yet: contents, and changes of names and attributes.
     pub events: u64,
     #[serde(with = "json::optional_seconds")]

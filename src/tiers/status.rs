@@ -46,6 +46,16 @@ impl Tiers {
         self.counters.notes.all_unsynced().min(at_most)
     }
 
+    /// Since when each file that somebody is writing has had no version.
+    fn open_since(&self) -> Vec<Duration> {
+        let st = self.state.lock();
+        let is_open = |ino: &Ino| {
+            let file = st.view.get(*ino).and_then(|node| node.file.as_ref());
+            file.is_some_and(|file| file.writers.load(Ordering::Acquire) > 0)
+        };
+        st.uncommitted.files().filter(is_open).filter_map(|ino| st.uncommitted.since(ino)).collect()
+    }
+
     /// What the engine knows of the mount's status: all about the tiers, the log and what waits. The rest is empty.
     pub fn status(&self) -> Status {
         let now = self.uptime();
@@ -77,6 +87,10 @@ impl Tiers {
             (objects as u64, known, cut_off, events, st.queue.applied(), refusing, users, bytes, aside)
         };
         let waits = self.waits();
+        let writing = self.open_since();
+        let live_after = self.options().live_after;
+        let snapshot_in = |since: &Duration| live_after.saturating_sub(now.saturating_sub(*since));
+        let snapshot_in = writing.iter().map(snapshot_in).min();
         let interrupted =
             interrupted.iter().filter(|file| file.io.try_read().is_some_and(|io| io.interrupted)).count() as u64;
         let (copies, copies_bytes) = self.copies.extent();
@@ -85,10 +99,13 @@ impl Tiers {
                 safe: pending.files == 0 && events == 0 && interrupted == 0,
                 files: pending.files,
                 bytes: pending.bytes,
+                writing: writing.len() as u64,
+                snapshot_in,
                 events,
                 oldest: pending.oldest.map(|at| now.saturating_sub(at)),
                 // No estimate from the earlier rate while something holds up the drain.
                 eta: copied_in(pending.to_copy.saturating_sub(self.in_flight(now)), self.expected_rate())
+                    .map(|eta| eta.max(snapshot_in.unwrap_or_default()))
                     .filter(|_| held.is_none() && waits.is_none() && !self.slow.is_down()),
                 held,
                 waits_until: waits.map(|closed| closed.until.to_string()),

@@ -392,6 +392,49 @@ impl Drop for Immutable {
     }
 }
 
+/// "ETA 0 s", for a minute, while `queue` said that nothing was pending.
+#[test]
+fn a_file_that_stays_open_is_named_with_the_time_of_its_snapshot() {
+    needs!(MOUNTS);
+    let mount = Mount::with(&["settle=0s", "live_after=1h"], |_| ());
+    let mut log = fs::File::create(mount.at("log")).unwrap();
+    log.write_all(b"epoch 1: ok").unwrap();
+    let told = "NOT SAFE: 1 file being written, 11 B only on fast; ";
+    until("its name is on the slow tier", || mount.verdict().starts_with(told));
+    let verdict = mount.verdict();
+    assert!(verdict.contains("; a snapshot follows in ") && !verdict.contains("ETA"), "{verdict}");
+    assert!(read(&mount, "queue").starts_with("being written: "), "and not: nothing is pending");
+    assert_eq!(queue(&mount)["writing_shown"][0]["path"], "/log");
+    let safety = mount.stats_json()["safety"].clone();
+    let soon = safety["snapshot_in"].as_f64().unwrap();
+    assert!(safety["writing"] == 1 && soon > 0.0 && soon <= 3600.0, "{safety}");
+    drop(log);
+    until("it is safe", || mount.verdict().starts_with("SAFE"));
+}
+
+/// The line had a number and one remedy, `queue` said that nothing was pending, and no list had the name.
+#[test]
+fn a_file_that_was_cut_off_is_named_with_all_that_can_be_done() {
+    needs!(MOUNTS);
+    let mut mount = Mount::with(&["settle=0s", "live_after=1h"], |_| ());
+    mount.put("model", "the good version");
+    mount.sync();
+    let mut half = fs::File::create(mount.at("model")).unwrap();
+    half.write_all(b"half").unwrap();
+    mount.kill();
+    drop(half);
+    mount.start();
+    assert!(mount.verdict().contains("1 file cut off by a crash"), "{}", mount.verdict());
+    let told = read(&mount, "queue");
+    assert!(told.starts_with("cut off by a crash: write it again, delete it, or accept it: `dlio-fs sync`"), "{told}");
+    assert!(told.lines().any(|line| line == "  /model"), "{told}");
+    assert_eq!(queue(&mount)["cut_off_shown"][0]["path"], "/model");
+    assert_eq!(fs::read_to_string(mount.slow().join("model")).unwrap(), "the good version");
+    mount.sync();
+    assert_eq!(fs::read_to_string(mount.slow().join("model")).unwrap(), "half", "as the mount shows it");
+    assert!(read(&mount, "queue").starts_with("nothing is pending"));
+}
+
 #[test]
 fn a_poisoned_event_is_first_in_the_statistics_and_in_the_queue_with_its_remedy() {
     needs!(MOUNTS);
@@ -485,6 +528,8 @@ fn a_conflict_is_counted_named_and_an_exit_code() {
     assert_eq!(fs::read(mount.slow().join("ckpt")).unwrap(), b"theirs");
     assert!(read(&mount, "queue").contains("1 conflict since the mount was made\n  /ckpt: "));
     assert_eq!((dlio(&["queue"], &mount.root()).0, dlio(&["status"], &mount.root()).0), (5, 5));
+    let verdict = mount.verdict();
+    assert_eq!(verdict, "SAFE: everything is on the slow tier; CONFLICT: 1 file, see dlio-fs queue");
     assert_eq!(metrics(&read(&mount, "metrics")).0["dliofs_conflicts_total"], 1.0);
 }
 

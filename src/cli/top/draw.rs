@@ -210,7 +210,7 @@ impl Page<'_> {
             "no" => self.theme.of(Color::Yellow),
             _ => self.theme.of(Color::Red),
         };
-        self.line(Line::styled(safety.line(), style.add_modifier(Modifier::BOLD)));
+        self.line(Line::styled(stats.line(), style.add_modifier(Modifier::BOLD)));
     }
 
     /// How full each tier is.

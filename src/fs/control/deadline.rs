@@ -153,7 +153,7 @@ impl Deadline {
         let saving = self.save.as_ref().map_or(String::new(), |save| {
             format!("; saving {} first, {} so far", save.path, bytes(save.saving.bytes()))
         });
-        format!("{left} left. {}{saving}\n", control.tiers.status().safety.line())
+        format!("{left} left. {}{saving}\n", control.tiers.status().line())
     }
 
     /// The time is up: reports what was saved, and what is left.
@@ -174,7 +174,7 @@ impl Deadline {
         left.iter().for_each(|path| lines.push_str(&format!("left: /{path}\n")));
         // Changes made meanwhile were not asked for, and what is left of those asked for may be only renames and the
         // like.
-        match control.tiers.status().safety.line() {
+        match control.tiers.status().line() {
             line if line.starts_with("NOT SAFE") => line,
             line => format!("NOT SAFE: the deadline came first; now {line}"),
         }

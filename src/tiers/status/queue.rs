@@ -1,6 +1,7 @@
 //! The pending events as an operator sees them, in the order in which they will be published.
 
 use std::collections::{BTreeMap, HashSet};
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use crate::path::escape;
@@ -8,18 +9,21 @@ use crate::stats::queue::{EventState, PendingEvent, Queue};
 use crate::tiers::model::event::{Change, Event};
 use crate::tiers::model::node::DirEntryKey;
 use crate::tiers::model::state::EngineState;
+use crate::tiers::objects::file::FileState;
+use crate::tiers::pending::uncommitted;
 use crate::tiers::progress::{copied_in, to_copy};
 use crate::tiers::{Ino, Lsn, Tiers};
 
-/// How many set-aside paths are named.
-const ASIDE_SHOWN: usize = 100;
+/// How many paths are named of those that are set aside, cut off or written.
+const SHOWN: usize = 100;
 
 impl Tiers {
     /// The pending events; only the first `limit` are listed.
     pub fn queue(&self, limit: usize) -> Queue {
         let status = self.status();
         let held = self.damaged.is_some() || self.held_by_cut_off().is_some();
-        let aside_shown = self.aside_paths(ASIDE_SHOWN).into_iter().map(|path| format!("/{path}")).collect();
+        let aside_shown = self.aside_paths(SHOWN).into_iter().map(|path| format!("/{path}")).collect();
+        let (cut_off_shown, writing_shown) = self.uncommitted_shown(None);
         let st = self.state.lock();
         let mut look = QueueLook::new(self, &st, self.expected_rate(), held);
         let mut queue = Queue {
@@ -29,6 +33,8 @@ impl Tiers {
             conflicts: status.exceptions.conflicts,
             aside: status.exceptions.aside,
             aside_shown,
+            cut_off_shown,
+            writing_shown,
             conflicts_shown: self.counters.notes.conflicts.lock().iter().cloned().collect(),
             ..Queue::default()
         };
@@ -64,8 +70,33 @@ impl Tiers {
         queue.held_users.retain(|held| held.uid == uid);
         queue.conflicts_shown.clear();
         queue.aside_shown.clear();
+        (queue.cut_off_shown, queue.writing_shown) = self.uncommitted_shown(Some(uid));
         queue
     }
+
+    /// The first files without a place in the order: those that were cut off, and those that somebody is writing. `of`: of this
+    /// user only.
+    fn uncommitted_shown(&self, of: Option<u32>) -> (Vec<String>, Vec<String>) {
+        let files: Vec<_> = {
+            let st = self.state.lock();
+            let is_theirs = |ino: Ino| of.is_none_or(|uid| st.view.get(ino).is_some_and(|node| node.meta().uid == uid));
+            let files = uncommitted(&st).into_iter().filter(|(ino, ..)| is_theirs(*ino));
+            files.filter_map(|(ino, _, file)| Some((format!("/{}", escape(&st.view.path(ino)?)), file))).collect()
+        };
+        let is_cut_off = |file: &FileState| file.io.try_read().is_some_and(|io| io.interrupted);
+        let (cut_off, others): (Vec<_>, Vec<_>) = files.into_iter().partition(|(_, file)| is_cut_off(file));
+        let is_open = |file: &FileState| file.writers.load(Ordering::Acquire) > 0;
+        let writing = others.into_iter().filter(|(_, file)| is_open(file));
+        (first(cut_off.into_iter().map(|(path, _)| path)), first(writing.map(|(path, _)| path)))
+    }
+}
+
+/// The first names.
+fn first(paths: impl Iterator<Item = String>) -> Vec<String> {
+    let mut paths: Vec<String> = paths.collect();
+    paths.sort();
+    paths.truncate(SHOWN);
+    paths
 }
 
 /// The state for one pass over the queue.
