@@ -589,7 +589,7 @@ mod tests {
     #[test]
     fn a_value_of_the_wrong_kind_is_told_in_plain_words() {
         for (line, write) in [
-            ("verify = true", "write \"length\" or \"read-back\""),
+            ("verify = true", "write \"length\" or \"bytes\""),
             ("on_term = 3", "write \"leave\" or \"drain\""),
             ("full_slow = \"x\"", "write \"hold\" or \"remove-first\""),
             ("keep = -1", "write a whole number"),
@@ -601,7 +601,7 @@ mod tests {
             ("fast = 3", "write text in double quotes"),
             ("log = 3", "write text in double quotes"),
             ("rules = [{ match = \"a\", verify = 1 }]", "write "),
-            ("rules = [{ of = \"a\" }]", "write \"match\""),
+            ("rules = [{ of = \"a\" }]", "write \"path\" or "),
         ] {
             let told = refusal(from_toml(line).map(drop));
             let of_types = ["variant", "u32", "u64", "sequence", "invalid type", "path string", "unknown field"];

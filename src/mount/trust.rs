@@ -224,17 +224,21 @@ mod tests {
     const SLOW: TrustedTier = TrustedTier::Slow { writable: true };
 
     fn tier() -> (TempDir, PathBuf) {
+        made_of(&["log", "pool/00", "staged/new", "quarantine"], &["super", "log/1.log", "pool/00/0", "quarantine/1"])
+    }
+
+    fn slow_tier() -> (TempDir, PathBuf) {
+        made_of(&["tmp/one", "mounts"], &["id"])
+    }
+
+    fn made_of(dirs: &[&str], files: &[&str]) -> (TempDir, PathBuf) {
         let dir = tempfile::tempdir().unwrap();
         let root = dir.path().join("tier");
-        for below in ["log", "pool/00", "staged/new", "quarantine", "tmp/one"] {
-            fs::create_dir_all(root.join(PRIVATE_DIR).join(below)).unwrap();
-        }
-        for below in ["super", "log/1.log", "pool/00/0", "quarantine/1"] {
-            fs::write(root.join(PRIVATE_DIR).join(below), "").unwrap();
-        }
-        for place in ["", ".dlio-fs", ".dlio-fs/log", ".dlio-fs/log/1.log", ".dlio-fs/pool/00", ".dlio-fs/tmp/one"] {
-            open(&root.join(place), 0o700);
-        }
+        let ours = root.join(PRIVATE_DIR);
+        dirs.iter().for_each(|below| fs::create_dir_all(ours.join(below)).unwrap());
+        files.iter().for_each(|below| fs::write(ours.join(below), "").unwrap());
+        [&root, &ours].into_iter().for_each(|place| open(place, 0o700));
+        dirs.iter().chain(files).for_each(|below| open(&ours.join(below), 0o700));
         (dir, root)
     }
 
@@ -249,28 +253,37 @@ mod tests {
 
     #[test]
     fn what_others_may_write_is_refused_wherever_it_is() {
-        let (_dir, root) = tier();
-        assert_eq!((said(TrustedTier::Fast, &root), said(SLOW, &root)), (String::new(), String::new()));
-        let inside = ["", "super", "log/1.log", "pool/00", "tmp/one"].map(|place| root.join(PRIVATE_DIR).join(place));
-        for path in inside.iter().chain([&root]) {
-            let path = path.components().collect::<PathBuf>();
-            let before = fs::metadata(&path).unwrap().permissions();
-            open(&path, 0o722);
-            for tier in [TrustedTier::Fast, SLOW] {
+        let fast = ["", "super", "log/1.log", "pool/00"];
+        let slow = ["", "id", "tmp/one", "mounts"];
+        for (tier, (_dir, root), inside) in [(TrustedTier::Fast, tier(), fast), (SLOW, slow_tier(), slow)] {
+            assert_eq!(said(tier, &root), "");
+            for path in inside.map(|place| root.join(PRIVATE_DIR).join(place)).iter().chain([&root]) {
+                let path = path.components().collect::<PathBuf>();
+                let before = fs::metadata(&path).unwrap().permissions();
+                open(&path, 0o722);
                 let said = said(tier, &root);
                 assert!(said.contains(&format!("chmod go-w {}", path.display())), "{said}");
+                fs::set_permissions(&path, before).unwrap();
             }
-            fs::set_permissions(&path, before).unwrap();
+            assert_eq!(said(tier, &root), "");
         }
-        assert_eq!(said(TrustedTier::Fast, &root), "");
+    }
+
+    #[test]
+    fn a_tier_that_was_used_as_the_other_one_is_refused() {
+        let ((_fast_dir, fast), (_slow_dir, slow)) = (tier(), slow_tier());
+        assert_eq!((said(TrustedTier::Fast, &fast), said(SLOW, &slow)), (String::new(), String::new()));
+        for (tier, root) in [(TrustedTier::Fast, &slow), (SLOW, &fast)] {
+            assert!(said(tier, root).contains("are the fast and the slow tier swapped?"), "{tier:?}");
+        }
     }
 
     #[test]
     fn a_shared_root_of_the_slow_tier_may_be_sticky_and_of_the_fast_tier_not() {
-        let (_dir, root) = tier();
-        open(&root, 0o1777);
+        let ((_fast_dir, fast), (_dir, root)) = (tier(), slow_tier());
+        [&fast, &root].into_iter().for_each(|root| open(root, 0o1777));
         assert_eq!(said(SLOW, &root), "");
-        assert!(said(TrustedTier::Fast, &root).contains("chmod go-w"));
+        assert!(said(TrustedTier::Fast, &fast).contains("chmod go-w"));
         open(&root.join(PRIVATE_DIR), 0o1777);
         assert!(said(SLOW, &root).contains(".dlio-fs may be written"));
         assert_eq!(
