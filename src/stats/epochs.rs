@@ -48,8 +48,9 @@ struct Visit {
     ino: u64,
     at: f64,
     again: bool,
-    /// The sums of the pass so far, without this visit.
+    /// The sums of the pass so far, without this visit, and the end of its last read.
     sums: [u64; 3],
+    ended: f64,
 }
 
 /// A set of inode numbers. The engine gives them consecutively, so 64 share a word.
@@ -114,7 +115,7 @@ impl Epochs {
             self.latest.pop_front();
         }
         let sums = [self.now.reads, self.now.bytes_fast, self.now.bytes_slow];
-        self.latest.push_back(Visit { ino, at, again, sums });
+        self.latest.push_back(Visit { ino, at, again, sums, ended: self.now.ended });
         let before = self.before.as_ref().map_or(0, |before| before.len);
         if self.strangers >= STRANGERS && self.strangers * 10 > before {
             self.undo();
@@ -132,6 +133,7 @@ impl Epochs {
         }
         let Some(first) = self.latest.front() else { return };
         let [reads, fast, slow] = first.sums;
+        let ended = first.ended;
         let next = Epoch {
             number: self.now.number + 1,
             began: first.at,
@@ -142,8 +144,8 @@ impl Epochs {
             bytes_fast: self.now.bytes_fast - fast,
             bytes_slow: self.now.bytes_slow - slow,
         };
-        let done =
-            Epoch { ended: next.began, open: false, reads, bytes_fast: fast, bytes_slow: slow, ..self.now.clone() };
+        // What comes between the two, a validation or a checkpoint, belongs to neither.
+        let done = Epoch { ended, open: false, reads, bytes_fast: fast, bytes_slow: slow, ..self.now.clone() };
         self.done.push_back(done);
         if self.done.len() > KEPT {
             self.done.pop_front();
@@ -259,6 +261,19 @@ mod tests {
             assert_eq!(reader.passes(), wanted, "{files} files");
             assert!(reader.epochs.recorded().iter().all(|e| e.open == (e.number == 4) && e.ended > e.began));
         }
+    }
+
+    /// An epoch of a second was told to last two minutes, because a validation came behind it.
+    #[test]
+    fn a_pause_between_two_passes_is_part_of_neither() {
+        let mut reader = Reader::new();
+        reader.read(0..100);
+        let over = reader.now as f64 / 1e3;
+        reader.now += 120_000;
+        reader.read(0..100);
+        let found = reader.epochs.recorded();
+        let told = (found.len(), found[0].ended, found[1].began);
+        assert!(told.0 == 2 && (told.1 - over).abs() < 0.01 && (told.2 - over - 120.0).abs() < 0.01, "{told:?}");
     }
 
     #[test]
