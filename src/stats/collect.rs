@@ -2,7 +2,7 @@
 //! all.
 
 use std::cell::RefCell;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::io::{self, Write};
 use std::time::{Duration, SystemTime};
 
@@ -14,6 +14,7 @@ use super::processes::of_user;
 use super::record::FileRecord;
 use super::recording::{self, Epoch, Mark, Meta, Writer};
 use super::status::Detected;
+use super::trace::block::unpack;
 use super::trace::{Block, TraceExtent};
 use super::{IsTheirs, Stats, shown_rest};
 
@@ -143,7 +144,7 @@ impl Stats {
         self.settle();
         let mut out = Writer::new(Vec::new())?;
         out.meta(&self.meta(about))?;
-        self.trace.blocks().iter().try_for_each(|block| out.block(block))?;
+        self.write_blocks(&mut out, &self.trace.blocks(), &name)?;
         self.write_files(&mut out, &self.catalog, name, None)?;
         Ok(out.into_inner())
     }
@@ -192,12 +193,28 @@ impl Stats {
         let write = || {
             let mut out = Writer::new(Vec::new())?;
             out.meta(&meta)?;
-            let inside = |block: &&Block| block.until >= window.began && block.from <= window.ended;
-            self.trace.blocks().iter().filter(inside).try_for_each(|block| out.block(block))?;
+            let mut blocks = self.trace.blocks();
+            blocks.retain(|block| block.until >= window.began && block.from <= window.ended);
+            self.write_blocks(&mut out, &blocks, &name)?;
             self.write_files(&mut out, &files, name, None)?;
             Ok(out.into_inner())
         };
         Some(write())
+    }
+
+    /// The calls, and before them the names of what no table of files names: directories, above all.
+    fn write_blocks<W: Write>(
+        &self,
+        out: &mut Writer<W>,
+        blocks: &[Block],
+        name: impl Fn(u64) -> Option<String>,
+    ) -> io::Result<()> {
+        let calls = blocks.iter().filter_map(|block| unpack(&block.bytes)).flatten();
+        let inos: HashSet<u64> = calls.map(|traced| traced.ino).collect();
+        let unnamed = inos.into_iter().filter(|ino| self.catalog.get(*ino).is_none());
+        let paths: Vec<(u64, String)> = unnamed.filter_map(|ino| Some((ino, name(ino)?))).collect();
+        out.paths(&paths)?;
+        blocks.iter().try_for_each(|block| out.block(block))
     }
 
     /// The table of files, as the end of a recording.
