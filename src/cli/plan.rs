@@ -46,14 +46,16 @@ pub(super) struct PlanArgs {
 }
 
 pub(super) fn run(args: &PlanArgs) -> Outcome {
-    let size = match (args.size, &*args.sources) {
-        (Some(size), _) => Some(size.as_u64()),
-        (None, []) => Some(room(&client::the_mount(None)?)?),
-        (None, [one]) if report::is_mount(one)? => Some(room(&client::the_mount(Some(one))?)?),
+    let mount = match &*args.sources {
+        [] => Some(client::the_mount(None)?),
+        [one] if report::is_mount(one)? => Some(client::the_mount(Some(one))?),
         _ => None,
     };
+    let staging = mount.as_deref().map(StagingRoom::of).transpose()?;
+    let size = args.size.map(|size| size.as_u64()).or(staging.as_ref().map(|staging| staging.bytes));
     let mut recording = report::read(&args.sources, args.window.as_deref())?;
-    let plan = StagePlan::of(&mut recording, size);
+    let staged = mount.as_deref().filter(|_| staging.is_some_and(|staging| staging.has_copies));
+    let plan = StagePlan::of(&mut recording, size, |path| staged.is_some_and(|mount| is_staged(mount, path)));
     match (args.json, args.list) {
         (true, _) => say(plan.json().trim_end())?,
         (_, true) => list(&plan.files)?,
@@ -63,14 +65,30 @@ pub(super) fn run(args: &PlanArgs) -> Outcome {
     Ok(Exit::Done)
 }
 
-/// Bytes that copies may take on the fast tier of a mount, including existing ones.
-fn room(mountpoint: &Path) -> Result<u64, Failure> {
-    let bad =
-        |what: String| Error::refused(format!(".dlio/staging.json: {what}"), "use the dlio-fs that made the mount");
-    let text = client::read(mountpoint, "staging.json")?;
-    let staging: serde_json::Value = serde_json::from_str(&text).map_err(|e| bad(e.to_string()))?;
-    let figure = |name: &str| staging[name].as_u64().ok_or_else(|| bad(format!("it tells no {name}")));
-    Ok(figure("room")?.saturating_add(figure("copies_bytes")?))
+/// The room of a mount for copies of slow files.
+struct StagingRoom {
+    /// That existing copies take, and that is left.
+    bytes: u64,
+    has_copies: bool,
+}
+
+impl StagingRoom {
+    fn of(mountpoint: &Path) -> Result<StagingRoom, Failure> {
+        let bad =
+            |what: String| Error::refused(format!(".dlio/staging.json: {what}"), "use the dlio-fs that made the mount");
+        let text = client::read(mountpoint, "staging.json")?;
+        let staging: serde_json::Value = serde_json::from_str(&text).map_err(|e| bad(e.to_string()))?;
+        let figure = |name: &str| staging[name].as_u64().ok_or_else(|| bad(format!("it tells no {name}")));
+        let copies = figure("copies_bytes")?;
+        Ok(StagingRoom { bytes: figure("room")?.saturating_add(copies), has_copies: copies > 0 })
+    }
+}
+
+/// Whether the mount has a copy of this file. `path`: from the mount's root, escaped.
+fn is_staged(mountpoint: &Path, path: &str) -> bool {
+    let Some(path) = unescape(path) else { return false };
+    let file = mountpoint.join(OsStr::from_bytes(path.strip_prefix(b"/").unwrap_or(&path)));
+    xattr::get(file, "user.dlio.state").is_ok_and(|state| state.as_deref() == Some(b"staged"))
 }
 
 /// Raw paths, one per line, but on a terminal. A name with a newline in it cannot be printed that way.

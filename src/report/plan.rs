@@ -49,6 +49,9 @@ pub struct StagePlan {
     pub is_compared: bool,
     /// Pieces counted for files without their own record, which cannot be in a plan.
     pub unnamed: u64,
+    /// Files that were read from the slow tier, and are left out because the mount has them on the fast one now.
+    #[serde(default)]
+    pub on_fast: u64,
     /// Everything read from the slow tier, and the chosen part.
     pub all: PlanPart,
     pub chosen: PlanPart,
@@ -137,8 +140,8 @@ fn is_path(text: &str) -> bool {
     text.starts_with('/') && path::unescape(text).is_some()
 }
 
-/// The candidates, in the order in which they are chosen.
-fn candidates(recording: &Recording) -> Vec<StageCandidate> {
+/// The candidates, in the order in which they are chosen, and how many files were left out, being on fast now.
+fn candidates(recording: &Recording, is_on_fast: impl Fn(&str) -> bool) -> (Vec<StageCandidate>, u64) {
     let speeds = summarize::speeds(&recording.meta);
     let files = recording.files.iter();
     let mut all: Vec<_> = files.filter_map(|file| StageCandidate::of(&file.path, &file.record(), &speeds)).collect();
@@ -150,8 +153,11 @@ fn candidates(recording: &Recording) -> Vec<StageCandidate> {
         }
         same
     });
+    let found = all.len();
+    all.retain(|one| !is_on_fast(&one.path));
+    let on_fast = (found - all.len()) as u64;
     all.sort_by(StageCandidate::order);
-    all
+    (all, on_fast)
 }
 
 /// The candidates, in their order, that fit into a given room.
@@ -184,10 +190,11 @@ fn epochs(meta: &Meta, all: &[StageCandidate]) -> (f64, bool) {
 
 impl StagePlan {
     /// Chooses files for a given room, or without a limit. Unreadable parts are added to the recording's flaws.
-    pub fn of(recording: &mut Recording, size: Option<u64>) -> StagePlan {
+    /// `is_on_fast`: whether the fast tier has the file at a path by now.
+    pub fn of(recording: &mut Recording, size: Option<u64>, is_on_fast: impl Fn(&str) -> bool) -> StagePlan {
         rebuild::rebuild(recording);
         summarize::bounded(&mut recording.meta);
-        let (all, meta) = (candidates(recording), &recording.meta);
+        let ((all, on_fast), meta) = (candidates(recording, is_on_fast), &recording.meta);
         let (epochs, epochs_found) = epochs(meta, &all);
         let speeds = summarize::speeds(meta);
         let files: Vec<&StageCandidate> = choose(&all, size.unwrap_or(u64::MAX)).collect();
@@ -201,6 +208,7 @@ impl StagePlan {
             epochs_found,
             is_compared: speeds.knows_fast() && speeds.open[0] > 0.0,
             unnamed: meta.files.unnamed,
+            on_fast,
             all: part(all.iter(), epochs),
             chosen: part(files.iter().copied(), epochs),
             promise: promise(&files, epochs),
@@ -244,8 +252,16 @@ impl StagePlan {
     }
 
     fn lines(&self, out: &mut String) -> Written {
-        if self.all.files == 0 {
-            return writeln!(out, "Nothing was read from the slow tier: there is nothing to plan.");
+        let on_fast = render_count(self.on_fast, "file", "files");
+        match (self.all.files, self.on_fast) {
+            (0, 0) => return writeln!(out, "Nothing was read from the slow tier: there is nothing to plan."),
+            (0, _) => {
+                return writeln!(
+                    out,
+                    "All that was read from the slow tier is on the fast one now, {on_fast}: there is nothing to plan."
+                );
+            }
+            _ => {}
         }
         let PlanPart { files, bytes: sum, saved, .. } = self.chosen;
         let about = if self.is_compared { "about" } else { "at most" };
@@ -270,6 +286,9 @@ impl StagePlan {
                 out,
                 "the fast tier is taken to cost nothing: too little was opened and read there to compare with"
             )?;
+        }
+        if self.on_fast > 0 {
+            writeln!(out, "left out: {on_fast} on the fast tier by now")?;
         }
         if self.unnamed > 0 {
             writeln!(out, "files without a record of their own are left out: profile_memory was too little")?;
@@ -436,7 +455,7 @@ mod tests {
 
     #[test]
     fn what_an_epoch_costs_is_what_was_counted_by_the_epochs() {
-        let plan = StagePlan::of(&mut twice().recording(), Some(500_000));
+        let plan = StagePlan::of(&mut twice().recording(), Some(500_000), |_| false);
         assert!(near(plan.epochs, 2.0) && !plan.epochs_found && !plan.is_compared, "{plan:?}");
         assert_eq!((plan.all.files, plan.all.bytes, plan.chosen.files), (2, 1_100_000, 1));
         assert!(near(plan.all.seconds, 0.22) && near(plan.chosen.saved, 0.11), "{plan:?}");
@@ -457,7 +476,7 @@ mod tests {
         let mut made = twice();
         let fast = [(Op::Open, 3000, 1_000, 0, 0, Tier::Fast), (Op::Read, 3010, 10_000, 0, 100_000, Tier::Fast)];
         made.file(4, "/ckpt", 1, &fast);
-        let plan = StagePlan::of(&mut made.recording(), None);
+        let plan = StagePlan::of(&mut made.recording(), None, |_| false);
         assert!(plan.is_compared && plan.chosen.files == 2, "{plan:?}");
         assert!(near(plan.files[0].seconds, 0.11) && near(plan.files[0].saved, 0.099), "{plan:?}");
         assert!(near(plan.files[1].saved, 0.009), "ten times the bytes take the fast tier ten times as long: {plan:?}");
@@ -469,16 +488,16 @@ mod tests {
         let mut made = twice();
         let epoch = |number, began, ended, open, files| Epoch { number, began, ended, open, files, ..Epoch::default() };
         made.meta.epochs = vec![epoch(1, 1.0, 2.0, false, 40), epoch(2, 2.0, 3.0, true, 10)];
-        let plan = StagePlan::of(&mut made.recording(), None);
+        let plan = StagePlan::of(&mut made.recording(), None, |_| false);
         assert!(plan.epochs_found && near(plan.epochs, 1.25), "{plan:?}");
         (made.meta.from, made.meta.until) = (1.0, 1.5);
-        let plan = StagePlan::of(&mut made.recording(), None);
+        let plan = StagePlan::of(&mut made.recording(), None, |_| false);
         assert!(near(plan.epochs, 1.0), "a part of an epoch is told as it is: {plan:?}");
     }
 
     #[test]
     fn the_curve_ends_with_all_that_saves_anything() {
-        let plan = StagePlan::of(&mut twice().recording(), Some(0));
+        let plan = StagePlan::of(&mut twice().recording(), Some(0), |_| false);
         let last = plan.curve.last().expect("seven");
         assert_eq!((plan.curve.len(), last.files, last.bytes), (7, 2, 1_100_000));
         assert!(near(last.saved, plan.all.saved) && plan.curve.is_sorted_by(|a, b| a.saved <= b.saved));
@@ -489,13 +508,13 @@ mod tests {
     fn a_path_that_has_two_numbers_is_one_file() {
         let mut made = twice();
         made.file(9, "/a", 1, &[(Op::Read, 5000, 100_000, 0, 100_000, Tier::Slow)]);
-        let plan = StagePlan::of(&mut made.recording(), None);
+        let plan = StagePlan::of(&mut made.recording(), None, |_| false);
         assert_eq!((plan.all.files, plan.all.bytes), (2, 1_100_000));
     }
 
     #[test]
     fn a_plan_is_read_as_it_was_written() {
-        let plan = StagePlan::of(&mut twice().recording(), None);
+        let plan = StagePlan::of(&mut twice().recording(), None, |_| false);
         assert_eq!(StagePlan::read(plan.json().as_bytes()), Ok(plan.clone()));
         let why = |json: &str| StagePlan::read(json.as_bytes()).expect_err("no plan");
         assert!(why("{}").contains("no plan") && why("[]").contains("no plan"));
@@ -506,9 +525,9 @@ mod tests {
 
     #[test]
     fn nothing_and_nonsense_make_a_plan_too() {
-        let nothing = StagePlan::of(&mut empty().recording(), None);
+        let nothing = StagePlan::of(&mut empty().recording(), None, |_| false);
         assert!(nothing.text().starts_with("Nothing was read") && StagePlan::read(nothing.json().as_bytes()).is_ok());
-        let plan = StagePlan::of(&mut hostile().recording(), Some(1 << 40));
+        let plan = StagePlan::of(&mut hostile().recording(), Some(1 << 40), |_| false);
         assert!(plan.epochs.is_finite() && plan.all.seconds.is_finite(), "{}", plan.epochs);
         assert!(StagePlan::read(plan.json().as_bytes()).is_ok());
     }
