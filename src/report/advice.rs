@@ -309,7 +309,7 @@ fn readers(summary: &Summary) -> Option<Advice> {
             ),
             threshold: format!("{} faster, for at least {}", percent(FASTER - 1.0), seconds_text(SECONDS_MIN)),
             command: format!(
-                "DataLoader(..., num_workers={0})    # in your code; tf.data: num_parallel_calls={0}",
+                "read with {0} threads or processes    # in your code; PyTorch: num_workers={0}; tf.data: num_parallel_calls={0}",
                 best.up_to
             ),
             gain: Some(format!("reads from the slow tier {} faster", percent(best.rate() / main.rate() - 1.0))),
@@ -335,7 +335,7 @@ fn readers(summary: &Summary) -> Option<Advice> {
             percent(READ_SHARE)
         ),
         command:
-            "DataLoader(..., num_workers=4)    # in your code; tf.data: num_parallel_calls=4. One disk: try 2 first"
+            "read with 4 threads or processes, 2 from one disk    # in your code; PyTorch: num_workers; tf.data: num_parallel_calls"
                 .to_owned(),
         gain: None,
     })
@@ -346,6 +346,15 @@ fn under_way(readers: u64) -> String {
         1 => "one read under way".to_owned(),
         2 => "two reads under way".to_owned(),
         n => format!("{} to {n} reads under way", n / 2 + 1),
+    }
+}
+
+/// For the framework that the names of its files tell, if they do.
+fn save_beside_training(summary: &Summary) -> &'static str {
+    let mut names = summary.top.iter().map(|file| &*file.path);
+    match names.any(|name| name.ends_with(".distcp")) {
+        true => "torch.distributed.checkpoint.async_save(...)    # in your code: write while training goes on",
+        false => "save from a thread of its own    # in your code: write while training goes on",
     }
 }
 
@@ -370,8 +379,7 @@ fn stall(summary: &Summary) -> Option<Advice> {
             bytes((sum as f64 / stalled) as u64)
         ),
         threshold: format!("more than {} of the time", percent(STALL_SHARE)),
-        command: "torch.distributed.checkpoint.async_save(...)    # in your code: write while training goes on"
-            .to_owned(),
+        command: save_beside_training(summary).to_owned(),
         gain: Some(format!("up to {}", seconds_text(stalled))),
     })
 }
@@ -469,6 +477,7 @@ mod tests {
     use super::*;
     use crate::report::sample::empty;
     use crate::report::summary::{Cost, Counted, Moved, SizeClass};
+    use crate::report::totals::FileRow;
     use crate::stats::plans::Spent;
     use crate::stats::recording::{Epoch, RecordedFailure};
 
@@ -718,6 +727,12 @@ mod tests {
                 .contains("4 checkpoints (4.0 GiB in total) took 8.0 s to write, 8.0 % of the time, at 512.0 MiB/s"),
             "{advice:?}"
         );
+        assert!(advice.command.starts_with("save from a thread"), "of no framework: {}", advice.command);
+        let top = vec![FileRow { path: "/run/step-5/__0_0.distcp".to_owned(), ..FileRow::default() }];
+        let of_torch = said("checkpoint_stall", |summary| {
+            (summary.checkpoints, summary.top) = (checkpoints(20.0, 2.0, 1.0), top.clone());
+        });
+        assert!(of_torch.is_some_and(|advice| advice.command.contains("async_save")));
         assert_eq!(stalled(1.2), None);
     }
 

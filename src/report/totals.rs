@@ -80,7 +80,7 @@ pub struct Band {
 }
 
 /// One file, for people.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct FileRow {
     #[serde(flatten, with = "crate::json::path")]
     pub path: String,
