@@ -103,11 +103,20 @@ impl CheckpointPace {
             }
             (Some(path), None) => line(format!("the newest, {path}, is not on the slow tier yet")),
         }
-        let from = match &self.newest_safe {
-            Some(path) => format!("go on from {path}"),
-            None => "begin anew, or from a checkpoint of an earlier mount".to_owned(),
-        };
-        line(format!("without the fast tier, training would {from}: {} of work lost", seconds(self.work_at_risk)));
+        let lost = seconds(self.work_at_risk);
+        match (&self.newest, self.safe_in, &self.newest_safe) {
+            (None, ..) => line(format!("the work since the mount, {lost}, is in no checkpoint")),
+            (_, Some(Duration::ZERO), _) => {
+                line(format!("the work since it was begun, {lost}, is in no checkpoint yet"))
+            }
+            (.., Some(path)) => {
+                line(format!("without the fast tier, training would go on from {path}: {lost} of work lost"))
+            }
+            (.., None) => line(format!(
+                "without the fast tier, training would begin anew, or from a checkpoint of an earlier mount: \
+                 {lost} of work lost"
+            )),
+        }
         out
     }
 
@@ -150,14 +159,14 @@ mod tests {
         DrainOutlook { bytes_per_s: Some(128.0 * 1048576.0), all_safe_in: Some(Duration::from_secs(30)) };
 
     #[test]
-    fn before_the_first_checkpoint_everything_since_the_mount_is_at_risk() {
+    fn before_the_first_checkpoint_no_work_is_in_one() {
         let pace = CheckpointPace::of(&[], DrainOutlook { bytes_per_s: None, all_safe_in: None }, 90.0);
         assert_eq!(pace, CheckpointPace { work_at_risk: Duration::from_secs(90), ..CheckpointPace::default() });
         assert_eq!(
             pace.text(),
             "\
 no complete checkpoint yet
-without the fast tier, training would begin anew, or from a checkpoint of an earlier mount: 90 s of work lost
+the work since the mount, 90 s, is in no checkpoint
 "
         );
     }
@@ -176,6 +185,14 @@ the newest, /run/ckpt-3, will be on the slow tier in 30 s
 without the fast tier, training would go on from /run/ckpt-2: 10 min of work lost
 "
         );
+        let first = CheckpointPace::of(&all[2..], TIER, 1802.0).text();
+        assert!(
+            first.ends_with("begin anew, or from a checkpoint of an earlier mount: 30 min of work lost\n"),
+            "{first}"
+        );
+        let safe = CheckpointPace::of(&all[..2], TIER, 1802.0).text();
+        let told = "the newest, /run/ckpt-2, is on the slow tier\nthe work since it was begun, 10 min, is in no checkpoint yet\n";
+        assert!(safe.ends_with(told), "nothing is lost with the fast tier: {safe}");
         let slow = DrainOutlook { bytes_per_s: Some(4.0 * 1048576.0), all_safe_in: None };
         let pace = CheckpointPace::of(&all, slow, 1802.0);
         assert_eq!(pace.is_sustained(), Some(false));

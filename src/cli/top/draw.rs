@@ -302,37 +302,42 @@ impl Page<'_> {
             Some(_) => 1.0,
             None => 1.0 - dirty.min(last.bytes) as f64 / (last.bytes as f64).max(1.0),
         };
-        let (full, rest) = gauge(share, 16);
+        let is_narrow = self.left.width < 100;
+        let (full, rest) = gauge(share, if is_narrow { 8 } else { 16 });
         let arrived = match last.drained {
             Some(at) => format!(" in {}", shown::latency((at - last.began).max(0.0))),
             None => format!(" {}", shown::percent(share)),
         };
-        let files = count(last.files, "file");
-        self.line(Line::from(vec![
+        let files = if is_narrow { String::new() } else { format!(" in {},", count(last.files, "file")) };
+        let (size, took) = (shown::size(last.bytes as f64), shown::latency(took));
+        let mut line = Line::from(vec![
             Span::styled(format!("checkpoint {}", last.number), Style::new().add_modifier(Modifier::BOLD)),
-            format!("  {} in {files}, absorbed in {}  drained ", shown::size(last.bytes as f64), shown::latency(took))
-                .into(),
+            format!("  {size}{files} absorbed in {took}  drained ").into(),
             Span::styled(full, self.theme.of(Color::Magenta)),
             Span::styled(rest, self.theme.faint()),
-            arrived.into(),
-            format!("  {}", last.path).into(),
-        ]));
+            format!("{arrived}  ").into(),
+        ]);
+        // The end of a path says more than its beginning.
+        let room = usize::from(self.left.width).saturating_sub(line.width());
+        line.push_span(shown::end_of(&last.path, room));
+        self.line(line);
     }
 
-    /// What the slow tier sustains, and the work that would be lost with the fast one.
+    /// What the slow tier sustains, and the work that would be lost with the fast one: as `.dlio/pace` says it.
     fn pace(&mut self, pace: &CheckpointPace) {
-        let of = |time: Duration| shown::latency(time.as_secs_f64());
-        let every = pace.interval.map(|interval| format!("every {}, ", of(interval))).unwrap_or_default();
-        let sustained = pace.shortest_interval.map(|shortest| format!("sustained every {}", of(shortest)));
-        let safe = match pace.safe_in {
-            Some(Duration::ZERO) | None => String::new(),
-            Some(left) => format!("  safe in {}", of(left)),
+        let every = pace.interval.map(|interval| format!("every {}, ", seconds(interval))).unwrap_or_default();
+        let sustained = pace.shortest_interval.map(|shortest| format!("sustained every {}", seconds(shortest)));
+        let at_risk = format!("  {} of work at risk", seconds(pace.work_at_risk));
+        let safe = match (&pace.newest, pace.safe_in) {
+            (None, _) | (_, Some(Duration::ZERO)) => String::new(),
+            (_, None) => at_risk,
+            (_, Some(left)) => format!("  safe in {}{at_risk}", seconds(left)),
         };
         let style = if pace.is_sustained() == Some(false) { self.theme.alarm() } else { Style::new() };
         self.line(Line::from(vec![
             Span::styled("pace", Style::new().add_modifier(Modifier::BOLD)),
             Span::styled(format!("  {every}{}", sustained.unwrap_or_else(|| "no rate is known".to_owned())), style),
-            format!("{safe}  {} of work at risk", of(pace.work_at_risk)).into(),
+            safe.into(),
         ]));
     }
 
@@ -773,6 +778,10 @@ mod tests {
             "{text}"
         );
         assert!(text.ends_with("/run/ckpt-3"), "{text}");
+        with_one.checkpoints[0].path = "/runs/of-this-year/resnet-50/seed-7/ckpt-1200".to_owned();
+        state.update(with_one.clone());
+        let text = lines(&state, 80, 30).into_iter().find(|line| line.starts_with("checkpoint")).expect("a line");
+        assert!(text.trim_end().ends_with("seed-7/ckpt-1200") && text.contains("absorbed in 2.1s"), "{text}");
         with_one.timeline.until = 63.0;
         with_one.checkpoints[0].drained = Some(61.0);
         state.update(with_one);
@@ -783,12 +792,14 @@ mod tests {
     fn the_pace_stands_below_the_last_checkpoint() {
         let (mut state, mut with_one) = (state(), snapshot(62));
         with_one.checkpoints = vec![Checkpoint { bytes: 1, ..Checkpoint::default() }];
+        let newest = Some("/run/ckpt-3".to_owned());
         let seconds = |seconds| Some(Duration::from_secs(seconds));
         with_one.pace = Some(CheckpointPace {
             interval: seconds(600),
             shortest_interval: seconds(32),
             safe_in: seconds(30),
             work_at_risk: Duration::from_secs(602),
+            newest,
             ..CheckpointPace::default()
         });
         state.update(with_one);
@@ -796,7 +807,7 @@ mod tests {
         let at = shown.iter().position(|line| line.starts_with("checkpoint")).expect("a line");
         assert_eq!(
             shown[at + 1].trim_end(),
-            "pace  every 600s, sustained every 32s  safe in 30s  602s of work at risk"
+            "pace  every 10 min, sustained every 32 s  safe in 30 s  10 min of work at risk"
         );
     }
 
