@@ -145,14 +145,20 @@ fn with_data(picture: String, data: &serde_json::Value) -> String {
 }
 
 fn epochs(out: &mut String, summary: &Summary, axis: &Axis, top: f64, y: f64) {
+    /// More than a name takes.
+    const NAME: f64 = 60.0;
     let told = summary.epochs.iter().filter(|one| one.ended > axis.from() && one.began < axis.until());
-    for epoch in told.take(200) {
+    let told: Vec<_> = told.take(200).collect();
+    // From the last one, which is named however short it is.
+    let mut free = f64::MAX;
+    for epoch in told.into_iter().rev() {
         let (from, to) = (axis.x(epoch.began), axis.x(epoch.ended));
         let odd = if epoch.number.is_multiple_of(2) { "" } else { " odd" };
         let name = format!("epoch {}", epoch.number);
         block(out, &format!("epoch{odd}"), (from, top), (to - from, y - top), &name);
-        if to - from > 60.0 {
+        if to <= free && (to - from > NAME || free == f64::MAX) {
             label(out, "unit", (to - 4.0, top - 8.0), "end", name);
+            free = to - NAME;
         }
     }
 }

@@ -117,7 +117,7 @@ mod tests {
             "Fast tier     /optane (ext4, 1.0 GiB of 1.0 TiB in use)",
             "Began         2026-11-22 09:28:20 UTC",
             "Traced        13 of 13 calls, from 0.9 s to 5.0 s",
-            "read from the slow tier   488.3 KiB  121.6 KiB/s  4.8 MiB/s  1.1 s",
+            "read from the slow tier   488.3 KiB  4.8 MiB/s  4.8 MiB/s  1.1 s",
             "read           4       0        3  488.3 KiB  299.0 ms",
             "lookup     ENOENT      1",
             "10 KiB - 100 KiB      2  195.3 KiB       0        0 B",

@@ -210,7 +210,9 @@ pub fn completeness(summary: &Summary) -> Vec<(&'static str, String)> {
         (name, false) => format!("{name}; opens: {}", opens.join(", ")),
     };
     let sizes = match all.is_exact {
-        true => "as programs issued them",
+        true => {
+            "as programs issued them, but for what the kernel splits: more than 1 MiB, or 1 MiB in memory that is not page-aligned"
+        }
         false => "those of requests that reached the mount, not those that programs issued",
     };
     let traced = match (all.traced_from, all.traced_until) {
@@ -284,7 +286,8 @@ fn over_time(summary: &Summary) -> Option<Section> {
             let most = values.iter().enumerate().max_by_key(|(_, n)| **n).filter(|(_, n)| **n > 0)?;
             let all = values.iter().fold(0, |sum: u64, n| sum.saturating_add(*n));
             let begins = summary.timeline_from + most.0 as f64 * timeline.span;
-            Some([text(name), size(all), rate(all, summary.lasted()), rate(*most.1, timeline.span), at(begins)])
+            let moving = values.iter().filter(|n| **n > 0).count() as f64 * timeline.span;
+            Some([text(name), size(all), rate(all, moving), rate(*most.1, timeline.span), at(begins)])
         };
         let rows = [
             peak("read from the fast tier", &timeline.read_fast),
@@ -295,7 +298,7 @@ fn over_time(summary: &Summary) -> Option<Section> {
         ];
         let rows: Vec<_> = rows.into_iter().flatten().collect();
         if !rows.is_empty() {
-            blocks.push(table("", ["what moved", "#bytes", "#mean", "#peak", "#at"], rows));
+            blocks.push(table("", ["what moved", "#bytes", "#mean while moving", "#peak", "#at"], rows));
         }
     }
     if !summary.heat.rows.is_empty() {
@@ -590,7 +593,7 @@ fn checkpoints(summary: &Summary) -> Option<Section> {
         ]
     };
     let rows: Vec<_> = some.iter().map(row).collect();
-    let names = ["##", "#at", "#files", "#bytes", "#absorb", "#rate", "#drain", "largest file"];
+    let names = ["##", "#at", "#files", "#bytes", "#absorb", "#rate", "#drain", "path"];
     let lead = "Absorbed: from the first open to the end of the last close or fsync, while the program waits. Drained: from then until all of it \
                 is on the slow tier; until then it is lost with the node."
         .to_owned();
