@@ -5,4 +5,5 @@ pub(crate) mod bursts;
 pub(crate) mod forecast;
 pub(crate) mod index;
 pub(crate) mod of_fleet;
+pub(crate) mod step;
 pub(crate) mod store;

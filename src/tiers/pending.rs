@@ -86,14 +86,6 @@ impl Tiers {
         stat.ok().map(|stat| stat.size)
     }
 
-    /// The first writes of the files with bytes that are not in an event, if the files are at least `large` or not
-    /// known to be smaller.
-    pub(crate) fn written_since(&self, large: u64) -> Vec<Duration> {
-        let mut files = uncommitted(&self.state.lock());
-        files.retain(|(_, _, file)| self.size_at_once(file).is_none_or(|size| size >= large));
-        files.into_iter().map(|(_, since, _)| since).collect()
-    }
-
     pub(crate) fn pending_bytes(&self) -> u64 {
         self.pending().bytes()
     }

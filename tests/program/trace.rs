@@ -5,7 +5,7 @@ use std::io::{BufRead, BufReader, Cursor, Write};
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
 use std::process::{Command, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::common::{Elsewhere, Mount, Volume, pattern, until};
 use crate::needs::{MOUNTS, needs};
@@ -155,6 +155,34 @@ fn a_checkpoint_takes_from_its_open_to_the_end_of_its_fsync() {
     let moment = |name: &str| told[0][name].as_f64().unwrap();
     assert!(moment("absorbed") >= moment("durable"), "{told:?}");
     assert!(moment("absorbed") - moment("began") >= gathers.as_secs_f64(), "{told:?}");
+}
+
+/// A log that was open all along made a checkpoint of a quarter of a second take 24, and six steps one.
+#[test]
+fn each_step_is_a_checkpoint_whatever_log_is_open_beside_it() {
+    needs!(MOUNTS);
+    let mount = Mount::new();
+    let mut log = File::create(mount.at("metrics.csv")).unwrap();
+    writeln!(log, "step,loss").unwrap();
+    // Longer than the pause that ends a checkpoint.
+    std::thread::sleep(Duration::from_millis(3200));
+    let mut waited = Vec::new();
+    for step in 1..=3 {
+        fs::create_dir(mount.at(format!("step-{step}"))).unwrap();
+        let began = Instant::now();
+        let mut file = File::create(mount.at(format!("step-{step}/weights"))).unwrap();
+        file.write_all(&pattern(2 << 20)).unwrap();
+        file.sync_all().unwrap();
+        waited.push(began.elapsed().as_secs_f64());
+        writeln!(log, "{step},0.5").unwrap();
+    }
+    drop(log);
+    until("the last one is over", || recording(&mount).meta.checkpoints.len() == 3);
+    let told = recording(&mount).meta.checkpoints;
+    for ((one, step), waited) in told.iter().zip(1..).zip(waited) {
+        assert_eq!((&*one.path, one.step, one.files, one.bytes), (&*format!("/step-{step}"), Some(step), 1, 2 << 20));
+        assert!(one.absorbed - one.began <= waited, "the program waited {waited} s: {one:?}");
+    }
 }
 
 #[test]

@@ -2,8 +2,12 @@
 //! moments are passed in.
 //!
 //! A burst goes on as long as files are written that are opened within [`PAUSE`] of the last close or of the end of the
-//! last fsync. A burst of less than [`SMALLEST`] is no checkpoint. Reports, metrics and advice all use these
-//! checkpoints.
+//! last fsync. Names that tell a step ([`certain_step`](super::step::certain_step)) separate bursts, too, so several may
+//! go on at once; a file that names no step belongs to the one that was written last. A burst of less than [`SMALLEST`]
+//! is no checkpoint. Reports, metrics and advice all use these checkpoints.
+//!
+//! A log that a program keeps open, or appends to, belongs to no burst ([`BurstVersion::is_of_a_log`]): it would hold
+//! one open, and begin long before it.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -12,13 +16,18 @@ use std::time::Duration;
 pub(crate) const PAUSE: Duration = Duration::from_secs(3);
 /// In bytes.
 pub(crate) const SMALLEST: u64 = 1 << 20;
+/// Less than this is what a log grows by.
+pub(crate) const LARGE: u64 = 64 << 10;
 /// How many bursts are remembered.
 const KEPT: usize = 1_000;
+/// How many may go on at once; a data set may have thousands of directories that are numbers.
+const AT_ONCE: usize = 16;
 
 /// The bursts of a mount; numbers rise with time and begin at 1.
 #[derive(Debug, Default)]
 pub(crate) struct Bursts {
-    current: Option<Burst>,
+    /// Those that go on, in the order of their last version.
+    going_on: Vec<Burst>,
     /// Bytes of the bursts of at least [`SMALLEST`], by number.
     checkpoints: BTreeMap<u64, u64>,
     last: u64,
@@ -26,11 +35,33 @@ pub(crate) struct Bursts {
 
 #[derive(Clone, Copy, Debug)]
 struct Burst {
+    number: u64,
+    step: Option<u64>,
     began: Duration,
     last: Duration,
     bytes: u64,
     /// How many programs wait for an fsync of one of its files.
     syncs: u32,
+}
+
+/// A version of a file that got its place in the order.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct BurstVersion {
+    /// The step that its name tells for certain.
+    pub(crate) step: Option<u64>,
+    /// When the file was opened, or first written to if that was not soon after; and when the version was complete.
+    pub(crate) began: Duration,
+    pub(crate) now: Duration,
+    pub(crate) bytes: u64,
+    /// The bytes that the file had when the version was begun and that were not truncated.
+    pub(crate) kept: u64,
+}
+
+/// A file that is being written: when it was begun, and its certain step.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct BeingWritten {
+    pub(crate) since: Duration,
+    pub(crate) step: Option<u64>,
 }
 
 /// A checkpoint that is over.
@@ -40,24 +71,59 @@ pub(crate) struct Finished {
     pub(crate) bytes: u64,
 }
 
+impl BurstVersion {
+    /// It has grown by little, and is an old file or has been open for long.
+    pub(crate) fn is_of_a_log(&self) -> bool {
+        self.bytes.saturating_sub(self.kept) < LARGE && (self.kept > 0 || self.now > self.began + PAUSE)
+    }
+}
+
+impl Burst {
+    fn takes(&self, step: Option<u64>) -> bool {
+        self.step.is_none() || step.is_none() || self.step == step
+    }
+
+    fn is_over(&self, now: Duration) -> bool {
+        self.syncs == 0 && now > self.last + PAUSE
+    }
+
+    fn is_joined_by(&self, file: &BeingWritten) -> bool {
+        self.takes(file.step) && (self.began..=self.last + PAUSE).contains(&file.since)
+    }
+
+    /// If it is a checkpoint.
+    fn finished(&self) -> Option<Finished> {
+        (self.bytes >= SMALLEST).then_some(Finished { began: self.began, bytes: self.bytes })
+    }
+}
+
 impl Bursts {
-    /// Adds a complete version of `bytes`, written since `began`. Returns the number of its burst, and the previous
-    /// burst if this version ends it.
-    pub(crate) fn add(&mut self, began: Duration, now: Duration, bytes: u64) -> (u64, Option<Finished>) {
-        let over = self.end_if_over(began);
-        let burst = self.current.get_or_insert_with(|| {
+    /// Adds a complete version. Returns the number of its burst, and the checkpoints that this version ends.
+    pub(crate) fn add(&mut self, version: BurstVersion) -> (u64, Vec<Finished>) {
+        let BurstVersion { step, began, now, bytes, .. } = version;
+        let mut over = self.end_if_over(began);
+        // Of those that take it, the one with its name comes first.
+        let named = || self.going_on.iter().rposition(|burst| step.is_some() && burst.step == step);
+        let at = named().or_else(|| self.going_on.iter().rposition(|burst| burst.takes(step)));
+        let mut burst = at.map(|at| self.going_on.remove(at)).unwrap_or_else(|| {
             self.last += 1;
-            Burst { began, last: now, bytes: 0, syncs: 0 }
+            Burst { number: self.last, step, began, last: now, bytes: 0, syncs: 0 }
         });
+        burst.step = burst.step.or(step);
+        burst.began = burst.began.min(began);
         burst.last = now;
         burst.bytes += bytes;
+        if self.going_on.len() == AT_ONCE {
+            over.extend(self.going_on.remove(0).finished());
+        }
+        self.going_on.push(burst);
         if burst.bytes >= SMALLEST {
-            self.checkpoints.insert(self.last, burst.bytes);
+            self.checkpoints.insert(burst.number, burst.bytes);
             if self.checkpoints.len() > KEPT {
                 self.checkpoints.pop_first();
             }
         }
-        (self.last, over)
+        (burst.number, over)
     }
 
     /// Restores a checkpoint of an earlier mount; numbers continue behind it.
@@ -68,50 +134,61 @@ impl Bursts {
         }
     }
 
+    fn numbered(&mut self, number: u64) -> Option<&mut Burst> {
+        self.going_on.iter_mut().find(|burst| burst.number == number)
+    }
+
     /// A program begins to wait for an fsync of a file of this burst: the burst does not end before [`Bursts::synced`].
     pub(crate) fn syncing(&mut self, number: u64) {
-        if let Some(burst) = self.current.as_mut().filter(|_| number == self.last) {
+        if let Some(burst) = self.numbered(number) {
             burst.syncs += 1;
         }
     }
 
-    /// The fsync has returned.
-    pub(crate) fn synced(&mut self, number: u64, now: Duration) {
-        if let Some(burst) = self.current.as_mut().filter(|_| number == self.last) {
+    /// The fsync has returned. Returns whether the burst goes on.
+    pub(crate) fn synced(&mut self, number: u64, now: Duration) -> bool {
+        let burst = self.numbered(number);
+        let goes_on = burst.is_some();
+        burst.into_iter().for_each(|burst| {
             burst.syncs = burst.syncs.saturating_sub(1);
             burst.last = now;
-        }
+        });
+        goes_on
     }
 
-    /// Ends the burst if nothing was added to it for [`PAUSE`]; returns it if it is a checkpoint.
-    pub(crate) fn end_if_over(&mut self, now: Duration) -> Option<Finished> {
-        let over = self.current.take_if(|burst| burst.syncs == 0 && now > burst.last + PAUSE)?;
-        (over.bytes >= SMALLEST).then_some(Finished { began: over.began, bytes: over.bytes })
+    /// Ends the bursts to which nothing was added for [`PAUSE`]; returns those that are checkpoints.
+    pub(crate) fn end_if_over(&mut self, now: Duration) -> Vec<Finished> {
+        self.end_if_quiet(now, &[], Duration::ZERO)
     }
 
-    /// The same, unless a file that belongs to the burst is still being written: `writing` has the time of each file's
-    /// first write. Waits no longer than `patience`, because a file that is always written to would hold the burst open
-    /// for good.
-    pub(crate) fn end_if_quiet(&mut self, now: Duration, writing: &[Duration], patience: Duration) -> Option<Finished> {
-        let burst = self.current?;
-        let waits = self.is_joined_by(writing) && now <= burst.last + patience;
-        if waits { None } else { self.end_if_over(now) }
+    /// The same, unless a file that belongs to the burst is still being written. Waits no longer than `patience`, because
+    /// a file that is always written to would hold the burst open for good.
+    pub(crate) fn end_if_quiet(
+        &mut self,
+        now: Duration,
+        writing: &[BeingWritten],
+        patience: Duration,
+    ) -> Vec<Finished> {
+        let waits = |burst: &Burst| now <= burst.last + patience && writing.iter().any(|file| burst.is_joined_by(file));
+        let over = self.going_on.extract_if(.., |burst| burst.is_over(now) && !waits(burst));
+        over.filter_map(|burst| burst.finished()).collect()
     }
 
-    /// Whether one of these first writes is of a file that will belong to the current burst.
-    pub(crate) fn is_joined_by(&self, writing: &[Duration]) -> bool {
-        let joins = |burst: Burst| writing.iter().any(|since| (burst.began..=burst.last + PAUSE).contains(since));
-        self.current.is_some_and(joins)
+    /// The bursts that go on, and whether one of these files will belong to them.
+    pub(crate) fn joined_by(&self, writing: &[BeingWritten]) -> BTreeMap<u64, bool> {
+        let joined = |burst: &Burst| (burst.number, writing.iter().any(|file| burst.is_joined_by(file)));
+        self.going_on.iter().map(joined).collect()
     }
 
-    /// The number of the current burst.
-    pub(crate) fn going_on(&self) -> Option<u64> {
-        self.current.map(|_| self.last)
+    /// The numbers of the bursts that go on.
+    pub(crate) fn going_on(&self) -> Vec<u64> {
+        self.going_on.iter().map(|burst| burst.number).collect()
     }
 
-    /// Bytes of the checkpoint that is being written; 0: none is.
+    /// Bytes of the newest checkpoint that is being written; 0: none is.
     pub(crate) fn being_written(&self) -> u64 {
-        self.current.map_or(0, |burst| if burst.bytes >= SMALLEST { burst.bytes } else { 0 })
+        let checkpoints = self.going_on.iter().filter_map(Burst::finished);
+        checkpoints.last().map_or(0, |checkpoint| checkpoint.bytes)
     }
 
     pub(crate) fn is_checkpoint(&self, number: u64) -> bool {
@@ -125,53 +202,88 @@ mod tests {
 
     const S: Duration = Duration::from_secs(1);
 
+    fn version(began: u32, now: u32, bytes: u64) -> BurstVersion {
+        BurstVersion { began: began * S, now: now * S, bytes, ..BurstVersion::default() }
+    }
+
+    fn file(since: u32) -> BeingWritten {
+        BeingWritten { since: since * S, step: None }
+    }
+
     #[test]
     fn files_that_are_written_one_after_the_other_are_one_checkpoint() {
         let mut bursts = Bursts::default();
-        assert_eq!(bursts.add(10 * S, 11 * S, 600_000), (1, None));
+        assert_eq!(bursts.add(version(10, 11, 600_000)), (1, vec![]));
         assert!(!bursts.is_checkpoint(1) && bursts.being_written() == 0, "too small so far");
         // It takes long to write, but was begun at once.
-        assert_eq!(bursts.add(12 * S, 40 * S, 600_000), (1, None));
+        assert_eq!(bursts.add(version(12, 40, 600_000)), (1, vec![]));
         assert!(bursts.is_checkpoint(1) && bursts.being_written() == 1_200_000);
-        assert_eq!(bursts.end_if_over(43 * S), None);
+        assert_eq!(bursts.end_if_over(43 * S), []);
         let over = Finished { began: 10 * S, bytes: 1_200_000 };
-        assert_eq!(bursts.add(44 * S, 44 * S, 5), (2, Some(over)));
-        assert_eq!(bursts.end_if_over(50 * S), None, "a line of a log is no checkpoint");
+        assert_eq!(bursts.add(version(44, 44, 5)), (2, vec![over]));
+        assert_eq!(bursts.end_if_over(50 * S), [], "a line of a log is no checkpoint");
         assert_eq!((bursts.is_checkpoint(1), bursts.is_checkpoint(2), bursts.being_written()), (true, false, 0));
         bursts.resume(7, 2 << 20);
         bursts.resume(5, 5);
-        assert_eq!(
-            (bursts.is_checkpoint(7), bursts.is_checkpoint(5), bursts.add(60 * S, 60 * S, 5).0),
-            (true, false, 8)
-        );
+        let next = bursts.add(version(60, 60, 5)).0;
+        assert_eq!((bursts.is_checkpoint(7), bursts.is_checkpoint(5), next), (true, false, 8));
     }
 
     #[test]
     fn a_burst_goes_on_while_a_program_waits_for_its_fsync_and_a_pause_behind_it() {
         let mut bursts = Bursts::default();
-        bursts.add(10 * S, 11 * S, 2 << 20);
+        bursts.add(version(10, 11, 2 << 20));
         bursts.syncing(1);
-        assert_eq!(bursts.end_if_quiet(25 * S, &[], S), None, "the disk is slow");
-        bursts.synced(1, 30 * S);
-        assert_eq!(bursts.add(32 * S, 33 * S, 5), (1, None), "its next file");
-        assert!(bursts.end_if_over(37 * S).is_some());
-        bursts.add(40 * S, 41 * S, 2 << 20);
+        assert_eq!(bursts.end_if_quiet(25 * S, &[], S), [], "the disk is slow");
+        assert!(bursts.synced(1, 30 * S));
+        assert_eq!(bursts.add(version(32, 33, 5)), (1, vec![]), "its next file");
+        assert_eq!(bursts.end_if_over(37 * S).len(), 1);
+        bursts.add(version(40, 41, 2 << 20));
         // An fsync for the burst before: only a file that was synced once more.
         bursts.syncing(1);
-        bursts.synced(1, 43 * S);
-        assert!(bursts.end_if_over(45 * S).is_some());
+        assert!(!bursts.synced(1, 43 * S));
+        assert_eq!(bursts.end_if_over(45 * S).len(), 1);
     }
 
     #[test]
     fn a_file_that_takes_long_keeps_its_burst_open_but_not_for_good() {
         let mut bursts = Bursts::default();
-        bursts.add(10 * S, 11 * S, 2 << 20);
-        assert_eq!(bursts.end_if_quiet(15 * S, &[12 * S], 30 * S), None, "the weights, behind their configuration");
-        assert!(
-            bursts.going_on() == Some(1) && bursts.is_joined_by(&[12 * S]) && !bursts.is_joined_by(&[9 * S, 15 * S])
-        );
-        assert_eq!(bursts.add(12 * S, 25 * S, 5).0, 1);
-        assert!(bursts.end_if_quiet(56 * S, &[13 * S], 30 * S).is_some(), "a log that is always written to");
-        assert_eq!((bursts.going_on(), bursts.end_if_quiet(57 * S, &[13 * S], 30 * S)), (None, None));
+        bursts.add(version(10, 11, 2 << 20));
+        assert_eq!(bursts.end_if_quiet(15 * S, &[file(12)], 30 * S), [], "the weights, behind their configuration");
+        assert_eq!(bursts.joined_by(&[file(12)]), BTreeMap::from([(1, true)]));
+        assert_eq!(bursts.joined_by(&[file(9), file(15)]), BTreeMap::from([(1, false)]));
+        assert_eq!(bursts.add(version(12, 25, 5)).0, 1);
+        assert_eq!(bursts.end_if_quiet(56 * S, &[file(13)], 30 * S).len(), 1, "a log that is always written to");
+        assert_eq!((bursts.going_on(), bursts.end_if_quiet(57 * S, &[file(13)], 30 * S)), (vec![], vec![]));
+    }
+
+    #[test]
+    fn a_step_in_the_names_separates_checkpoints_that_are_written_at_once() {
+        let mut bursts = Bursts::default();
+        let mut add =
+            |step: Option<u64>, at: u32, bytes: u64| bursts.add(BurstVersion { step, ..version(at, at, bytes) }).0;
+        assert_eq!(add(None, 10, 5), 1, "a configuration");
+        assert_eq!(add(Some(5), 10, 2 << 20), 1, "belongs to what comes behind it");
+        assert_eq!(add(Some(6), 11, 2 << 20), 2);
+        assert_eq!(add(Some(5), 12, 2 << 20), 1, "by another rank");
+        assert_eq!(add(None, 12, 5), 1, "a pointer, to what was written last");
+        assert_eq!(add(Some(6), 13, 2 << 20), 2);
+        let writing = [BeingWritten { since: 13 * S, step: Some(6) }];
+        assert_eq!(bursts.joined_by(&writing), BTreeMap::from([(1, false), (2, true)]));
+        assert_eq!(bursts.end_if_quiet(17 * S, &writing, 30 * S).len(), 1);
+        assert_eq!(bursts.going_on(), [2]);
+        for step in 0..100 {
+            bursts.add(BurstVersion { step: Some(step), ..version(17, 17, 5) });
+        }
+        assert_eq!(bursts.going_on().len(), AT_ONCE);
+    }
+
+    #[test]
+    fn a_log_is_known_by_what_it_kept_or_how_long_it_was_open() {
+        let log = |kept: u64, bytes: u64, began: u32| BurstVersion { kept, ..version(began, 100, bytes) }.is_of_a_log();
+        assert!(log(5 << 20, (5 << 20) + 100, 100), "a large one that is appended to");
+        assert!(log(0, 100, 90) && log(200, 100, 100), "open for long, or shortened");
+        assert!(!log(0, 100, 99), "a small file of a checkpoint");
+        assert!(!log(0, 1 << 20, 10) && !log(100, 1 << 20, 10), "much was written");
     }
 }

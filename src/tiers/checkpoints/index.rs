@@ -14,6 +14,7 @@ use serde::{Deserialize, Serialize};
 use crate::path::{escape, unescape};
 use crate::tiers::Lsn;
 use crate::tiers::checkpoints::bursts::SMALLEST;
+use crate::tiers::checkpoints::step::step_in;
 use crate::tiers::disk::layout::after_move;
 use crate::tiers::disk::layout::{is_at_or_below, split};
 use crate::tiers::log::record::Path;
@@ -206,16 +207,17 @@ struct SavedFile {
     end: u64,
 }
 
+/// The numbers of the bursts that may go on, and whether a large file that belongs to one is still being written.
+pub(crate) type GoingOn = BTreeMap<u64, bool>;
+
 /// Further facts about the moment of a query.
 #[derive(Debug, Default)]
 pub(crate) struct Moment {
     pub(crate) now: Duration,
     /// Everything up to this event is on the slow tier.
     pub(crate) applied: Lsn,
-    /// The current burst.
-    pub(crate) going_on: Option<u64>,
-    /// A large file that belongs to it is still being written.
-    pub(crate) writing: bool,
+    /// The bursts that may go on, and whether a large file that belongs to one is still being written.
+    pub(crate) going_on: GoingOn,
     /// The fleet that the mount is in, whose members may have parts of a checkpoint; empty: none.
     pub(crate) fleet: String,
     /// Our uptime.
@@ -254,11 +256,11 @@ pub(crate) struct CheckpointStatus {
 }
 
 impl CheckpointIndex {
-    /// A version got its place in the order.
-    pub(crate) fn written(&mut self, version: Version) {
+    /// A version got its place in the order. `going_on`: which bursts are.
+    pub(crate) fn written(&mut self, version: Version, going_on: &[u64]) {
         assert!(!left_out!(IndexStands), "left out on purpose");
         let Version { burst: number, path, lsn, bytes, began, at, end } = version;
-        self.make_room(number);
+        self.make_room(number, going_on);
         let again = self.files.get(&path).is_some_and(|file| file.burst == number);
         let before = if again { self.files.remove(&path) } else { None };
         self.removed(&path);
@@ -287,14 +289,14 @@ impl CheckpointIndex {
         }
     }
 
-    /// A node was renamed, with everything below it; the target's old node is gone. `going_on`: the current burst.
-    pub(crate) fn moved(&mut self, from: &[u8], to: &[u8], lsn: Lsn, going_on: Option<u64>) {
+    /// A node was renamed, with everything below it; the target's old node is gone. `going_on`: which bursts are.
+    pub(crate) fn moved(&mut self, from: &[u8], to: &[u8], lsn: Lsn, going_on: &[u64]) {
         self.removed(to);
         self.carry(&[(from, to)], lsn, going_on);
     }
 
     /// Two nodes have exchanged names.
-    pub(crate) fn exchanged(&mut self, a: &[u8], b: &[u8], lsn: Lsn, going_on: Option<u64>) {
+    pub(crate) fn exchanged(&mut self, a: &[u8], b: &[u8], lsn: Lsn, going_on: &[u64]) {
         self.carry(&[(a, b), (b, a)], lsn, going_on);
     }
 
@@ -447,6 +449,11 @@ impl CheckpointIndex {
         self.files.get(path).filter(|file| file.bytes == bytes).map(|file| file.burst)
     }
 
+    /// Whether this is a large file of a checkpoint.
+    pub(crate) fn has_large(&self, path: &[u8]) -> bool {
+        self.files.get(path).is_some_and(|file| file.bytes >= HEAVY)
+    }
+
     /// The numbers of the checkpoints that these events' versions belong to.
     pub(crate) fn bursts_of_events(&self) -> HashMap<Lsn, u64> {
         self.files.values().map(|file| (file.lsn, file.burst)).collect()
@@ -585,7 +592,7 @@ impl CheckpointIndex {
         self.bursts.get(&number).map_or(0, |burst| burst.files)
     }
 
-    fn carry(&mut self, moves: &[(&[u8], &[u8])], lsn: Lsn, going_on: Option<u64>) {
+    fn carry(&mut self, moves: &[(&[u8], &[u8])], lsn: Lsn, going_on: &[u64]) {
         let mut carried = Vec::new();
         for (from, to) in moves {
             for path in self.at_or_below(from) {
@@ -599,7 +606,7 @@ impl CheckpointIndex {
                 if let Some(burst) = self.bursts.get_mut(&file.burst) {
                     burst.upto = lsn;
                     // An older checkpoint keeps its publishing time: publishing the rename is no news for it.
-                    if going_on == Some(file.burst) {
+                    if going_on.contains(&file.burst) {
                         (burst.published, burst.parts) = (None, PartsKnown::default());
                         if path != *from && is_temporary(from) {
                             burst.marked = true;
@@ -651,9 +658,10 @@ impl CheckpointIndex {
 
     /// Called before a burst of this number gets a file: drops earlier bursts that were no checkpoints, and the oldest
     /// burst if there are too many.
-    fn make_room(&mut self, number: u64) {
+    fn make_room(&mut self, number: u64, going_on: &[u64]) {
         let full = |index: &CheckpointIndex| index.bursts.len() >= KEPT || index.files.len() >= FILES_KEPT;
-        let small = self.bursts.iter().filter(|(at, burst)| **at != number && burst.bytes < SMALLEST);
+        let is_small = |at: &u64, burst: &BurstFiles| burst.bytes < SMALLEST && *at != number && !going_on.contains(at);
+        let small = self.bursts.iter().filter(|(at, burst)| is_small(at, burst));
         let mut gone: HashSet<u64> = small.map(|(at, _)| *at).collect();
         if full(self) {
             let oldest = self.bursts.keys().next().copied().filter(|oldest| *oldest != number);
@@ -708,8 +716,8 @@ impl BurstFiles {
         let named: Vec<(&[u8], u64)> = files.iter().map(|(path, file)| (path.as_slice(), file.bytes)).collect();
         let before = || self.place.as_ref().and_then(|(path, step)| Some((unescape(path)?, *step)));
         let (path, step) = before().unwrap_or_else(|| place(&named));
-        let over = moment.going_on != Some(number);
-        let said_so = self.marked && moment.now >= self.last.saturating_add(QUIET) && !moment.writing;
+        let writing = moment.going_on.get(&number);
+        let said_so = self.marked && moment.now >= self.last.saturating_add(QUIET) && writing != Some(&true);
         let written_over = files.iter().any(|(path, _)| moment.uncommitted.contains(*path));
         CheckpointStatus {
             number,
@@ -723,7 +731,7 @@ impl BurstFiles {
             published: self.published,
             elsewhere: self.parts.elsewhere.filter(|_| !self.parts.mixed),
             of_fleet: self.end > 0,
-            complete: over || said_so,
+            complete: writing.is_none() || said_so,
             whole: self.left > 0 && !self.lost && !self.incomplete && !written_over,
             incomplete: self.incomplete,
             safe: self.upto <= moment.applied && !self.incomplete,
@@ -762,7 +770,7 @@ pub(crate) fn is_temporary(path: &[u8]) -> bool {
 
 /// The place of a checkpoint with these files, and its step: a directory that is named by the step; else the file, if
 /// only one is large; else the directory that contains all large files, or the largest file if that is the root.
-fn place(files: &[(&[u8], u64)]) -> (Path, Option<u64>) {
+pub(crate) fn place(files: &[(&[u8], u64)]) -> (Path, Option<u64>) {
     let Some((largest, most)) = files.iter().min_by_key(|(path, bytes)| (std::cmp::Reverse(*bytes), *path)) else {
         return (Path::new(), None);
     };
@@ -783,59 +791,10 @@ fn place(files: &[(&[u8], u64)]) -> (Path, Option<u64>) {
     (path, step)
 }
 
-/// The step that a path names, and the index of the component that names it: the number behind a word for it; else a
-/// component that is a number; else the last number of the file's name, or of its directory's. Names are bytes: beside
-/// the digits anything may stand.
-pub(crate) fn step_in(path: &[u8]) -> Option<(usize, u64)> {
-    const WORDS: [&str; 5] = ["step", "iter", "ckpt", "checkpoint", "epoch"];
-    let names: Vec<Vec<u8>> = path.split(|byte| *byte == b'/').map(<[u8]>::to_ascii_lowercase).collect();
-    let innermost = || names.iter().enumerate().rev();
-    let by_word = WORDS.iter().find_map(|word| innermost().find_map(|(at, name)| Some((at, behind(name, word)?))));
-    let whole = || innermost().find_map(|(at, name)| Some((at, number(up_to(name, b".orbax"))?)));
-    let last = || innermost().take(2).find_map(|(at, name)| Some((at, last_number(name)?)));
-    by_word.or_else(whole).or_else(last)
-}
-
-/// The number behind a word, with nothing but `=`, `-`, `_`, `.` or the word's own ending between.
-fn behind(name: &[u8], word: &str) -> Option<u64> {
-    let tails = (0..name.len()).rev().filter_map(|at| name.get(at..)?.strip_prefix(word.as_bytes()));
-    let mut numbers = tails.filter_map(|rest| {
-        let endings = [&b"ation"[..], b"point", b"s"].into_iter();
-        let rest = endings.filter_map(|ending| rest.strip_prefix(ending)).next().unwrap_or(rest);
-        let begin = rest.iter().position(|byte| !b"=-_.".contains(byte))?;
-        number(rest.get(begin..)?.split(|byte| !byte.is_ascii_digit()).next()?)
-    });
-    numbers.next()
-}
-
-/// The last number of a name without its extension and without `-00001-of-00005`, which is the number of a part.
-fn last_number(name: &[u8]) -> Option<u64> {
-    let stem = name.iter().rposition(|byte| *byte == b'.').and_then(|at| name.get(..at)).unwrap_or(name);
-    let of_parts = stem.windows(4).rposition(|four| four == b"-of-").and_then(|at| stem.get(..at));
-    let is_apart = |byte: &u8| !byte.is_ascii_digit();
-    let stem = match of_parts {
-        Some(part) => part.get(..part.iter().rposition(is_apart)? + 1)?,
-        None => stem,
-    };
-    let end = stem.iter().rposition(u8::is_ascii_digit)? + 1;
-    number(stem.get(..end)?.rsplit(is_apart).next()?)
-}
-
-/// A name up to the first of these endings.
-fn up_to<'a>(name: &'a [u8], ending: &[u8]) -> &'a [u8] {
-    name.windows(ending.len()).position(|some| some == ending).and_then(|at| name.get(..at)).unwrap_or(name)
-}
-
-fn number(digits: &[u8]) -> Option<u64> {
-    std::str::from_utf8(digits).ok().filter(|digits| !digits.starts_with('+'))?.parse().ok()
-}
-
 #[cfg(test)]
 mod tests {
-    use rand::rngs::Xoshiro256PlusPlus;
-    use rand::{RngExt, SeedableRng};
-
     use super::*;
+    use crate::tiers::checkpoints::bursts::BurstVersion;
 
     const S: Duration = Duration::from_secs(1);
     const MIB: u64 = 1 << 20;
@@ -848,103 +807,27 @@ mod tests {
         write(&mut index, 1, "run/a", 1, MIB, 2);
         write(&mut index, 1, &format!("{deep}/b"), 2, MIB, 3);
         assert_eq!((index.files.len(), index.files_of(1)), (1, 2));
-        index.moved(b"run", format!("{deep}/run").as_bytes(), 3, Some(1));
+        index.moved(b"run", format!("{deep}/run").as_bytes(), 3, &[1]);
         assert_eq!((index.files.len(), index.bursts[&1].left), (0, 0));
     }
 
     fn write(index: &mut CheckpointIndex, burst: u64, path: &str, lsn: Lsn, bytes: u64, at: u32) {
         let (began, at) = (S * (at - 1), S * at);
-        index.written(Version { burst, path: path.into(), lsn, bytes, began, at, end: 0 });
+        index.written(Version { burst, path: path.into(), lsn, bytes, began, at, end: 0 }, &[burst]);
     }
 
     fn write_in_fleet(index: &mut CheckpointIndex, burst: u64, path: &str, lsn: Lsn, bytes: u64, at: u32) {
         let (began, at) = (S * (at - 1), S * at);
-        index.written(Version { burst, path: path.into(), lsn, bytes, began, at, end: lsn });
+        index.written(Version { burst, path: path.into(), lsn, bytes, began, at, end: lsn }, &[burst]);
     }
 
     fn at(now: u32, applied: Lsn, going_on: Option<u64>) -> Moment {
+        let going_on = going_on.into_iter().map(|number| (number, false)).collect();
         Moment { now: S * now, applied, going_on, ..Moment::default() }
     }
 
     fn text(path: Option<Path>) -> Option<String> {
         path.map(|path| String::from_utf8(path).expect("text"))
-    }
-
-    #[test]
-    fn the_step_is_read_from_the_names() {
-        for (path, step) in [
-            ("run/step=1200.ckpt", Some(1200)),
-            ("run/ckpt-1200", Some(1200)),
-            ("run/checkpoint-1200/model.safetensors", Some(1200)),
-            ("run/checkpoint-1200/model-00002-of-00005.safetensors", Some(1200)),
-            ("run/global_step1200/mp_rank_07_model_states.pt", Some(1200)),
-            ("run/iter_0001200/mp_rank_00/model_optim_rng.pt", Some(1200)),
-            ("run/epoch=3-step=1200.ckpt", Some(1200)),
-            ("run/epoch=3.ckpt", Some(3)),
-            ("run/steps_40/iteration_7.pt", Some(40)),
-            ("v2/1200/default/d/4f2e", Some(1200)),
-            ("v2/1200.orbax-checkpoint-tmp-17/state", Some(1200)),
-            ("run/ckpt-3.data-00000-of-00001", Some(3)),
-            ("run/model-09.keras", Some(9)),
-            ("run7/model.h5", Some(7)),
-            ("run7/pytorch_model-00002-of-00003.bin", Some(7)),
-            ("model.h5", None),
-            ("data/99999999999999999999.pt", None),
-            ("", None),
-        ] {
-            assert_eq!(step_in(path.as_bytes()).map(|(_, step)| step), step, "{path}");
-        }
-    }
-
-    /// Any user's `é1` ended the daemon when it was removed: its last number was looked for inside of a character.
-    #[test]
-    fn no_name_is_too_strange_to_look_for_its_step() {
-        for (path, step) in [
-            ("u/é1", Some(1)),
-            ("模型3.pt", Some(3)),
-            ("模型/\u{202e}12\u{7f}", Some(12)),
-            ("é1-of-2", None),
-            ("step模7", Some(7)),
-            ("step_٣", None),
-            ("ÉPOCH=5", Some(5)),
-        ] {
-            assert_eq!(step_in(path.as_bytes()).map(|(_, step)| step), step, "{path}");
-        }
-        let pieces: [&[u8]; 19] = [
-            b"1",
-            b"42",
-            "é".as_bytes(),
-            "模".as_bytes(),
-            b"\xff",
-            b"\xc3",
-            b"\x80",
-            b"\x1b",
-            b"\n",
-            "\u{202e}".as_bytes(),
-            b"step",
-            b"CKPT",
-            b"ation",
-            b".",
-            b"-of-",
-            b"=",
-            b"+",
-            b".orbax",
-            b"/",
-        ];
-        let mut random = Xoshiro256PlusPlus::seed_from_u64(7);
-        for _ in 0..20_000 {
-            let mut name = Vec::new();
-            let len = [3, 8, 255][random.random_range(0..3)];
-            while name.len() < len {
-                name.extend(pieces[random.random_range(0..pieces.len())]);
-            }
-            let step = step_in(&name).map(|(_, step)| step.to_string());
-            let is_in_it = |step: String| name.windows(step.len()).any(|some| some == step.as_bytes());
-            assert!(step.is_none_or(is_in_it), "{}", name.escape_ascii());
-            let (path, _) = place(&[(&name, MIB), (b"a", 1)]);
-            assert!(path.is_empty() || name.starts_with(&path), "{}", name.escape_ascii());
-            is_temporary(&name);
-        }
     }
 
     #[test]
@@ -964,7 +847,7 @@ mod tests {
     fn a_burst_becomes_complete_durable_safe_and_current() {
         let mut index = CheckpointIndex::default();
         write(&mut index, 1, "run/ckpt-1.tmp", 10, 2 * MIB, 5);
-        index.moved(b"run/ckpt-1.tmp", b"run/ckpt-1", 11, Some(1));
+        index.moved(b"run/ckpt-1.tmp", b"run/ckpt-1", 11, &[1]);
         let one = |index: &CheckpointIndex, moment: &Moment| index.statuses(moment)[0].clone();
         let status = one(&index, &at(6, 0, Some(1)));
         assert_eq!(
@@ -999,9 +882,9 @@ mod tests {
         write(&mut index, 1, "run/1/.metadata", 11, 100, 5);
         assert!(!index.statuses(&at(5, 0, Some(1)))[0].complete, "the next file may just be opened");
         assert!(index.statuses(&at(6, 0, Some(1)))[0].complete);
-        assert!(!index.statuses(&Moment { writing: true, ..at(6, 0, Some(1)) })[0].complete);
+        assert!(!index.statuses(&Moment { going_on: GoingOn::from([(1, true)]), ..at(6, 0, Some(1)) })[0].complete);
         write(&mut index, 2, "v/7.orbax-checkpoint-tmp/d", 12, 2 * MIB, 20);
-        index.moved(b"v/7.orbax-checkpoint-tmp", b"v/7", 13, Some(2));
+        index.moved(b"v/7.orbax-checkpoint-tmp", b"v/7", 13, &[2]);
         let statuses = index.statuses(&at(21, 0, Some(2)));
         assert!(statuses[1].complete && statuses[1].path == b"v/7", "{statuses:?}");
     }
@@ -1018,7 +901,7 @@ mod tests {
         assert_eq!(text(index.latest_safe(&first)).as_deref(), Some("run/ckpt-1"), "its pointer may be written anew");
         let over = Moment { uncommitted: HashSet::from([b"run/ckpt-2".to_vec()]), ..at(30, 21, None) };
         assert_eq!(text(index.latest_safe(&over)).as_deref(), Some("run/ckpt-1"), "somebody writes to it");
-        index.moved(b"run", b"kept", 22, None);
+        index.moved(b"run", b"kept", 22, &[]);
         assert_eq!(index.statuses(&all).len(), 2);
         assert_eq!(index.latest_safe(&all), None, "the slow tier has the former name");
         let moved = at(30, 22, None);
@@ -1098,7 +981,7 @@ mod tests {
             let mut index = CheckpointIndex::default();
             write_in_fleet(&mut index, 1, &format!("{from}/a"), 10, 2 * MIB, 5);
             write_in_fleet(&mut index, 1, "run/step-1/b", 11, 2 * MIB, 5);
-            index.moved(from.as_bytes(), to.as_bytes(), 12, Some(1));
+            index.moved(from.as_bytes(), to.as_bytes(), 12, &[1]);
             if later {
                 write_in_fleet(&mut index, 1, "run/step-1/c", 13, 2 * MIB, 5);
             }
@@ -1213,7 +1096,7 @@ mod tests {
         next.removed(b"run/ckpt-27");
         next.expect_version(b"run/ckpt-28", 320);
         next.expect_version(b"run/ckpt-29", 290);
-        next.moved(b"run/ckpt-30", b"run/kept", 330, None);
+        next.moved(b"run/ckpt-30", b"run/kept", 330, &[]);
         assert_eq!(next.burst_at(b"run/ckpt-29", 2 * MIB), Some(29));
         assert_eq!(next.burst_at(b"run/ckpt-29", MIB), None);
         assert_eq!(next.bursts_of_events().get(&290), Some(&29));
@@ -1258,7 +1141,8 @@ mod tests {
             for (number, _, bytes) in next.restore(damaged, false) {
                 bursts.resume(number, bytes);
             }
-            let (number, _) = bursts.add(S * 60, S * 60, 2 * MIB);
+            let (number, _) =
+                bursts.add(BurstVersion { began: S * 60, now: S * 60, bytes: 2 * MIB, ..BurstVersion::default() });
             write(&mut next, number, "run/ckpt-3", 100, 2 * MIB, 61);
             let numbers: Vec<u64> = next.statuses(&at(70, 100, None)).iter().map(|one| one.number).collect();
             assert_eq!(numbers, [2, 3], "damage {which}");

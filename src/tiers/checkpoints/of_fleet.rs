@@ -23,7 +23,8 @@ use std::time::Duration;
 
 use crate::error::Result;
 use crate::stats::fleet::{FleetStatus, FleetVerdict};
-use crate::tiers::checkpoints::index::{FLEET_MARKERS, UnprovedCheckpoint, join, step_in};
+use crate::tiers::checkpoints::index::{FLEET_MARKERS, UnprovedCheckpoint, join};
+use crate::tiers::checkpoints::step::step_in;
 use crate::tiers::disk::Kind;
 use crate::tiers::disk::layout::split;
 use crate::tiers::fleet::{Fleet, nanos};

@@ -11,17 +11,18 @@ use std::time::Duration;
 use crate::error::{Context, Error};
 use crate::path::escape;
 use crate::stats::checkpoints::Checkpoint;
-use crate::tiers::checkpoints::index::{CheckpointStatus, Moment, PATH_KEPT, SavedIndex};
+use crate::tiers::checkpoints::bursts::{BeingWritten, Finished, LARGE, PAUSE};
+use crate::tiers::checkpoints::index::{CheckpointStatus, GoingOn, Moment, PATH_KEPT, SavedIndex};
+use crate::tiers::checkpoints::step::certain_step;
 use crate::tiers::disk::layout::{OURS, read_text, replace_text};
 use crate::tiers::model::event::Change;
 use crate::tiers::model::state::EngineState;
+use crate::tiers::pending::uncommitted;
 use crate::tiers::{Cx, Ino, Lsn, Progress, Tiers};
 
 const FILE: &[u8] = b"checkpoints";
 /// How many files of earlier mounts are looked up at once.
 const AT_ONCE: usize = 64;
-/// A file with fewer bytes so far does not hold a checkpoint open: logs are written to all the time.
-const LARGE: u64 = 64 << 10;
 
 impl Tiers {
     /// Ends a burst that is over, and saves changes of finished ones.
@@ -31,10 +32,8 @@ impl Tiers {
         let saved = {
             let mut st = self.state.lock();
             let over = st.bursts.end_if_quiet(now, &writing, patience);
-            if let Some(over) = over {
-                st.forecast.learn(self.stamp(over.began), over.bytes);
-            }
-            if !st.checkpoints.change(|index| index.take_changed()) && over.is_none() {
+            self.learn_checkpoints(&mut st, &over);
+            if !st.checkpoints.change(|index| index.take_changed()) && over.is_empty() {
                 return;
             }
             let moment = self.moment(&st, &writing);
@@ -43,30 +42,46 @@ impl Tiers {
         self.save_checkpoints(saved.as_ref());
     }
 
+    /// These checkpoints are over.
+    pub(crate) fn learn_checkpoints(&self, st: &mut EngineState, over: &[Finished]) {
+        over.iter().for_each(|one| st.forecast.learn(self.stamp(one.began), one.bytes));
+    }
+
     /// Called at the end of the mount: nothing more will be written.
     pub fn end_checkpoints(&self) {
         let saved = {
             let st = self.state.lock();
-            let moment = Moment { going_on: None, ..self.moment(&st, &[]) };
+            let moment = Moment { going_on: GoingOn::new(), ..self.moment(&st, &[]) };
             st.checkpoints.ask(|index| Some(index.saved(&moment)))
         };
         self.save_checkpoints(saved.as_ref());
     }
 
-    /// The first writes of the large files that are being written; empty while no checkpoint is being written.
-    pub(super) fn being_written(&self) -> Vec<Duration> {
+    /// The large files that are being written; empty while no checkpoint is being written. A file that stays open from
+    /// version to version is a log.
+    pub(super) fn being_written(&self) -> Vec<BeingWritten> {
         let any = self.state.lock().bursts.being_written() > 0;
-        if any { self.written_since(LARGE) } else { Vec::new() }
+        if any { self.large_files_written() } else { Vec::new() }
     }
 
-    pub(super) fn moment(&self, st: &EngineState, writing: &[Duration]) -> Moment {
+    /// A file of unknown size counts as large.
+    fn large_files_written(&self) -> Vec<BeingWritten> {
+        let mut files = uncommitted(&self.state.lock());
+        files.retain(|(_, since, file)| {
+            file.open_to_write_for(*since) <= PAUSE && self.size_at_once(file).is_none_or(|size| size >= LARGE)
+        });
+        let st = self.state.lock();
+        let step = |ino: Ino| st.view.path(ino).and_then(|path| certain_step(&path));
+        files.into_iter().map(|(ino, since, _)| BeingWritten { since, step: step(ino) }).collect()
+    }
+
+    pub(super) fn moment(&self, st: &EngineState, writing: &[BeingWritten]) -> Moment {
         let uncommitted =
             st.uncommitted.files().filter_map(|ino| st.view.path(ino)).filter(|path| path.len() <= PATH_KEPT).collect();
         Moment {
             now: self.stamp(self.uptime()),
             applied: if st.queue.is_empty() { Lsn::MAX } else { st.queue.applied() },
-            going_on: st.bursts.going_on(),
-            writing: st.bursts.is_joined_by(writing),
+            going_on: st.bursts.joined_by(writing),
             fleet: self.fleet.as_ref().map(|fleet| fleet.name.clone()).unwrap_or_default(),
             uptime: self.uptime(),
             uncommitted,

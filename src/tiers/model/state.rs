@@ -387,16 +387,21 @@ impl EngineState {
                 let (burst, bytes) = (content.burst(), content.size);
                 let end = self.queue.stamps(lsn).end;
                 let at = epoch.saturating_add(now);
-                self.checkpoints.change(|index| index.written(Version { burst, path, lsn, bytes, began, at, end }));
+                if burst == 0 {
+                    self.checkpoints.change(|index| index.removed(&path));
+                    return;
+                }
+                let version = Version { burst, path, lsn, bytes, began, at, end };
+                self.checkpoints.change(|index| index.written(version, &going_on));
             }
             Change::Rename { from, to, .. } => {
                 if let (Some(from), Some(to)) = (self.view.path_at(from), self.view.path_at(to)) {
-                    self.checkpoints.change(|index| index.moved(&from, &to, lsn, going_on));
+                    self.checkpoints.change(|index| index.moved(&from, &to, lsn, &going_on));
                 }
             }
             Change::Exchange { a_at, b_at, .. } => {
                 if let (Some(a), Some(b)) = (self.view.path_at(a_at), self.view.path_at(b_at)) {
-                    self.checkpoints.change(|index| index.exchanged(&a, &b, lsn, going_on));
+                    self.checkpoints.change(|index| index.exchanged(&a, &b, lsn, &going_on));
                 }
             }
             Change::Remove { at, .. } => {

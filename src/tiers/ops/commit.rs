@@ -12,6 +12,8 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use crate::error::{Context, Errno, Error, Result};
+use crate::tiers::checkpoints::bursts::BurstVersion;
+use crate::tiers::checkpoints::step::certain_step;
 use crate::tiers::disk::{Access, File};
 use crate::tiers::log::dirs::LoggedPath;
 use crate::tiers::log::record::{Attrs, Home, ObjectId, Record};
@@ -171,8 +173,7 @@ impl Tiers {
         let waited = wait();
         let now = self.uptime();
         let mut st = self.state.lock();
-        st.bursts.synced(burst, now);
-        if st.bursts.going_on() == Some(burst) {
+        if st.bursts.synced(burst, now) {
             st.checkpoints.change(|index| index.synced(burst, self.stamp(now)));
         }
         waited
@@ -336,9 +337,10 @@ impl Tiers {
     fn log_copy(&self, state: &FileState, frozen: Frozen, copy: ObjectId, live: ObjectId) -> Result<Option<Lsn>> {
         let mut st = self.state.lock();
         let Some(at) = st.view.get(state.ino).and_then(|node| node.links.first().cloned()) else { return Ok(None) };
-        let path: LoggedPath = st.view.path_at(&at).ok_or(Errno::ENOENT)?.into();
+        let path = st.view.path_at(&at).ok_or(Errno::ENOENT)?;
         let Frozen { size, attrs, .. } = frozen;
-        let burst = self.note_burst(&mut st, state.ino, size);
+        let burst = self.note_burst(&mut st, state.ino, &path, size);
+        let path = LoggedPath::from(path);
         let content = Arc::new(Content::new(copy, size, attrs.clone(), burst));
         let change = Change::Content { ino: state.ino, at, content };
         self.take_up_dirs(&mut st, &change)?;
@@ -354,7 +356,7 @@ impl Tiers {
         st.note_checkpoint(last - 1, &change, self.uptime(), self.stamp(Duration::ZERO));
         self.queue_event(&mut st, (last - 1, origin.by), now, change);
         st.uncommitted.remove(state.ino);
-        st.uncommitted.bind(state.ino, last, live, now);
+        st.uncommitted.bind(state.ino, last, live, now, size);
         st.uncommitted.start(state.ino, writer, origin.stamps.map(|stamps| stamps.end));
         self.take_up(&Cx::internal(), &mut st, state.ino, last - 1)?;
         Ok(Some(last - 1))
@@ -401,7 +403,7 @@ impl Tiers {
         let path = st.view.path_at(&at).ok_or(Errno::ENOENT)?;
         let Frozen { object, size, attrs, fd, as_it_is } = frozen;
         let is_complete = as_it_is || self.is_complete(state, io) || !self.may_be_incomplete(io);
-        let burst = self.note_burst(st, ino, size);
+        let burst = self.note_burst(st, ino, &path, size);
         let content = Arc::new(Content::new(object, size, attrs.clone(), burst));
         let record = Record::Content { path: path.clone().into(), ino, object, size, attrs };
         let change = Change::Content { ino, at, content: content.clone() };
@@ -447,14 +449,17 @@ impl Tiers {
         named.into_iter().flatten().for_each(|(ino, newest)| st.queue.set_policy(ino, newest, is_new));
     }
 
-    /// A version is complete; returns the number of the burst it belongs to.
-    fn note_burst(&self, st: &mut EngineState, ino: Ino, size: u64) -> u64 {
+    /// A version is complete; returns the number of the burst it belongs to, or 0 if it is of a log.
+    fn note_burst(&self, st: &mut EngineState, ino: Ino, path: &[u8], bytes: u64) -> u64 {
         let now = self.uptime();
-        let began = st.began_to_write(ino, now);
-        let (burst, over) = st.bursts.add(began, now, size);
-        if let Some(over) = over {
-            st.forecast.learn(self.stamp(over.began), over.bytes);
+        let (began, kept) = (st.began_to_write(ino, now), st.uncommitted.kept(ino));
+        let version = BurstVersion { step: certain_step(path), began, now, bytes, kept };
+        // What is changed of a checkpoint's large file is no log.
+        if version.is_of_a_log() && !st.checkpoints.ask(|index| index.has_large(path)) {
+            return 0;
         }
+        let (burst, over) = st.bursts.add(version);
+        self.learn_checkpoints(st, &over);
         burst
     }
 

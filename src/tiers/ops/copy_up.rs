@@ -36,7 +36,7 @@ impl Tiers {
         };
         let size = source.stat().at("stat", label(object))?.size;
         let (id, fd) = self.copy_of(cx, state, &*source, size)?;
-        let installed = self.install(cx, state, id, fd, |io| io.object() == Some(object) && !io.dirty);
+        let installed = self.install(cx, state, (id, size), fd, |io| io.object() == Some(object) && !io.dirty);
         if !matches!(installed, Ok(true)) {
             self.remove_object(id);
         }
@@ -78,7 +78,7 @@ impl Tiers {
         let installed = fd
             .set_attr(&times)
             .at("copy up", self.label(state.ino))
-            .and_then(|()| self.install(cx, state, object, fd, |io| io.object().is_none()));
+            .and_then(|()| self.install(cx, state, (object, keep), fd, |io| io.object().is_none()));
         if !matches!(installed, Ok(true)) {
             self.remove_object(object);
         }
@@ -119,12 +119,12 @@ impl Tiers {
         Ok(Birth { perm: attr.perm, uid: attr.uid, gid: attr.gid, xattrs })
     }
 
-    /// Makes `object` the file's bytes, ahead of its events. `false`: `expected` no longer holds, nothing was done.
+    /// Makes `object` the file's bytes, of which some are kept, ahead of its events. `false`: `expected` no longer holds, nothing was done.
     pub(crate) fn install(
         &self,
         cx: &Cx,
         state: &Arc<FileState>,
-        object: ObjectId,
+        (object, kept): (ObjectId, u64),
         fd: Arc<dyn File>,
         expected: impl Fn(&Io) -> bool,
     ) -> Result<bool> {
@@ -132,7 +132,7 @@ impl Tiers {
         if !expected(&io) {
             return Ok(false);
         }
-        self.rebind_to(cx, state, &io, object)?;
+        self.rebind_to(cx, state, &io, (object, kept))?;
         let was_on_slow = io.object().is_none();
         state.place(&mut io, Bytes::Object(object), Some(fd));
         io.dirty = true;
@@ -145,10 +145,10 @@ impl Tiers {
     }
 
     /// Switches the log and the references to `object`; the caller, which holds `io`, switches that.
-    pub(crate) fn rebind_to(&self, cx: &Cx, state: &FileState, io: &Io, object: ObjectId) -> Result<()> {
+    pub(crate) fn rebind_to(&self, cx: &Cx, state: &FileState, io: &Io, (object, kept): (ObjectId, u64)) -> Result<()> {
         cx.proceed()?;
         let mut st = self.state.lock();
-        self.log_bind(cx, &mut st, state.ino, object)?;
+        self.log_bind(cx, &mut st, state.ino, object, kept)?;
         st.objects.add(object);
         st.clean.remove(state.ino);
         if let Some(old) = io.object() {
@@ -299,7 +299,7 @@ impl Tiers {
             .and_then(|at| {
                 let id = ObjectId { home: Home::Split { head, at }, ..tail };
                 let fd = Split::new(self.open_object(cx, id.head().unwrap_or(id))?, fd, at);
-                self.rebind_to(cx, state, &io, id)?; // 2
+                self.rebind_to(cx, state, &io, (id, at))?; // 2
                 state.goes_on_in(&mut io, id, Arc::new(fd)); // 3
                 Ok(())
             });
@@ -351,7 +351,7 @@ impl Tiers {
         }
         let taken = dressed.and_then(|()| fd.set_attr(&times)).and_then(|()| Pool::clear_clean(&*fd));
         let bound = taken.at_fast("take the staged copy of", label()).and_then(|()| {
-            self.rebind_to(cx, state, &io, object) // 4
+            self.rebind_to(cx, state, &io, (object, attr.size)) // 4
         });
         if let Err(e) = bound {
             // Readers go on; the file is the slow one, as before.

@@ -294,12 +294,13 @@ impl Tiers {
         }
         if io.dirty {
             if io.mtime_set_since_bind {
-                self.log_bind(cx, &mut self.state.lock(), state.ino, object)?;
+                self.log_bind(cx, &mut self.state.lock(), state.ino, object, 0)?;
                 io.mtime_set_since_bind = false;
             }
             return Ok(());
         }
         cx.proceed()?;
+        let kept = io.latest.as_ref().map(|latest| latest.size).or(io.clean().map(|clean| clean.size)).unwrap_or(0);
         if io.clean().is_some()
             && let Some(fd) = &io.fd
         {
@@ -342,7 +343,7 @@ impl Tiers {
         let mut st = self.state.lock();
         st.clean.remove(state.ino);
         if !left_out!(Bind) {
-            self.log_bind(cx, &mut st, state.ino, object)?; // 2
+            self.log_bind(cx, &mut st, state.ino, object, kept)?; // 2
         }
         io.dirty = true;
         io.mtime_set_since_bind = false;
@@ -350,15 +351,15 @@ impl Tiers {
     }
 
     /// Logs that the file's bytes are this object and ahead of its events. A file without a name needs no record: it
-    /// ends with its last handle.
-    pub(crate) fn log_bind(&self, cx: &Cx, st: &mut EngineState, ino: Ino, object: ObjectId) -> Result<()> {
+    /// ends with its last handle. `kept`: how many of the bytes are not new.
+    pub(crate) fn log_bind(&self, cx: &Cx, st: &mut EngineState, ino: Ino, object: ObjectId, kept: u64) -> Result<()> {
         let Some(path) = st.view.path(ino) else { return Ok(()) };
         self.room_for_event(cx, st)?;
         let bind = Record::Bind { path: path.into(), ino, object };
         let records: Vec<Record> = st.before_bind(ino).chain([bind]).collect();
         let lsn = self.log.append(&records)?;
         let now = self.uptime();
-        st.uncommitted.bind(ino, lsn, object, now);
+        st.uncommitted.bind(ino, lsn, object, now, kept);
         st.uncommitted.start(ino, cx.uid, self.stamp_of_now());
         Ok(())
     }
@@ -373,11 +374,13 @@ impl Tiers {
         };
         match place {
             Bytes::Object(_) if size > 0 || fresh || state.is_pinned() => {
-                self.change(cx, state, size, size..size, |fd| fd.set_len(size))
+                self.change(cx, state, size, size..size, |fd| fd.set_len(size))?;
+                self.state.lock().uncommitted.truncated(state.ino, size);
+                Ok(())
             }
             Bytes::Object(object) => {
                 let (id, fd) = self.new_object(cx, &self.birth_like(cx, state)?, 0, || self.path(state.ino))?;
-                let installed = self.install(cx, state, id, fd, |io| io.object() == Some(object));
+                let installed = self.install(cx, state, (id, 0), fd, |io| io.object() == Some(object));
                 if !matches!(installed, Ok(true)) {
                     self.remove_object(id);
                 }

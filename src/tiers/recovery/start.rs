@@ -502,7 +502,7 @@ impl Recovery<'_> {
         let first = last + 1 - records.len() as u64 + before;
         let now = self.tiers.uptime();
         for (lsn, (ino, object, _)) in (first..).zip(bound) {
-            st.uncommitted.bind(ino, lsn, object, now);
+            st.uncommitted.bind(ino, lsn, object, now, 0);
         }
         self.tiers.log_aside_again(&mut st, self.renumbered.clone())?;
         drop(st);
