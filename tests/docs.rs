@@ -9,6 +9,7 @@
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use dlio_fs::cli::man_pages;
 use dlio_fs::config::{Config, KEYS, ReloadEffect};
@@ -188,6 +189,28 @@ fn every_page_is_linked_from_the_readme_and_installed() {
         assert!(readme.contains(&format!("]({page})")), "{page} is not among the README's links");
         assert!(install.contains(&format!("\"{page}\"")), "{page} is not installed");
     }
+}
+
+/// Pages were installed that led to the changelog, the examples and what is for people who change the program, which were not.
+#[test]
+fn no_link_of_an_installed_page_leads_nowhere() {
+    let dir = tempfile::tempdir().unwrap();
+    let tree = dir.path().join("tree");
+    let mut install = Command::new(env!("CARGO_BIN_EXE_dlio-fs"));
+    let output = install.args(["install", "--prefix", "/usr", "--root"]).arg(&tree).output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    let installed = tree.join("usr/share/doc/dlio-fs");
+    let files = files_in(installed.to_str().unwrap());
+    let pages: Vec<&String> = files.iter().filter(|file| file.ends_with(".md")).collect();
+    assert!(pages.len() > docs().len(), "{pages:?}");
+    for page in pages {
+        assert_eq!(missing_files(page, &read(page)), [""; 0], "what {page} leads to");
+    }
+    // The others are links as before.
+    assert!(read(installed.join("README.md")).contains("](docs/install.md#which-file-systems)"));
+    assert!(read(installed.join("docs/upgrade.md")).contains("](../CHANGELOG.md)"));
+    assert!(read(installed.join("docs/install.md")).contains("](recovery.md#getting-files-out-without-a-mount)"));
+    assert!(read(installed.join("examples/README.md")) == read("examples/README.md"));
 }
 
 /// Once files for Slurm and Kubernetes were installed that Cargo did not pack: the crate could not be built, which only the stage

@@ -31,9 +31,11 @@ use crate::tiers::disk::held::{HeldDir, open_file};
 /// The unit from the repository, for a program in `/usr/local/bin`.
 const UNIT: &str = include_str!("../../systemd/dlio-fs@.service");
 /// The files below `share/doc/dlio-fs`, arranged as in the repository, so that links between pages work.
-const DOCS: [(&str, &str); 43] = [
+const DOCS: [(&str, &str); 51] = [
+    ("CHANGELOG.md", include_str!("../../CHANGELOG.md")),
     ("LICENSE", include_str!("../../LICENSE")),
     ("README.md", include_str!("../../README.md")),
+    ("SECURITY.md", include_str!("../../SECURITY.md")),
     ("config.example.toml", include_str!("../../config.example.toml")),
     ("docs/RELIABILITY.md", include_str!("../../docs/RELIABILITY.md")),
     ("docs/SECURITY.md", include_str!("../../docs/SECURITY.md")),
@@ -64,6 +66,12 @@ const DOCS: [(&str, &str); 43] = [
     ("docs/troubleshooting.md", include_str!("../../docs/troubleshooting.md")),
     ("docs/tuning.md", include_str!("../../docs/tuning.md")),
     ("docs/upgrade.md", include_str!("../../docs/upgrade.md")),
+    ("examples/README.md", include_str!("../../examples/README.md")),
+    ("examples/compare.py", include_str!("../../examples/compare.py")),
+    ("examples/keras_alexnet.py", include_str!("../../examples/keras_alexnet.py")),
+    ("examples/lightning_alexnet.py", include_str!("../../examples/lightning_alexnet.py")),
+    ("examples/make_images.py", include_str!("../../examples/make_images.py")),
+    ("examples/training.py", include_str!("../../examples/training.py")),
     ("monitoring/alerts.yml", include_str!("../../monitoring/alerts.yml")),
     ("monitoring/grafana.json", include_str!("../../monitoring/grafana.json")),
     ("packaging/kubernetes/claims.yaml", include_str!("../../packaging/kubernetes/claims.yaml")),
@@ -275,9 +283,10 @@ fn contents(
         (prefix.join("lib/systemd/system/dlio-fs@.service"), text(unit.into_bytes())),
     ]);
     for (name, page) in DOCS {
-        // `common.sh` is read by the others.
+        // `common.sh` and `training.py` are read by the others.
         let mode = if page.starts_with("#!") { 0o755 } else { 0o644 };
-        let page = Payload::File { bytes: page.as_bytes().to_vec(), mode };
+        let page = if name.ends_with(".md") { as_installed(name, page) } else { page.to_owned() };
+        let page = Payload::File { bytes: page.into_bytes(), mode };
         all.insert(prefix.join("share/doc/dlio-fs").join(name), page);
     }
     for name in HELPERS {
@@ -294,6 +303,33 @@ fn contents(
         all.insert(prefix.join("share/man/man1").join(name), text(page));
     }
     Ok(all)
+}
+
+/// What is only for people who change the program is not installed: an installed page names it without a link.
+fn as_installed(name: &str, page: &str) -> String {
+    let mut pieces = page.split("](");
+    let mut text = pieces.next().unwrap_or_default().to_owned();
+    for piece in pieces {
+        match (text.rfind('['), piece.split_once(')')) {
+            (Some(start), Some((target, rest))) if !is_installed(name, target) => {
+                text.replace_range(start..=start, "");
+                text.push_str(rest);
+            }
+            _ => text.extend(["](", piece]),
+        }
+    }
+    text
+}
+
+/// Whether there is what the page `name`, in the top directory or in one below it, leads to.
+fn is_installed(name: &str, target: &str) -> bool {
+    let file = target.split('#').next().unwrap_or_default();
+    let path = match (name.split_once('/'), file.strip_prefix("../")) {
+        (None, _) => file.to_owned(),
+        (Some(_), Some(from_top)) => from_top.to_owned(),
+        (Some((dir, _)), None) => format!("{dir}/{file}"),
+    };
+    file.is_empty() || target.contains("://") || DOCS.iter().any(|(installed, _)| *installed == path)
 }
 
 fn helpers_dir(prefix: &Path) -> PathBuf {
