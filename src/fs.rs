@@ -50,7 +50,6 @@ use crate::tiers::{Cx, MAPPING, Tiers};
 #[doc(hidden)] // For what feeds it any bytes: `tests/fuzz_corpus.rs`, `fuzz/`.
 pub use control::command::parse_command;
 use control::node;
-use failures::Failures;
 use handles::Open;
 pub use job_report::JobReports;
 pub use observer::Observer;
@@ -114,7 +113,6 @@ const CAPABILITIES: [(InitFlags, &str); 10] = [
 #[derive(Debug)]
 pub struct DlioFs {
     core: Arc<Core>,
-    failures: Arc<Failures>,
     slow: Arc<SlowPool>,
     control: SlowPool,
     commands: SlowPool,
@@ -134,8 +132,10 @@ impl Metrics {
 
     /// Why writes are not taken normally, for probes; `None` once the session has ended. Waits for the engine's lock,
     /// which every call passes, and for neither tier.
-    pub fn refuses_writes(&self) -> Option<Option<&'static str>> {
-        Some(self.0.upgrade()?.tiers.refuses_writes())
+    pub fn refuses_writes(&self) -> Option<Option<String>> {
+        let core = self.0.upgrade()?;
+        let failing = || core.failures.lately().and_then(|failing| failing.of_writes());
+        Some(core.tiers.refuses_writes().map(str::to_owned).or_else(failing))
     }
 }
 
@@ -151,7 +151,7 @@ impl DlioFs {
         let control = SlowPool::new("control", control(CONTROL_THREADS)).at("start thread", "control")?;
         let published = Published::new(Arc::clone(&tiers), options.slow_wait).at("start thread", "published")?;
         let core = Core::new(tiers, stats, Arc::clone(&slow), live, published, &options);
-        Ok(DlioFs { core: Arc::new(core), failures: Arc::default(), slow, control, commands })
+        Ok(DlioFs { core: Arc::new(core), slow, control, commands })
     }
 
     /// For the code that writes recordings.
@@ -201,12 +201,12 @@ impl DlioFs {
             match run(&self.core, &cx, payload) {
                 Err(Error::NeedSlow) if is_root_s_getattr(&seen) && self.slow.hangs() => {
                     let known = R::known(&self.core.tiers, &seen).ok_or(Error::SlowTimeout);
-                    return finish(&self.core, &self.failures, &seen, reply, known);
+                    return finish(&self.core, &seen, reply, known);
                 }
                 Err(Error::NeedSlow) => {}
                 result => {
                     let tier = if cx.has_used_slow() { Tier::Slow } else { Tier::Fast };
-                    return finish(&self.core, &self.failures, &ObservedCall { tier, ..seen }, reply, result);
+                    return finish(&self.core, &ObservedCall { tier, ..seen }, reply, result);
                 }
             }
         }
@@ -235,8 +235,8 @@ impl DlioFs {
     {
         let (uid, gid, thread) = (req.uid(), req.gid(), seen.thread);
         let end = {
-            let (core, failures) = (Arc::clone(&self.core), Arc::clone(&self.failures));
-            move |seen: &ObservedCall, reply: R, result| finish(&core, &failures, seen, reply, result)
+            let core = Arc::clone(&self.core);
+            move |seen: &ObservedCall, reply: R, result| finish(&core, seen, reply, result)
         };
         let core = Arc::clone(&self.core);
         let is_known = known.is_some();
@@ -317,26 +317,20 @@ fn about(core: &Core, seen: &ObservedCall) -> String {
 
 /// The engine has done its part: concludes the call now, or once the slow tier has the data that the call waits for, and
 /// once the order that a fleet keeps allows an answer.
-fn finish<R: Answer>(
-    core: &Arc<Core>,
-    failures: &Arc<Failures>,
-    seen: &ObservedCall,
-    reply: R,
-    result: Result<R::Value>,
-) {
+fn finish<R: Answer>(core: &Arc<Core>, seen: &ObservedCall, reply: R, result: Result<R::Value>) {
     let lsn = result.as_ref().ok().and_then(R::awaits);
     let wait = if seen.on.is_virtual() { Duration::ZERO } else { core.tiers.commit_wait(is_sync(seen)) };
     if lsn.is_none() && wait.is_zero() {
-        return conclude(core, failures, seen, reply, result);
+        return conclude(core, seen, reply, result);
     }
     let (published, core) = (Arc::clone(&core.published), Arc::clone(core));
     let tier = if lsn.is_some() { Tier::Slow } else { seen.tier };
-    let (failures, seen) = (Arc::clone(failures), ObservedCall { tier, ..seen.clone() });
+    let seen = ObservedCall { tier, ..seen.clone() };
     published.wait_for(lsn, wait, move |waited| {
         let is_in_order =
             || seen.on.ino().filter(|_| lsn.is_some()).map_or(Ok(()), |ino| core.tiers.is_out_of_the_order(ino));
         let arrived = waited.and_then(|()| is_in_order());
-        conclude(&core, &failures, &seen, reply, arrived.and(result));
+        conclude(&core, &seen, reply, arrived.and(result));
     });
 }
 
@@ -352,7 +346,7 @@ fn is_sync(seen: &ObservedCall) -> bool {
 }
 
 /// Counts, logs, answers; in this order, so that a caller that has the answer finds its call counted.
-fn conclude<R: Answer>(core: &Core, failures: &Failures, seen: &ObservedCall, reply: R, result: Result<R::Value>) {
+fn conclude<R: Answer>(core: &Core, seen: &ObservedCall, reply: R, result: Result<R::Value>) {
     let took = seen.since.elapsed();
     // Reads in `.dlio` report how the file system is used; they do not count as use themselves.
     if !seen.on.is_virtual() {
@@ -384,7 +378,7 @@ fn conclude<R: Answer>(core: &Core, failures: &Failures, seen: &ObservedCall, re
         Ok(value) => reply.answer(value),
         Err(error) => {
             core.tiers.suspect(&error);
-            failures.log(seen.what.op, seen.on.ino(), &error, |ino| core.path_of(ino));
+            core.failures.log(seen.what.op, seen.on.ino(), &error, |ino| core.path_of(ino));
             reply.refuse(error.errno());
         }
     }

@@ -20,7 +20,7 @@ use crate::stats::status::{Safety, Status};
 pub(super) fn exit(status: &Status) -> Exit {
     let Safety { safe, held, slow_down, fast_fails, refusing, .. } = &status.safety;
     let hangs = *slow_down || status.slow_calls.longest.is_some();
-    let degraded = held.is_some() || hangs || *fast_fails || *refusing;
+    let degraded = held.is_some() || hangs || *fast_fails || *refusing || status.failing.is_some();
     match (status.exceptions.conflicts, degraded, safe) {
         (1.., ..) => Exit::Conflict,
         (0, true, _) => Exit::Degraded,

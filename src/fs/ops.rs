@@ -11,6 +11,7 @@ use super::control::asker::Asker;
 use super::control::by_xattr::Verb;
 use super::control::node;
 use super::control::sources::Control;
+use super::failures::Failures;
 use super::handles::{
     DirEntries, DirHandle, DirReading, EntryReference, FileHandle, Handles, ListingPage, Open, Opened,
 };
@@ -55,6 +56,7 @@ pub(super) struct Core {
     pub(super) stats: Arc<Stats>,
     who: Callers,
     pub(super) control: Control,
+    pub(super) failures: Arc<Failures>,
     pub(super) published: Arc<Published>,
     pub(super) io: Arc<IoPaths>,
     descriptors: Holdings,
@@ -77,13 +79,14 @@ impl Core {
         let files = Arc::<Handles<Open>>::default();
         let open = Arc::clone(&files);
         let observer = Observer::new(Arc::clone(&tiers), Arc::clone(&stats), Arc::clone(&io), options.about.clone());
-        let engine = (Arc::clone(&tiers), Arc::clone(&stats));
-        let control = Control::new(engine, slow, live, Arc::clone(&io), open, options, observer);
+        let failures = Arc::<Failures>::default();
+        let told = (Arc::clone(&tiers), Arc::clone(&stats), Arc::clone(&failures));
+        let control = Control::new(told, slow, live, Arc::clone(&io), open, options, observer);
         let descriptors = Holdings::of_files(options.descriptors, options.owner_uid);
         let listings = ("keep one more listing for", "bytes of listings that are read");
         let listings = Holdings::of_bytes(listings, LISTINGS_MAX, options.owner_uid);
         let (published, dirs) = (Arc::new(published), Arc::default());
-        Core { tiers, stats, who, control, published, io, descriptors, listings, files, dirs }
+        Core { tiers, stats, who, control, failures, published, io, descriptors, listings, files, dirs }
     }
 
     /// The number of a thread's process if the thread has opened a file lately; otherwise 0.

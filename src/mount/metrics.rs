@@ -119,7 +119,8 @@ async fn respond(pages: Arc<Pages>, request: Request<Incoming>) -> Result<Respon
         },
         "/readyz" => match (pages.probe().await, pages.read_only) {
             (None, _) => being_left(),
-            (_, Some(why)) | (Some(Some(why)), None) => plain(StatusCode::SERVICE_UNAVAILABLE, why),
+            (_, Some(why)) => plain(StatusCode::SERVICE_UNAVAILABLE, why),
+            (Some(Some(why)), None) => plain(StatusCode::SERVICE_UNAVAILABLE, &why),
             (Some(None), None) => plain(StatusCode::OK, "ready"),
         },
         _ => plain(StatusCode::NOT_FOUND, "use /metrics, /healthz or /readyz"),
@@ -159,7 +160,7 @@ impl Pages {
 
     /// Why the mount does not take writes normally; `None` while the mount is leaving. Blocks if the engine does not
     /// answer.
-    async fn probe(&self) -> Option<Option<&'static str>> {
+    async fn probe(&self) -> Option<Option<String>> {
         self.ask(&self.probe_turn, Metrics::refuses_writes).await
     }
 

@@ -7,8 +7,8 @@ use std::fmt::Write;
 use std::time::Duration;
 
 use super::status::{
-    Exceptions, FailureCount, Figures, HeldUser, IoPathFigures, LongestCall, Operation, PartnerFigures, Safety, Status,
-    TierSpace,
+    Exceptions, FailingCalls, FailureCount, Figures, HeldUser, IoPathFigures, LongestCall, Operation, PartnerFigures,
+    Safety, Status, TierSpace,
 };
 use super::trace::TraceExtent;
 use crate::json;
@@ -32,6 +32,7 @@ impl Status {
         if let Some(LongestCall { seconds, .. }) = &self.slow_calls.longest {
             line.push_str(&format!("; a call has waited for the slow tier for {seconds} s"));
         }
+        line.extend(self.failing.iter().map(|failing| format!("; {}", failing.line())));
         let conflicts = self.exceptions.conflicts;
         if conflicts > 0 {
             line.push_str(&format!("; CONFLICT: {}, see dlio-fs queue", count(conflicts, "file")));
@@ -238,6 +239,23 @@ impl HeldUser {
     }
 }
 
+impl FailingCalls {
+    /// Without a newline.
+    pub fn line(&self) -> String {
+        let FailingCalls { calls, writes, errno, ago } = self;
+        let ago = seconds(*ago);
+        match *writes {
+            0 => format!("CALLS FAIL: {}, the last error {errno} {ago} ago", count(*calls, "call")),
+            _ => format!("WRITES FAIL: {}, the last error {errno} {ago} ago", count(*writes, "call")),
+        }
+    }
+
+    /// The same if some of them are writes.
+    pub fn of_writes(&self) -> Option<String> {
+        (self.writes > 0).then(|| self.line())
+    }
+}
+
 impl Safety {
     /// See [`Status::for_others`].
     pub fn for_others(self) -> Self {
@@ -257,6 +275,8 @@ impl Safety {
                 None => "SAFE: everything is on the slow tier".to_owned(),
                 Some(what) => format!("SAFE: everything is on the slow tier, except {what}"),
             },
+            // Nothing waits, and yet something stands in the way: the reason follows.
+            (false, 0) if self.events == 0 && self.interrupted == 0 => "NOT SAFE".to_owned(),
             (false, 0) => format!("NOT SAFE: {} only on fast", count(self.events, "change")),
             (false, files) if files == self.writing && self.events == 0 => {
                 format!("NOT SAFE: {} being written, {} only on fast", count(files, "file"), bytes(self.bytes))
@@ -306,7 +326,7 @@ impl Safety {
             (None, Some(soon), _) if self.events == 0 && self.held.is_none() && !self.slow_down => {
                 format!("a snapshot follows in {}", seconds(soon))
             }
-            (None, _, Some(eta)) => format!("ETA {}", seconds(eta)),
+            (None, _, Some(eta)) => format!("ETA {}", seconds(eta.max(Duration::from_secs(1)))),
             (None, _, None) => "ETA unknown".to_owned(),
         }
     }

@@ -32,6 +32,9 @@ pub struct Status {
     pub exceptions: Exceptions,
     pub slow_abilities: SlowAbilities,
     pub slow_calls: SlowCalls,
+    /// Calls that a tier has failed lately.
+    #[serde(default)]
+    pub failing: Option<FailingCalls>,
     pub io_path: IoPathFigures,
     pub operations: Vec<Operation>,
     pub failures: Vec<FailureCount>,
@@ -286,6 +289,19 @@ pub struct SlowCalls {
     pub timed_out: u64,
     /// Answered EIO at once because `limit` calls of one user were waiting.
     pub refused: u64,
+}
+
+/// Calls that a tier has failed, none of them more than a minute after the one before.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(default)]
+pub struct FailingCalls {
+    pub calls: u64,
+    /// Those of them that change something.
+    pub writes: u64,
+    /// The error of the last one, by name, and how long ago that was.
+    pub errno: String,
+    #[serde(with = "json::seconds")]
+    pub ago: Duration,
 }
 
 /// Who waits for what.

@@ -4,13 +4,14 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
 use std::fs;
+use std::io::Write;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use serde_json::Value;
 
-use crate::common::{Mount, pattern, succeeded, until};
+use crate::common::{Elsewhere, Mount, pattern, succeeded, until};
 use crate::needs::{MOUNTS, needs};
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_dlio-fs");
@@ -308,6 +309,7 @@ fn the_pages_tell_each_key_of_each_document() {
     seen.run("doctor", &["doctor", "--json"], &[]);
     seen.run("doctor --visibility", &["doctor", "--visibility", "--json"], &[]);
 
+    failures(&mut seen);
     fleet(&mut seen);
 
     let mut wrong = Vec::new();
@@ -318,6 +320,24 @@ fn the_pages_tell_each_key_of_each_document() {
     let unseen = sections.iter().filter(|(title, keys)| !keys.is_empty() && !seen.0.contains_key(title.as_str()));
     wrong.extend(unseen.map(|(title, _)| format!("{title}: no such document was made")));
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+/// A call that a tier failed, and files that nobody has finished.
+fn failures(seen: &mut Seen) {
+    let mut mount = Mount::idle(Elsewhere::default(), &["settle=0s", "live_after=1h"]);
+    fs::write(mount.slow().join("old"), "bytes").unwrap();
+    mount.through(&["env", "DLIO_FAULTS=at=slow:read@old:1:1:EIO"]);
+    mount.start();
+    let mut half = fs::File::create(mount.at("half")).unwrap();
+    half.write_all(b"half").unwrap();
+    mount.kill();
+    drop(half);
+    mount.start();
+    let _open = fs::File::create(mount.at("open")).unwrap();
+    fs::read(mount.at("old")).unwrap_err();
+    seen.run("queue.json", &["queue", "--json"], &[&mount.root()]);
+    seen.add("stats.json", &fs::read_to_string(mount.at(".dlio/stats.json")).unwrap());
+    seen.run("status", &["status", "--json"], &[&mount.root()]);
 }
 
 /// A fleet of one.

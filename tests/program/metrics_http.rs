@@ -10,6 +10,7 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
+use nix::errno::Errno;
 use nix::unistd::Pid;
 use serde_json::Value;
 
@@ -174,6 +175,20 @@ fn a_fast_tier_that_fails_and_changes_that_are_refused_make_a_mount_not_ready() 
     mount.put("ckpt", "weights");
     let (healthy, ready, why) = probes(addr);
     assert!((healthy, ready) == (200, 503) && why.starts_with("the fast tier fails"), "{healthy} {ready} {why}");
+    mount.stop();
+
+    // Whatever else fails: the program got an error, and nothing said so.
+    mount.through(&["env", "DLIO_FAULTS=at=slow:read@old:1:1:EIO"]);
+    fs::write(mount.slow().join("old"), "bytes").unwrap();
+    mount.start();
+    let addr = address(&mount).unwrap();
+    let mut old = File::options().append(true).open(mount.at("old")).unwrap();
+    assert_eq!(old.write_all(b"more").unwrap_err().raw_os_error(), Some(Errno::EIO as i32));
+    let (healthy, ready, why) = probes(addr);
+    assert!((healthy, ready) == (200, 503), "{healthy} {ready} {why}");
+    let told = "WRITES FAIL: 1 call, the last error EIO ";
+    assert!(why.starts_with(told) && mount.verdict().contains(told), "{why} {}", mount.verdict());
+    assert_eq!(mount.stats_json()["failing"]["writes"], 1);
 }
 
 #[test]

@@ -155,6 +155,7 @@ impl Control {
                 timed_out: counts.timed_out,
                 refused: counts.refused,
             },
+            failing: self.failures.lately(),
             io_path: self.io.figures(),
             operations: Operation::all(self.stats.operations()),
             failures: FailureCount::all(self.stats.failures()),

@@ -13,6 +13,7 @@ use parking_lot::{Condvar, Mutex};
 use super::texts::Texts;
 use crate::error::{Error, Result};
 use crate::fs::convert;
+use crate::fs::failures::Failures;
 use crate::fs::io_paths::IoPaths;
 use crate::fs::job_report::JobReports;
 use crate::fs::observer::Observer;
@@ -34,6 +35,7 @@ const TURN_WAIT: Duration = Duration::from_secs(1);
 pub(in crate::fs) struct Control {
     pub(super) tiers: Arc<Tiers>,
     pub(super) stats: Arc<Stats>,
+    pub(super) failures: Arc<Failures>,
     pub(super) slow: Arc<SlowPool>,
     pub(super) live: Arc<LiveSettings>,
     pub(super) io: Arc<IoPaths>,
@@ -98,7 +100,7 @@ pub(super) struct CheckpointCache {
 
 impl Control {
     pub(in crate::fs) fn new(
-        (tiers, stats): (Arc<Tiers>, Arc<Stats>),
+        (tiers, stats, failures): (Arc<Tiers>, Arc<Stats>, Arc<Failures>),
         slow: Arc<SlowPool>,
         live: Arc<LiveSettings>,
         io: Arc<IoPaths>,
@@ -114,6 +116,7 @@ impl Control {
         Control {
             tiers,
             stats,
+            failures,
             slow,
             live,
             io,
