@@ -10,7 +10,7 @@ use crate::tiers::capacity::policy::Evicting;
 use crate::tiers::disk::Space;
 use crate::tiers::disk::sync::Mutex;
 use crate::tiers::disk::throttle::Speed;
-use crate::tiers::progress::Notes;
+use crate::tiers::progress::{Notes, copied_in};
 
 #[derive(Debug, Default)]
 pub(crate) struct Counters {
@@ -50,7 +50,11 @@ pub(crate) struct Counters {
     pub(crate) conflicts: AtomicU64,
     /// How fast bytes arrive on the slow tier, and when the last ones did.
     pub(crate) speed: Mutex<(Speed, Duration)>,
+    /// Changes that are published.
+    publishing: Mutex<Speed>,
     pub(crate) slow_space: Mutex<Option<Space>>,
+    /// The directory of the slow tier was removed.
+    pub(crate) slow_gone: AtomicBool,
     /// When the fast tier last failed to read or write, in milliseconds of uptime; 0: it never has.
     pub(crate) fast_failed: AtomicU64,
     /// When a tier that had been silent answered, in milliseconds of uptime; 0: never.
@@ -99,7 +103,7 @@ impl Counters {
 
     /// Roughly the bytes that arrive within a second.
     pub(crate) fn second_of_copying(&self) -> u64 {
-        self.speed.lock().0.bytes_per_s().map_or(SYNCED_MIN, |rate| (rate as u64).max(SYNCED_MIN))
+        self.speed.lock().0.per_second().map_or(SYNCED_MIN, |rate| (rate as u64).max(SYNCED_MIN))
     }
 
     /// The drain has nothing to copy, and no copy waits to be published.
@@ -109,12 +113,12 @@ impl Counters {
 
     /// However long ago that was.
     pub(crate) fn latest_rate(&self) -> Option<f64> {
-        self.speed.lock().0.bytes_per_s()
+        self.speed.lock().0.per_second()
     }
 
     pub(crate) fn rate(&self, now: Duration) -> Option<f64> {
         let speed = self.speed.lock();
-        speed.0.bytes_per_s().filter(|_| now.saturating_sub(speed.1) < RATE_WINDOW)
+        speed.0.per_second().filter(|_| now.saturating_sub(speed.1) < RATE_WINDOW)
     }
 
     /// A waiting caller reads from the slow tier.
@@ -134,7 +138,25 @@ impl Counters {
         self.staged_bytes.fetch_add(bytes, Ordering::Relaxed);
     }
 
-    pub(crate) fn published(&self, events: u64, batches: u64) {
+    /// Something may be published.
+    pub(crate) fn publishing_goes_on(&self, now: Duration) {
+        self.publishing.lock().begin(now);
+    }
+
+    /// Nothing is left to publish, or something holds it.
+    pub(crate) fn publishing_rests(&self) {
+        self.publishing.lock().rest();
+    }
+
+    /// How long publishing so many changes will take. `None`: not known, and they are too many not to count.
+    pub(crate) fn published_in(&self, events: u64) -> Option<Duration> {
+        const FEW: u64 = 100;
+        let rate = self.publishing.lock().per_second();
+        copied_in(events, rate).or((events <= FEW).then_some(Duration::ZERO))
+    }
+
+    pub(crate) fn published(&self, events: u64, batches: u64, now: Duration) {
+        self.publishing.lock().arrived(now, events);
         self.published_events.fetch_add(events, Ordering::Relaxed);
         self.batches.fetch_add(batches, Ordering::Relaxed);
     }

@@ -3,7 +3,7 @@
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use crate::error::{Context, Result};
+use crate::error::{Context, Error, Result};
 use crate::tiers::capacity::policy::Class;
 use crate::tiers::disk::sync::MutexGuard;
 use crate::tiers::model::state::EngineState;
@@ -75,6 +75,11 @@ impl Tiers {
     /// without room for a checkpoint that is due.
     pub fn evict_step(&self) -> Result<Progress> {
         self.counters.set_slow_space(self.slow.root.space().at("statfs", "slow tier")?);
+        let gone = self.slow.root.stat(b".").at("stat", "slow tier")?.nlink == 0;
+        self.counters.slow_gone.store(gone, Ordering::Relaxed);
+        if gone {
+            return Err(Error::refused("the directory of the slow tier was removed", "restore it, then mount again"));
+        }
         if let Progress::Did = self.check_remembered() {
             return Ok(Progress::Did);
         }

@@ -359,26 +359,31 @@ impl Log {
         self.suspect.store(true, Ordering::Relaxed);
     }
 
-    /// If something has failed since the last check, checks that the log can still be written: if the whole fast tier
-    /// is gone, objects fail first, and nobody would notice before the next record. An error is returned once.
+    /// Checks that the log still has a name: without one all that is written is gone with the daemon. If something has
+    /// failed since the last check, also that the log can still be written: if the whole fast tier is gone, objects fail
+    /// first, and nobody would notice before the next record. An error is returned once.
     pub(crate) fn check(&self) -> Result<()> {
+        let of_now = || {
+            let tail = self.tail.lock();
+            (!tail.broken).then(|| tail.segment.clone())
+        };
+        let Some(segment) = of_now() else { return Ok(()) };
+        // On an xfs that was shut down, an fsync with nothing to write succeeds.
+        let there = match segment.stat() {
+            // A segment that was full meanwhile may have been deleted meanwhile, too.
+            Ok(stat) if stat.nlink > 0 || !of_now().is_some_and(|now| Arc::ptr_eq(&now, &segment)) => Ok(()),
+            Ok(_) => Err(io::Error::new(io::ErrorKind::NotFound, "it was removed")),
+            Err(e) => Err(e),
+        };
+        if let Err(e) = there {
+            self.tail.lock().broken = true;
+            return Err(Error::io_on_fast("find", "log", e));
+        }
         if !self.suspect.swap(false, Ordering::Relaxed) {
             return Ok(());
         }
         let _syncing = self.syncing.lock();
-        let segment = {
-            let tail = self.tail.lock();
-            if tail.broken {
-                return Ok(());
-            }
-            tail.segment.clone()
-        };
-        // On an xfs that was shut down, an fsync with nothing to write succeeds.
-        if let Err(e) = segment.stat() {
-            self.tail.lock().broken = true;
-            return Err(Error::io_on_fast("stat", "log", e));
-        }
-        self.sync_segment(&*segment)
+        of_now().map_or(Ok(()), |segment| self.sync_segment(&*segment))
     }
 
     /// The last record of the segments that hold only records up to `upto`; 0: there are no such segments.

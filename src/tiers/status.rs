@@ -96,7 +96,7 @@ impl Tiers {
         let (copies, copies_bytes) = self.copies.extent();
         Status {
             safety: Safety {
-                safe: pending.files == 0 && events == 0 && interrupted == 0,
+                safe: pending.files == 0 && events == 0 && interrupted == 0 && !c.slow_gone.load(Ordering::Relaxed),
                 files: pending.files,
                 bytes: pending.bytes,
                 writing: writing.len() as u64,
@@ -105,7 +105,9 @@ impl Tiers {
                 oldest: pending.oldest.map(|at| now.saturating_sub(at)),
                 // No estimate from the earlier rate while something holds up the drain.
                 eta: copied_in(pending.to_copy.saturating_sub(self.in_flight(now)), self.expected_rate())
-                    .map(|eta| eta.max(snapshot_in.unwrap_or_default()))
+                    .zip(c.published_in(events))
+                    .map(|(copied, published)| copied.max(published).max(snapshot_in.unwrap_or_default()))
+                    .filter(|eta| !eta.is_zero() || pending.files + events == 0)
                     .filter(|_| held.is_none() && waits.is_none() && !self.slow.is_down()),
                 held,
                 waits_until: waits.map(|closed| closed.until.to_string()),

@@ -412,6 +412,21 @@ fn a_file_that_stays_open_is_named_with_the_time_of_its_snapshot() {
     until("it is safe", || mount.verdict().starts_with("SAFE"));
 }
 
+/// It said SAFE while what it spoke of was gone.
+#[test]
+fn a_tier_that_was_removed_below_the_mount_is_told() {
+    needs!(MOUNTS);
+    let mount = Mount::new();
+    mount.put("a", "x");
+    mount.sync();
+    fs::remove_dir_all(mount.slow()).unwrap();
+    until("it is told", || mount.verdict().starts_with("NOT SAFE; HELD: the directory of the slow tier was removed"));
+    let mount = Mount::new();
+    fs::remove_dir_all(mount.fast()).unwrap();
+    until("it is told", || mount.verdict().contains("; HELD: the log could not be written and is closed"));
+    assert!(fs::write(mount.at("lost"), "x").is_err(), "it would be gone with the daemon");
+}
+
 /// The line had a number and one remedy, `queue` said that nothing was pending, and no list had the name.
 #[test]
 fn a_file_that_was_cut_off_is_named_with_all_that_can_be_done() {

@@ -62,7 +62,7 @@ const GAP: Duration = Duration::from_secs(30);
 /// A shorter transfer time is no measurement.
 const TOO_SHORT: Duration = Duration::from_millis(100);
 
-/// How fast bytes arrive, while any are on their way.
+/// How fast bytes, or anything that is counted, arrive while any are on their way.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Speed {
     /// Transfer times of about a second each, and the bytes that arrived in each. The newest last.
@@ -102,7 +102,7 @@ impl Speed {
     }
 
     /// `None`: not known yet.
-    pub(crate) fn bytes_per_s(&self) -> Option<f64> {
+    pub(crate) fn per_second(&self) -> Option<f64> {
         let (measured, bytes) = (self.measured(), self.pieces.iter().map(|piece| piece.1).sum::<u64>());
         (measured >= TOO_SHORT && bytes > 0).then(|| bytes as f64 / measured.as_secs_f64())
     }
@@ -139,9 +139,9 @@ mod tests {
         let mut speed = Speed::default();
         speed.begin(ms(1_000));
         speed.arrived(ms(1_050), 50);
-        assert_eq!(speed.bytes_per_s(), None, "too short to say");
+        assert_eq!(speed.per_second(), None, "too short to say");
         (2..=60).for_each(|n| speed.arrived(ms(1_000 + 50 * n), 50));
-        let near = |speed: &Speed, wanted: f64| speed.bytes_per_s().is_some_and(|it| (it / wanted - 1.0).abs() < 0.01);
+        let near = |speed: &Speed, wanted: f64| speed.per_second().is_some_and(|it| (it / wanted - 1.0).abs() < 0.01);
         assert!(near(&speed, 1_000.0), "{speed:?}");
         // An idle hour says nothing about the disk.
         speed.rest();

@@ -130,6 +130,10 @@ impl Tiers {
             fleet.note_refusal(matches!(next, NextToPublish::Gated), now);
         }
         match next {
+            NextToPublish::Batches(_) => self.counters.publishing_goes_on(now),
+            _ => self.counters.publishing_rests(),
+        }
+        match next {
             NextToPublish::Empty => Ok(Progress::Idle),
             NextToPublish::Wait(left) => Ok(Progress::Wait(left)),
             NextToPublish::Blocked if self.pass_refused_copy()? => Ok(Progress::Did),
@@ -669,7 +673,7 @@ impl Tiers {
         st.pop(*upto, last);
         st.checkpoints.change(|index| index.published(*upto, self.stamp(self.uptime())));
         self.counters.notes.applied(*upto);
-        self.counters.published(events, publish_plan::stepped(batches, planned));
+        self.counters.published(events, publish_plan::stepped(batches, planned), self.uptime());
         batches.iter().for_each(|batch| self.counters.skip(batch.skipped));
         Ok(superseded)
     }
