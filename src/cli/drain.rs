@@ -15,8 +15,8 @@ use crate::mount::Daemon;
 
 /// Wait until everything, or everything at PATH, is on the slow tier, showing progress
 ///
-/// The drain runs anyway. Without --wait this only says whether anything of the whole mount is left (exit code 3); with --wait it returns
-/// once everything written before is on the slow tier under its name.
+/// The drain runs anyway. Without --wait this only says whether anything of the whole mount is left, with the exit code
+/// of `dlio-fs status`; with --wait it returns once everything written before is on the slow tier under its name.
 ///
 /// --deadline is for a machine that will soon be gone (a spot instance, the end of a batch job). Until then the drain
 /// ignores its bandwidth limit, pauses and hours, nothing is staged, and files that were replaced or removed meanwhile
@@ -77,8 +77,7 @@ pub(super) fn run(args: &DrainArgs) -> Outcome {
     } else {
         say(client::first_line(&place.mountpoint)?)?
     }
-    let safe = client::status(&place.mountpoint)?.safety.safe;
-    Ok(if safe { Exit::Done } else { Exit::Undrained })
+    Ok(client::exit(&client::status(&place.mountpoint)?))
 }
 
 /// Saved and left files go to standard output, progress to standard error.

@@ -79,7 +79,10 @@ impl FleetSource {
                 let file = mountpoint.join(".dlio/fleet.json");
                 if !file.exists() {
                     let what = format!("the mount at {} is in no fleet", mountpoint.shown());
-                    return Err(Error::refused(what, "leave out --fleet; for one mount alone use dlio-fs sync"));
+                    return Err(Error::refused(
+                        what,
+                        "for one mount alone use dlio-fs status and dlio-fs sync, without --fleet",
+                    ));
                 }
                 let text = client::read(mountpoint, "fleet.json")?;
                 serde_json::from_str(&text).map_err(|e| {

@@ -244,6 +244,7 @@ fn serve(args: &MountArgs, settings: Settings, flags: MountFlags, places: Places
     let request = Request { places, settings, flags, in_background: args.announce };
     let opened = mount::open_roots(&request)?;
     opened.check().map_err(Failure::usage)?;
+    // What is refused from here on may be mended by somebody, a slow tier that is not mounted: it is worth trying again.
     let left = mount::serve(request, opened)?;
     Ok(if left.is_nothing() { Exit::Done } else { Exit::Undrained })
 }

@@ -129,7 +129,10 @@ fn what_a_user_has_under_our_names_in_the_slow_tree_is_hidden_or_refused_and_nev
     fs::write(theirs.slow().join(".dlio-fs/notes"), "a user's").unwrap();
     let (code, said) = theirs.refused();
     assert_eq!(code, Some(2), "{said}");
-    assert!(said.contains("has a .dlio-fs that dlio-fs did not make") && said.contains("rename it"), "{said}");
+    assert!(
+        said.contains("has a .dlio-fs that dlio-fs did not make") && said.contains("find out whose it is"),
+        "{said}"
+    );
     assert_eq!(fs::read_to_string(theirs.slow().join(".dlio-fs/notes")).unwrap(), "a user's");
     assert_eq!(fs::read_dir(theirs.fast()).unwrap().count(), 0);
 }

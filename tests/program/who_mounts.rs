@@ -553,7 +553,7 @@ fn users_files_of_our_names_are_spoken_of() {
 
     let rig = Rig::new();
     fs::write(rig.path("slow/.dlio-fs"), "a user's").unwrap();
-    refused(&mut rig.mount_command(), 2, &["has a .dlio-fs that dlio-fs did not make", "rename it"]);
+    refused(&mut rig.mount_command(), 2, &["has a .dlio-fs that dlio-fs did not make", "find out whose it is"]);
 }
 
 /// A file system on which every change waits in the kernel, where no signal ends it, until this is dropped.
