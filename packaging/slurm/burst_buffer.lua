@@ -1,8 +1,8 @@
 -- dlio-fs as a burst buffer of Slurm: BurstBufferType=burst_buffer/lua, this file beside slurm.conf. docs/slurm.md has the rest.
 --
---   #BB_LUA jobdw slow=/lustre/home/me/run7 pool=dlio capacity=200GiB
---   #BB_LUA stage_in source=/lustre/home/me/run7/data
---   #BB_LUA stage_out destination=/lustre/home/me/run7/checkpoints
+--   #BB_LUA jobdw slow=/shared/home/me/run7 pool=dlio capacity=200GiB
+--   #BB_LUA stage_in source=/shared/home/me/run7/data
+--   #BB_LUA stage_out destination=/shared/home/me/run7/checkpoints
 --
 -- The fast tier is in the compute node, and this runs on the controller: it checks what a job asks for, notes that where the nodes
 -- see it (`requests`), and waits until all nodes of the job are done. prolog.sh mounts and stages, epilog.sh drains, and the last one of
@@ -13,7 +13,7 @@
 -- _paths are called by slurmctld while it holds locks: they read or write one small file and run no program.
 
 -- The site's to change. The first two are also in common.sh.
-local requests = "/lustre/requests"
+local requests = "/shared/requests"
 local mount_root = "/mnt/job"
 -- What all fast tiers together offer to `pool=dlio capacity=...`. Slurm counts it for the whole cluster.
 local pool_gibibytes = 1000

@@ -5,10 +5,10 @@ PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
 fast_root=/optane
 mount_root=/mnt/job
 # The slow directories of jobs that name none. All nodes see it.
-slow_root=/lustre/jobs
+slow_root=/shared/jobs
 # Where burst_buffer.lua notes what jobs ask for (`requests` there), and the nodes which slow directories they have in use: slurmctld and
 # the root of all nodes write to it, nobody else.
-requests=/lustre/requests
+requests=/shared/requests
 log_dir=/var/log
 # What the clocks of all nodes keep, for jobs of several nodes. Empty: 20ms, and each node's kernel must know that its clock keeps it.
 clock_error=

@@ -66,15 +66,15 @@ impl Site {
         for (line, name) in [
             ("fast_root=/optane", "optane"),
             ("mount_root=/mnt/job", "mnt"),
-            ("slow_root=/lustre/jobs", "lustre/jobs"),
-            ("requests=/lustre/requests", "lustre/requests"),
+            ("slow_root=/shared/jobs", "lustre/jobs"),
+            ("requests=/shared/requests", "lustre/requests"),
             ("log_dir=/var/log", "log"),
         ] {
             let key = line.split('=').next().unwrap();
             site.edit("common.sh", &format!("\n{line}\n"), &format!("\n{key}={}\n", at(name)));
         }
         site.edit("common.sh", "PATH=", &format!("PATH={}:", at("bin")));
-        site.edit("burst_buffer.lua", "\"/lustre/requests\"", &format!("\"{}\"", at("lustre/requests")));
+        site.edit("burst_buffer.lua", "\"/shared/requests\"", &format!("\"{}\"", at("lustre/requests")));
         site.edit("burst_buffer.lua", "\"/mnt/job\"", &format!("\"{}\"", at("mnt")));
         fs::write(site.path("driver.lua"), DRIVER).unwrap();
         site

@@ -74,8 +74,8 @@ class Cluster:
         places = {
             "/optane": "optane",
             "/mnt/job": "mnt",
-            "/lustre/jobs": "lustre/jobs",
-            "/lustre/requests": "lustre/requests",
+            "/shared/jobs": "lustre/jobs",
+            "/shared/requests": "lustre/requests",
             "/var/log": "log",
             "/usr/local/bin": "bin",
         }

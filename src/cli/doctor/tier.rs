@@ -129,7 +129,7 @@ fn file_system(role: Role, path: &Path) -> DoctorFinding {
         (_, "FUSE") => DoctorFinding::warn(
             about,
             "FUSE: order and durability are up to its daemon",
-            "GlusterFS and MooseFS are fine as the slow tier; never use a dlio-fs mount as a tier",
+            "docs/install.md lists those that were tried as the slow tier; never use a dlio-fs mount as a tier",
         ),
         (_, "ext4" | "xfs") => {
             DoctorFinding::ok(about, format!("{name}: names become durable in order, many by one fsync"))
