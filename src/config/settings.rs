@@ -152,6 +152,29 @@ impl Settings {
         Ok((Settings { sources: self.sources.clone(), layered, origins }, reloaded))
     }
 
+    /// The settings with these options, `key=value`, behind those of the mount, and the differences. Errors leave
+    /// everything as it is.
+    pub fn changed(&self, options: &[String]) -> Result<(Settings, Reloaded)> {
+        let mut changed = self.clone();
+        let mut keys = Vec::new();
+        for option in options {
+            let key = changed.layered.apply_option(option)?;
+            if let Some((key, _)) =
+                KEYS.iter().find(|(known, change)| *known == key && *change == ReloadEffect::Remount)
+            {
+                let what = format!("{key} does not change while mounted");
+                return Err(Error::refused(what, "unmount, and mount with the new value"));
+            }
+            changed.origins.insert(key.clone(), Origin::Option);
+            keys.push(key);
+        }
+        changed.layered.validate()?;
+        // A reload of the file puts them over it again.
+        changed.sources.options.extend_from_slice(options);
+        let known = KEYS.iter().map(|(key, _)| *key).filter(|key| keys.iter().any(|changed| changed == key));
+        Ok((changed, Reloaded { changed: known.collect(), needs_remount: Vec::new() }))
+    }
+
     fn is_flag(&self, key: &str) -> bool {
         flags(&self.sources, &mut Config::default()).iter().any(|(name, flag, _)| *name == key && flag.is_some())
     }
@@ -247,6 +270,23 @@ mod tests {
         let (again, reloaded) = after.reloaded(text).expect("valid");
         assert_eq!((reloaded.changed.len(), reloaded.needs_remount), (0, vec!["fast", "ballast"]));
         assert_eq!(again.origin("settle"), Origin::Reload);
+    }
+
+    #[test]
+    fn an_option_changes_a_mount_that_has_no_file_and_stays() {
+        let before = Settings::new(SettingSources { file: None, ..sources() }, None).expect("valid");
+        let (after, reloaded) = before.changed(&["high=80%".into(), "settle=5s".into()]).expect("valid");
+        assert_eq!(reloaded.to_string(), "changed: settle, high");
+        assert_eq!((after.config().high, after.config().settle), (0.8, Duration::from_secs(5)));
+        assert_eq!(after.origin("settle"), Origin::Option);
+        let (again, _) = after.reloaded("high = \"70%\"").expect("valid");
+        assert_eq!(again.config().high, 0.8, "as an option of the mount");
+        for (option, part) in
+            [("ballast=1GiB", "ballast does not change while mounted"), ("high", "no value"), ("low=95%", "low = 95%")]
+        {
+            let text = after.changed(&[option.into()]).expect_err("must be refused").to_string();
+            assert!(text.contains(part), "{text}");
+        }
     }
 
     #[test]

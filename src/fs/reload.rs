@@ -48,10 +48,21 @@ impl LiveSettings {
         done
     }
 
+    /// Changes values as options of `mount` would have. A mistake in one changes nothing.
+    pub fn change(&self, options: &[String]) -> Result<Reloaded> {
+        let mut settings = self.settings.lock();
+        let (new, reloaded) = settings.changed(options)?;
+        (self.apply)(&new.config())?;
+        *settings = new;
+        info!(%reloaded, "configuration changed");
+        Ok(reloaded)
+    }
+
     fn try_reload(&self) -> Result<Reloaded> {
         let file = self.settings.lock().file().cloned();
         let Some(file) = file else {
-            return Err(Error::refused("this mount has no configuration file", "mount it with --config FILE"));
+            let remedy = "change a value with `dlio-fs reload -o key=value`, or mount with --config FILE";
+            return Err(Error::refused("this mount has no configuration file", remedy));
         };
         // Without the lock: the file may be on a file system that hangs. By now a user may have made it a link to what
         // only root may read, and a complaint about that would show some of it.

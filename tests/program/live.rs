@@ -107,7 +107,26 @@ fn a_broken_file_changes_nothing_and_says_where() {
     assert!(code == 2 && err.contains("dlio.toml: No such file"), "{err}");
     let without = Mount::new();
     let (code, _, err) = dlio(&["reload"], &without.root());
-    assert!(code == 2 && err.contains("no configuration file; mount it with --config FILE"), "{err}");
+    assert!(
+        code == 2 && err.contains("no configuration file; change a value with `dlio-fs reload -o key=value`"),
+        "{err}"
+    );
+}
+
+#[test]
+fn a_mount_without_a_file_is_changed_by_an_option() {
+    needs!(MOUNTS);
+    let mount = Mount::new();
+    let reload = |option: &str| dlio(&["reload", "-o", option], &mount.root());
+    let (code, said, _) = reload("full_slow=remove-first,settle=5s");
+    assert_eq!((code, &*said), (0, "changed: settle, full_slow"));
+    assert_eq!(in_force(&mount, "settle"), ("\"5s\"".into(), "option".into()));
+    for (option, part) in
+        [("io=cached", "io does not change while mounted"), ("keep=-1", "keep = -1"), ("ro", "remount,ro")]
+    {
+        let (code, _, said) = reload(option);
+        assert!(code == 2 && said.contains(part), "{said}");
+    }
 }
 
 #[test]

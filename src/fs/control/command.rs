@@ -44,7 +44,8 @@ pub(super) enum ControlCommand {
     Deadline(Duration),
     Status,
     /// Reads the configuration file again.
-    Reload,
+    /// Reads the file again; or changes these values, `key=value`.
+    Reload(Vec<String>),
     /// Holds the drain, or resumes it.
     Pause(bool),
     /// Hurries a path, and everything published before it.
@@ -97,7 +98,7 @@ impl ControlCommand {
                     .map_err(|_| format!("deadline takes a time as 120s or 2min, got {argument:?}"))?,
             ),
             "status" => no_argument(word, argument, ControlCommand::Status)?,
-            "reload" => no_argument(word, argument, ControlCommand::Reload)?,
+            "reload" => ControlCommand::Reload(options(argument)?),
             "pause" => no_argument(word, argument, ControlCommand::Pause(true))?,
             "resume" => no_argument(word, argument, ControlCommand::Pause(false))?,
             "front" => ControlCommand::Front(path(word, argument)?),
@@ -159,6 +160,13 @@ fn no_argument(word: &str, argument: &str, command: ControlCommand) -> Result<Co
         "" => Ok(command),
         extra => Err(format!("{word} takes no argument, got {extra:?}")),
     }
+}
+
+/// Options `key=value`, escaped like paths, and separated by blanks.
+fn options(argument: &str) -> Result<Vec<String>, String> {
+    let one = |word: &str| path::unescape(word).and_then(|option| String::from_utf8(option).ok());
+    let all = argument.split_whitespace().map(|word| one(word).ok_or_else(|| format!("{word}: not escaped UTF-8")));
+    all.collect()
 }
 
 /// The path of a command that requires one.

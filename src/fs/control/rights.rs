@@ -37,7 +37,7 @@ impl ControlCommand {
                 control.job_of(asker, *number)
             }
             ControlCommand::Deadline(_)
-            | ControlCommand::Reload
+            | ControlCommand::Reload(_)
             | ControlCommand::Pause(_)
             | ControlCommand::CancelStaging(None)
             | ControlCommand::PauseStaging(_)

@@ -75,7 +75,11 @@ fn start(control: &Control, asker: &Asker, command: ControlCommand) -> Result<Re
         ControlCommand::Pins => Ok(pins::list(control, asker)),
         ControlCommand::SetAside(names, how) => aside::start(control, &names, how),
         ControlCommand::Status => Ok(Reply::text(control.status_for(asker).json())),
-        ControlCommand::Reload => control.live.reload().map(Reply::ok).map_err(|error| error.to_string()),
+        ControlCommand::Reload(options) => {
+            let live = &control.live;
+            let done = if options.is_empty() { live.reload() } else { live.change(&options) };
+            done.map(Reply::ok).map_err(|error| error.to_string())
+        }
         ControlCommand::StartWindow(name) => windows::start(control, &name),
         ControlCommand::StopWindow(name) => windows::stop(control, name.as_deref()),
         ControlCommand::WindowFiles(name) => windows::files(control, &name),
