@@ -122,15 +122,15 @@ impl Tiers {
         Ok(Usage { total: space.capacity(), avail, files_total: files, files_free, classes })
     }
 
-    /// Makes room for a write that found the tier full; `false` if nothing could go. `more` as for
-    /// [`Tiers::let_some_go`].
-    pub(crate) fn free(&self, bytes: u64, more: &dyn Fn() -> Result<bool>) -> Result<bool> {
+    /// Makes room for a write that found the tier full; `false` if nothing could go. `kept`: also what `keep` keeps may
+    /// go. `more` as for [`Tiers::let_some_go`].
+    pub(crate) fn free(&self, bytes: u64, kept: bool, more: &dyn Fn() -> Result<bool>) -> Result<bool> {
         let mut any = false;
         loop {
             let space = self.fast.space().at_fast("statfs", "fast tier")?;
             let lacking = bytes.min(space.capacity() / 4).saturating_sub(space.avail);
             let amount = Amount { bytes: lacking, files: 0 };
-            let wanted = FreeTarget { all: amount, data: amount, ..FreeTarget::default() };
+            let wanted = FreeTarget { all: amount, data: amount, kept, ..FreeTarget::default() };
             if lacking == 0 || !self.let_some_go(wanted, more)? {
                 return Ok(any);
             }
@@ -152,9 +152,9 @@ impl Tiers {
             Ok(space.avail < ROOM.min(space.capacity() / 4))
         };
         while lacks()? && self.find_copies_step()? == Progress::Did {
-            self.free(ROOM, more)?;
+            self.free(ROOM, false, more)?;
         }
-        self.free(ROOM, more).map(drop)
+        self.free(ROOM, false, more).map(drop)
     }
 
     /// Evicts files for `wanted`; `false`: nothing can go. `more` looks up some of the files that were not looked up
@@ -175,7 +175,9 @@ impl Tiers {
     /// Evicts those that go first. Returns whether any went, and how many are last in line now instead. Fails if nothing
     /// went because of an error.
     fn let_first_go(&self, wanted: FreeTarget) -> Result<(bool, usize)> {
-        let order = Order::new(&self.limits(), self.checkpoints_here());
+        let limits = self.limits();
+        let keep = if wanted.kept { 0 } else { limits.keep };
+        let order = Order::new(&SpaceLimits { keep, ..limits }, self.checkpoints_here());
         let candidates = self.candidates(&order);
         let described: Vec<Candidate> = candidates.iter().map(|(_, candidate)| *candidate).collect();
         let (mut any, mut moved, mut failed) = (false, 0, None);

@@ -141,6 +141,8 @@ pub(crate) struct FreeTarget {
     pub(crate) over: [u64; 3],
     /// To be passed to the next call.
     pub(crate) evicting: Evicting,
+    /// Also what `keep` keeps: a write would fail otherwise.
+    pub(crate) kept: bool,
 }
 
 impl FreeTarget {

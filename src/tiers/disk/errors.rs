@@ -24,6 +24,11 @@ pub(crate) fn is_full(e: &io::Error) -> bool {
     matches!(e.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
 }
 
+/// The same for an error of the engine. Later events may make room.
+pub(crate) fn lacks_room(error: &Error) -> bool {
+    matches!(error.errno(), Errno::ENOSPC | Errno::EDQUOT)
+}
+
 /// The attribute is larger than this file system stores.
 pub(crate) fn has_no_such_room(e: &io::Error) -> bool {
     matches!(e.raw_os_error().map(Errno::from_raw), Some(Errno::E2BIG | Errno::ERANGE))

@@ -10,7 +10,7 @@ use std::sync::atomic::Ordering;
 
 use crate::error::{Context, Errno, Error, Result};
 use crate::tiers::copies::index::{become_object, path_then};
-use crate::tiers::disk::errors::{absent_is_none, has_no_such_room, is_broken, is_full};
+use crate::tiers::disk::errors::{absent_is_none, has_no_such_room, is_broken, is_full, lacks_room};
 use crate::tiers::disk::{Access, File, Kind, NewAttr, Stat};
 use crate::tiers::log::record::{Home, ObjectId};
 use crate::tiers::objects::attrs::{Birth, dress, drop_inherited, own_xattrs, travels};
@@ -187,7 +187,20 @@ impl Tiers {
                 }
             }
         }
-        self.spill_object(cx, birth, number)
+        let spilled = self.spill_object(cx, birth, number);
+        let room = size + self.fast.space().map_or(0, |space| space.capacity() / FLOOR) + 1;
+        match spilled {
+            // As in `make_room`.
+            Err(error) if lacks_room(&error) && self.evict_for(room, true)? => {
+                let id = ObjectId { home: Home::Fast, number: self.pool.number() };
+                let made = self.pool.create(id.number, birth.perm).and_then(|fd| dress(&*fd, birth).map(|()| fd));
+                made.map(|fd| (id, fd)).map_err(|e| {
+                    self.remove_object(id);
+                    Error::io_on_fast("create", label(id), e)
+                })
+            }
+            spilled => spilled,
+        }
     }
 
     /// Whether a new object of this size belongs on the fast tier. A failing fast tier is better than an absent slow
@@ -256,11 +269,18 @@ impl Tiers {
             return Err(Error::io("write on slow", self.label(state.ino), full));
         }
         cx.slow()?;
-        let evicted = self.evict_for(span.end).unwrap_or_else(|error| {
+        let evicted = self.evict_for(span.end, false).unwrap_or_else(|error| {
             tracing::warn!(%error, "nothing could be evicted for a write; the file goes on on the slow tier");
             false
         });
-        if evicted { Ok(()) } else { self.split(cx, state, object, span.start, full) }
+        if evicted {
+            return Ok(());
+        }
+        match self.split(cx, state, object, span.start, full) {
+            // The slow tier is full, too. What `keep` keeps is there as well: better to read it from there once.
+            Err(error) if lacks_room(&error) && self.evict_for(span.end, true)? => Ok(()),
+            other => other,
+        }
     }
 
     /// Moves the bytes from `at` on to the slow tier's `tmp`:

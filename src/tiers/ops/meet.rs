@@ -11,9 +11,10 @@ use crate::tiers::{Cx, Tiers};
 const AT_ONCE: usize = 16;
 
 impl Tiers {
-    /// Makes room on the fast tier for a write that found it full; `false` if nothing could go.
-    pub(crate) fn evict_for(&self, bytes: u64) -> Result<bool> {
-        self.free(bytes, &|| self.meet_waiting())
+    /// Makes room on the fast tier for a write that found it full; `false` if nothing could go. `kept`: also the
+    /// checkpoints that `keep` keeps may go.
+    pub(crate) fn evict_for(&self, bytes: u64, kept: bool) -> Result<bool> {
+        self.free(bytes, kept, &|| self.meet_waiting())
     }
 
     /// Looks up some of the files whose objects have waited since the start, by the names they had then. Each is tried
