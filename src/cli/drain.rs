@@ -9,7 +9,7 @@ use serde_json::json;
 use super::client::{self, ControlCall, Said};
 use super::fleet::{self, FleetArgs, FleetQuestion, FleetSource};
 use super::outcome::{Exit, Failure, Outcome, complain, say, say_json};
-use super::progress::{News, ProgressDisplay};
+use super::progress::{self, News, ProgressDisplay};
 use crate::json;
 use crate::mount::Daemon;
 
@@ -42,7 +42,7 @@ pub(super) struct DrainArgs {
     json: bool,
 }
 
-/// Wait until everything written so far is on the slow tier; prints nothing
+/// Wait until everything written so far is on the slow tier; prints nothing, unless something holds it
 ///
 /// fsync of a file, or of the mount point, waits for the fast tier only; sync(1) and syncfs(2) do not reach a FUSE file
 /// system at all.
@@ -114,8 +114,18 @@ fn drain_until(mountpoint: &Path, time: Duration, as_json: bool) -> Outcome {
 pub(super) fn run_sync(args: &SyncArgs) -> Outcome {
     match args.fleet.source(args.path.as_deref())? {
         Some(source) => sync_fleet(source),
-        None => wait(&DrainScope::of(args.path.as_deref())?, None).map(|_| Exit::Done),
+        None => sync_mount(&DrainScope::of(args.path.as_deref())?),
     }
+}
+
+/// Says nothing, unless something holds it: it would wait without end and a word.
+fn sync_mount(place: &DrainScope) -> Outcome {
+    let mut news = News::default();
+    let tell = |_: &str| {
+        let trouble = client::status(&place.mountpoint).ok().and_then(|status| progress::trouble(&status));
+        trouble.iter().for_each(|trouble| news.tell(trouble));
+    };
+    wait_telling(place, None, tell).map(|_| Exit::Done)
 }
 
 /// 1. The question is asked. What is answered from now on is no part of it.

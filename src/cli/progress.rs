@@ -207,7 +207,7 @@ fn left(now: &Status) -> String {
     text
 }
 
-fn trouble(now: &Status) -> Option<String> {
+pub(super) fn trouble(now: &Status) -> Option<String> {
     match &now.safety.held {
         Some(why) => Some(format!("held: {why}")),
         None => now.safety.slow_down.then(|| "the slow tier does not answer".to_owned()),

@@ -10,7 +10,7 @@ use crate::error::Error;
 use crate::path::escape;
 use crate::share;
 use crate::tiers::counters::{Counters, Troubles};
-use crate::tiers::disk::errors::{is_broken, is_silence, with_remedy};
+use crate::tiers::disk::errors::{is_broken, is_silence};
 use crate::tiers::disk::sync::{Mutex, Rank, RwLock};
 use crate::tiers::disk::{Clock, Dir, Kind, Stat, Time};
 use crate::tiers::log::Log;
@@ -195,7 +195,7 @@ impl EngineCore {
     }
 
     pub(crate) fn label_in(&self, st: &EngineState, ino: Ino) -> String {
-        self.label_of(st, ino).unwrap_or_else(|| format!("removed file {ino}"))
+        self.label_of(st, ino).unwrap_or_else(|| removed_label(st, ino))
     }
 
     /// A path for messages. Formatting it takes the state lock.
@@ -265,11 +265,12 @@ impl EngineCore {
 
     /// The background reports on one kind of its work: the failure, or success.
     pub fn report(&self, work: &'static str, failure: Option<&Error>) {
+        let full = *self.counters.notes.full.lock();
         let mut troubles = self.counters.troubles.lock();
         match failure {
             Some(error) => {
                 self.blame(error);
-                troubles.insert(work, (is_silence(error), with_remedy(error)));
+                troubles.insert(work, (is_silence(error), full.with_remedy(error)));
             }
             None => {
                 // The background itself reports the end of a failure that it reported.
@@ -324,10 +325,20 @@ pub(crate) struct FileLabel<'a> {
 
 impl Display for FileLabel<'_> {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
-        match self.core.path_of(self.ino) {
-            Some(path) => f.write_str(&path),
-            None => write!(f, "removed file {}", self.ino),
-        }
+        let label = self.core.label_in(&self.core.state.lock(), self.ino);
+        f.write_str(&label)
+    }
+}
+
+/// By the last name that a pending event knows; by the number if there is none.
+fn removed_label(st: &EngineState, ino: Ino) -> String {
+    let named = st.queue.events().iter().rev().find_map(|event| {
+        let of_it = event.change.inodes().contains(&ino);
+        event.change.places().last().filter(|_| of_it).and_then(|at| st.view.path_at(at))
+    });
+    match named {
+        Some(path) => format!("removed file {}", escape(&path)),
+        None => format!("removed file {ino}"),
     }
 }
 

@@ -7,9 +7,9 @@ use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use crate::error::{Errno, Error};
+use crate::error::Error;
 use crate::tiers::Lsn;
-use crate::tiers::disk::errors::{is_silence, with_remedy};
+use crate::tiers::disk::errors::{is_silence, lacks_room, with_remedy};
 use crate::tiers::disk::sync::Mutex;
 use crate::tiers::model::event::{Change, Event};
 
@@ -45,11 +45,38 @@ pub(crate) struct Notes {
     pub(crate) conflicts: Mutex<VecDeque<String>>,
     /// The first event when a step was last refused for a reason other than lack of room; 0: none was.
     pub(crate) refused: AtomicU64,
+    /// What was seen when the slow tier was full last.
+    pub(crate) full: Mutex<FullSlowTier>,
     /// How often the prepared node of an event has been removed from `tmp` by others.
     pub(crate) vanished: Mutex<BTreeMap<Lsn, u32>>,
     /// Everything up to this event has priority; the bytes of this file are copied first.
     pub(crate) priority_lsn: AtomicU64,
     pub(crate) priority_ino: AtomicU64,
+}
+
+/// What a full slow tier lacks, and what would make room.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct FullSlowTier {
+    /// It has room for bytes, and no inode.
+    pub(crate) no_inodes: bool,
+    /// Removals wait behind what has no room, and might go first.
+    pub(crate) removals_wait: bool,
+}
+
+impl FullSlowTier {
+    /// The error with its remedy.
+    pub(crate) fn with_remedy(self, error: &Error) -> String {
+        let told = with_remedy(error);
+        if !matches!(error, Error::Io { on_fast: false, .. }) || !lacks_room(error) {
+            return told;
+        }
+        let inodes = if self.no_inodes { "; it has no inodes left (df -i): remove files there" } else { "" };
+        let removals = match self.removals_wait {
+            true => "; removals wait behind it, and `dlio-fs reload -o full_slow=remove-first` lets them go first",
+            false => "",
+        };
+        format!("{told}{inodes}{removals}")
+    }
 }
 
 /// How far the copy of a version is.
@@ -158,11 +185,12 @@ impl Notes {
             let refused = error.is_some_and(|error| !is_silence(error) && !lacks_room(error));
             self.refused.store(if refused { lsn } else { 0 }, Ordering::Relaxed);
         }
+        let full = *self.full.lock();
         let mut failed = self.failed.lock();
         match error {
             Some(error) => {
                 let before = failed.get(&(lsn, work)).map_or(0, |failed| failed.tries);
-                let failure = Failed { tries: before.saturating_add(1), reason: with_remedy(error) };
+                let failure = Failed { tries: before.saturating_add(1), reason: full.with_remedy(error) };
                 failed.insert((lsn, work), failure);
             }
             None => drop(failed.remove(&(lsn, work))),
@@ -227,9 +255,4 @@ impl Notes {
     pub(crate) fn priority_lsn(&self) -> Lsn {
         self.priority_lsn.load(Ordering::Relaxed)
     }
-}
-
-/// Later events may make room.
-fn lacks_room(error: &Error) -> bool {
-    matches!(error.errno(), Errno::ENOSPC | Errno::EDQUOT)
 }

@@ -3,9 +3,10 @@
 
 use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions};
-use std::io::{Read, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
+use std::process::Stdio;
 
 use nix::errno::Errno;
 use nix::fcntl::AT_FDCWD;
@@ -592,17 +593,64 @@ fn a_full_slow_tier_lets_removals_go_first() {
     needs!(MOUNTS, "mkfs.ext4");
     let volume = Volume::new(32, 512);
     let elsewhere = Elsewhere { slow: Some(volume.tier()), ..Elsewhere::default() };
-    let mount = Mount::on(elsewhere, &["settle=0s", "full_slow=remove-first"]);
+    let mount = Mount::on(elsewhere, &["settle=0s"]);
     for i in 0..8 {
         mount.put(&format!("ckpt-{i}"), content(i, 13 << 20));
         if i > 1 {
             fs::remove_file(mount.at(format!("ckpt-{}", i - 2))).unwrap();
+        }
+        if i == 2 {
+            let mut sync = program();
+            let mut sync = sync.arg("sync").arg(mount.root()).stderr(Stdio::piped()).spawn().unwrap();
+            let mut told = String::new();
+            BufReader::new(sync.stderr.take().unwrap()).read_line(&mut told).unwrap();
+            assert!(told.contains("No space left on device"), "why it waits: {told}");
+            sync.kill().unwrap();
+            sync.wait().unwrap();
+            until("it is told", || {
+                mount.verdict().contains("`dlio-fs reload -o full_slow=remove-first` lets them go first")
+            });
+            let mut reload = program();
+            succeeded(reload.args(["reload", "-o", "full_slow=remove-first"]).arg(mount.root()).output().unwrap());
         }
         mount.sync();
     }
     assert_eq!(names(&volume.tier()).len(), 3, "two checkpoints and what is ours");
     assert_same(&mount.root(), &volume.tier());
     assert!(mount.stats().contains(" removed first"), "{}", mount.stats());
+}
+
+/// A write got ENOSPC beside a copy that only spared a read.
+#[test]
+fn a_clean_checkpoint_goes_before_a_write_fails() {
+    needs!(MOUNTS, "mkfs.ext4");
+    let (fast, slow) = (Volume::new(64, 1024), Volume::new(96, 1024));
+    let tiers = Elsewhere { fast: Some(fast.tier()), slow: Some(slow.tier()) };
+    let mount = Mount::on(tiers, &["settle=0s", "ballast=1MiB", "keep=1", "high=98%"]);
+    mount.put("ckpt-1", content(1, 30 << 20));
+    mount.sync();
+    let filler = slow.fill(0);
+    mount.put("ckpt-2", content(2, 40 << 20));
+    assert!(fs::read(mount.at("ckpt-1")).unwrap() == content(1, 30 << 20), "from the slow tier");
+    fs::remove_file(filler).unwrap();
+    mount.sync();
+    assert!(fs::read(slow.tier().join("ckpt-2")).unwrap() == content(2, 40 << 20));
+}
+
+/// "free space", and there was plenty.
+#[test]
+fn a_slow_tier_without_inodes_is_named_so() {
+    needs!(MOUNTS, "mkfs.ext4");
+    let volume = Volume::new(32, 64);
+    let mount = Mount::on(Elsewhere { slow: Some(volume.tier()), ..Elsewhere::default() }, &["settle=0s"]);
+    let mut fillers = (0..100).map(|i| volume.tier().join(format!("filler-{i}")));
+    let full = fillers.find_map(|filler| File::create(filler).err()).unwrap();
+    assert_eq!(full.kind(), std::io::ErrorKind::StorageFull);
+    mount.put("ckpt", "weights");
+    until("it is told", || mount.verdict().contains("; it has no inodes left (df -i): remove files there"));
+    fs::remove_file(volume.tier().join("filler-0")).unwrap();
+    mount.sync();
+    assert_eq!(fs::read_to_string(volume.tier().join("ckpt")).unwrap(), "weights");
 }
 
 #[test]

@@ -11,11 +11,13 @@
 use std::sync::atomic::Ordering;
 
 use crate::config::FullSlow;
-use crate::error::{Context, Errno, Error, Result};
+use crate::error::{Context, Error, Result};
 use crate::path::escape;
 use crate::tiers::disk::Kind;
+use crate::tiers::disk::errors::lacks_room;
 use crate::tiers::log::record::Step;
 use crate::tiers::model::publish_plan;
+use crate::tiers::progress::FullSlowTier;
 use crate::tiers::writeback::open_tree::OpenTree;
 use crate::tiers::writeback::step::Met;
 use crate::tiers::{Ino, Tiers};
@@ -23,13 +25,21 @@ use crate::tiers::{Ino, Tiers};
 impl Tiers {
     /// After an error: makes room for `bytes` on the slow tier. `false`: it is not full, or nothing may go.
     pub(crate) fn removes_first(&self, error: &Error, bytes: u64) -> bool {
-        if self.options().full_slow != FullSlow::RemoveFirst || self.fleet.is_some() || !is_full(error) {
+        if self.fleet.is_some() || !is_full(error) {
+            return false;
+        }
+        let space = self.slow.root.space().unwrap_or_default();
+        let removable = publish_plan::removable_first(&self.state.lock()); // 1
+        let waits = self.options().full_slow != FullSlow::RemoveFirst;
+        *self.counters.notes.full.lock() = FullSlowTier {
+            no_inodes: space.files > 0 && space.files_free == 0,
+            removals_wait: waits && !removable.is_empty(),
+        };
+        if waits {
             return false;
         }
         // With a quota there may be free space that we cannot use.
-        let there = self.slow.root.space().map_or(0, |space| space.avail);
-        let missing = bytes.checked_sub(there).unwrap_or(bytes).max(1);
-        let removable = publish_plan::removable_first(&self.state.lock()); // 1
+        let missing = bytes.checked_sub(space.avail).unwrap_or(bytes).max(1);
         let mut freed = 0;
         for ino in removable {
             match self.remove_first(ino) {
@@ -73,5 +83,5 @@ impl Tiers {
 }
 
 fn is_full(error: &Error) -> bool {
-    matches!(error, Error::Io { on_fast: false, .. }) && matches!(error.errno(), Errno::ENOSPC | Errno::EDQUOT)
+    matches!(error, Error::Io { on_fast: false, .. }) && lacks_room(error)
 }
