@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{AtFlags, CWD, StatxFlags, statx};
 
-use crate::mount::{self, processes};
+use crate::mount::{self, MountEntry, processes};
 use crate::path::{escape, harmless};
 
 /// A process that keeps a mount busy.
@@ -49,7 +49,16 @@ fn device_of(path: &Path) -> Option<(u32, u32)> {
 /// started while it was mounted has a copy of the mount in its own mount namespace, and the daemon serves it until that
 /// ends.
 pub(super) fn of_copies(device: &str) -> Vec<Holder> {
-    let copy = |pid| mount::mounts_of(pid).into_iter().find(|mount| mount.is_ours() && mount.device == device);
+    having(|mount| mount.device == device)
+}
+
+/// Processes that see a mount of ours at this path, which is not mounted here.
+pub(super) fn elsewhere(mountpoint: &Path) -> Vec<Holder> {
+    having(|mount| mount.at == mountpoint)
+}
+
+fn having(is_it: impl Fn(&MountEntry) -> bool) -> Vec<Holder> {
+    let copy = |pid| mount::mounts_of(pid).into_iter().find(|mount| mount.is_ours() && is_it(mount));
     processes().filter_map(|pid| Some(Holder { pid, path: copy(pid)?.at, name: name(pid) })).collect()
 }
 

@@ -100,8 +100,7 @@ pub(super) fn run(args: &UmountArgs) -> Outcome {
 }
 
 fn as_json(named: &Path, how: How) -> Outcome {
-    let mountpoint = client::the_mount(Some(named))?;
-    let end = end_mount(&mountpoint, how)?;
+    let (mountpoint, end) = end_named(named, how)?;
     let (safe, files, changes, paths) = match &end {
         End::Whole => (Some(true), Some(0), Some(0), Vec::new()),
         End::Elsewhere(Safety { safe, files, events, .. }) => (Some(*safe), Some(*files), Some(*events), Vec::new()),
@@ -138,8 +137,37 @@ fn configured(file: &Path) -> Result<PathBuf, Error> {
 }
 
 pub(super) fn leave_mount(named: &Path, how: How) -> Outcome {
-    let mountpoint = client::the_mount(Some(named))?;
-    end_mount(&mountpoint, how).and_then(|end| report(&mountpoint, end))
+    let (mountpoint, end) = end_named(named, how)?;
+    report(&mountpoint, end)
+}
+
+/// Ends the mount at this path. It may be gone from here while others have it in mount namespaces of their own.
+fn end_named(named: &Path, how: How) -> Result<(PathBuf, End), Failure> {
+    match client::the_mount(Some(named)) {
+        Ok(mountpoint) => end_mount(&mountpoint, how).map(|end| (mountpoint, end)),
+        Err(error) => {
+            let mountpoint = named.canonicalize().unwrap_or_else(|_| named.to_owned());
+            let daemon = Daemon::of(&mountpoint).ok_or(error)?;
+            end_copies(&mountpoint, &daemon, how).map(|end| (mountpoint, end))
+        }
+    }
+}
+
+fn end_copies(mountpoint: &Path, daemon: &Daemon, how: How) -> Result<End, Failure> {
+    if matches!(how, How::Drained(None) | How::Quietly) {
+        let holders: Vec<_> = holders::elsewhere(mountpoint).iter().map(ToString::to_string).collect();
+        let what = match holders.is_empty() {
+            true => format!("{} is unmounted, and its daemon (pid {}) still runs", mountpoint.shown(), daemon.pid),
+            false => format!("{} is unmounted here, and in use by {}", mountpoint.shown(), holders.join(", ")),
+        };
+        return Err(Error::refused(what, format!("wait for that, or end it: {}", end_now(mountpoint))).into());
+    }
+    daemon.ask_to_leave().map_err(|errno| unended(daemon, errno))?;
+    wait_for_end(mountpoint, daemon, "", MountCopies::Ended).map(End::Left)
+}
+
+fn end_now(mountpoint: &Path) -> String {
+    format!("dlio-fs umount --now {}", mountpoint.shown())
 }
 
 fn end_mount(mountpoint: &Path, how: How) -> Result<End, Failure> {
@@ -224,7 +252,7 @@ fn leave_as(mountpoint: &Path, copies: MountCopies) -> Result<End, Failure> {
     let device = mount::mounted_at(&mount::mounts()?, mountpoint).map(|mount| mount.device.clone());
     unmount(mountpoint)?;
     match daemon {
-        Some(daemon) => wait_for_end(&daemon, &device.unwrap_or_default(), copies).map(End::Left),
+        Some(daemon) => wait_for_end(mountpoint, &daemon, &device.unwrap_or_default(), copies).map(End::Left),
         // Another user's daemon: only its last figures are known.
         None if safety.safe => Ok(End::Whole),
         None => Ok(End::Counted(safety.files, safety.events)),
@@ -287,7 +315,7 @@ fn failed(mountpoint: &Path, errno: Errno) -> Failure {
 ///
 /// Copies are ended by sending the daemon SIGTERM. This needs only the right to signal it, also reaches copies that are
 /// invisible from here, and lets the daemon make everything durable first, unlike aborting the connection.
-fn wait_for_end(daemon: &Daemon, device: &str, copies: MountCopies) -> Result<Left, Failure> {
+fn wait_for_end(mountpoint: &Path, daemon: &Daemon, device: &str, copies: MountCopies) -> Result<Left, Failure> {
     let begun = Instant::now();
     let mut told = false;
     while begun.elapsed() < END_WAIT {
@@ -314,7 +342,7 @@ fn wait_for_end(daemon: &Daemon, device: &str, copies: MountCopies) -> Result<Le
     let what = format!("unmounted, but the daemon (pid {}) still runs after {} s", daemon.pid, END_WAIT.as_secs());
     let remedy = holders::of_copies(device).first().map_or_else(
         || "see its log; it makes what it holds durable on the fast tier".to_owned(),
-        |holder| format!("it continues until {} ends", copy(holder)),
+        |holder| format!("it continues until {} ends, or until {}", copy(holder), end_now(mountpoint)),
     );
     Err(Error::refused(what, remedy).into())
 }

@@ -177,9 +177,16 @@ fn is_held(fast: &Path, holder: &str) -> Error {
     let by = if holder.is_empty() { "another daemon".to_owned() } else { format!("a daemon ({})", harmless(holder)) };
     let what = format!("--fast {} is in use by {by}", fast.shown());
     let here = Owner::parse(holder).filter(Owner::is_here);
-    match here.and_then(|owner| standstill(owner.pid)) {
-        Some((why, remedy)) => Error::refused(format!("{what}, which {why}"), remedy),
-        None => Error::refused(
+    // Whoever starts and has not mounted yet was waited for.
+    let at = here.as_ref().filter(|owner| owner.has_lost_its_mount()).and_then(|owner| unescape(&owner.mountpoint));
+    let at = at.map(|at| PathBuf::from(OsString::from_vec(at)));
+    match (here.and_then(|owner| standstill(owner.pid)), at) {
+        (Some((why, remedy)), _) => Error::refused(format!("{what}, which {why}"), remedy),
+        (None, Some(at)) => Error::refused(
+            format!("{what}; its mount is not here any more, and a process in another mount namespace may have it"),
+            format!("end it with dlio-fs umount --now {}, or wait until it has ended", at.shown()),
+        ),
+        (None, None) => Error::refused(
             what,
             "one fast tier serves one mount: unmount that one with dlio-fs umount, or use another directory",
         ),

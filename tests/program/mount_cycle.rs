@@ -336,6 +336,31 @@ fn who_has_a_copy_of_the_mount_is_named_while_the_daemon_is_waited_for() {
     assert_eq!(umount.wait().unwrap().code(), Some(0));
 }
 
+/// `umount` was told that there is no mount, and `mount` that there is one, which was to be unmounted.
+#[test]
+fn a_mount_that_goes_on_in_another_namespace_is_named_and_ended_from_here() {
+    needs!(MOUNTS);
+    let rig = Rig::new();
+    rig.mount(&[]);
+    let mut copy = copy_of(&rig, "true");
+    umount2(&rig.point(), MntFlags::MNT_DETACH).unwrap();
+    let run = |arguments: &[&str]| {
+        let output = program().args(arguments).arg(rig.point()).output().unwrap();
+        (output.status.code(), String::from_utf8(output.stderr).unwrap())
+    };
+    let (code, said) = run(&["umount"]);
+    let way_out = format!("dlio-fs umount --now {}", rig.point().display());
+    assert!(code == Some(1) && said.contains(&format!("(pid {})", copy.id())) && said.contains(&way_out), "{said}");
+    let output = rig.mount_command().output().unwrap();
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert!(output.status.code() == Some(1) && said.contains(&way_out), "{said}");
+    assert_eq!(run(&["umount", "--now"]).0, Some(0));
+    rig.mount(&[]);
+    rig.umount_safely();
+    drop(copy.stdin.take());
+    copy.wait().unwrap();
+}
+
 /// A time limit is for the whole of it: with a copy of the mount elsewhere `umount --timeout` and `--now` waited for a minute, then
 /// ended with 1, and the daemon went on.
 #[test]
