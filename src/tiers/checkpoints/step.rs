@@ -6,35 +6,33 @@
 pub(crate) fn step_in(path: &[u8]) -> Option<(usize, u64)> {
     let names = components(path);
     let last = || names.iter().enumerate().rev().take(2).find_map(|(at, name)| Some((at, last_number(name)?)));
-    plain_step(&names).or_else(last)
+    by_word(&names).or_else(|| by_number(&names)).or_else(last)
 }
 
-/// The step that a file is of for certain: files of two such steps are of two checkpoints. The last number of a name is
-/// that of a rank or a layer as well, except in a format that holds a whole model.
+/// The step that a file is of for certain: files of two such steps are of two checkpoints. The number of a file may be
+/// that of a rank, a layer or a sample, unless a word says so, or the format holds a whole model.
 pub(crate) fn certain_step(path: &[u8]) -> Option<u64> {
     const WHOLE_MODEL: [&[u8]; 4] = [b".keras", b".h5", b".hdf5", b".ckpt"];
     let names = components(path);
-    let in_name = || {
-        let name = names.last().filter(|name| WHOLE_MODEL.iter().any(|ending| name.ends_with(ending)))?;
-        last_number(name)
-    };
-    plain_step(&names).map(|(_, step)| step).or_else(in_name)
+    let (name, dirs) = names.split_last()?;
+    let of_model = || last_number(name).filter(|_| WHOLE_MODEL.iter().any(|ending| name.ends_with(ending)));
+    by_word(&names).or_else(|| by_number(dirs)).map(|(_, step)| step).or_else(of_model)
 }
 
 fn components(path: &[u8]) -> Vec<Vec<u8>> {
     path.split(|byte| *byte == b'/').map(<[u8]>::to_ascii_lowercase).collect()
 }
 
-/// The number behind a word for a step; else a component that is a number.
-fn plain_step(names: &[Vec<u8>]) -> Option<(usize, u64)> {
+fn by_word(names: &[Vec<u8>]) -> Option<(usize, u64)> {
     const WORDS: [&str; 5] = ["step", "iter", "ckpt", "checkpoint", "epoch"];
     let innermost = || names.iter().enumerate().rev();
-    let by_word = WORDS.iter().find_map(|word| innermost().find_map(|(at, name)| Some((at, behind(name, word)?))));
+    WORDS.iter().find_map(|word| innermost().find_map(|(at, name)| Some((at, behind(name, word)?))))
+}
+
+fn by_number(names: &[Vec<u8>]) -> Option<(usize, u64)> {
     // Below `c` are the indices of an array's chunks (Zarr 3, "default" chunk key encoding).
-    let chunks = names.iter().position(|name| name == b"c").unwrap_or(names.len());
-    let whole =
-        || innermost().skip(names.len() - chunks).find_map(|(at, name)| Some((at, number(up_to(name, b".orbax"))?)));
-    by_word.or_else(whole)
+    let before_chunks = names.iter().enumerate().take_while(|(_, name)| *name != b"c");
+    before_chunks.filter_map(|(at, name)| Some((at, number(up_to(name, b".orbax"))?))).last()
 }
 
 /// The number behind a word, with nothing but `=`, `-`, `_`, `.` or the word's own ending between.
@@ -167,6 +165,7 @@ mod tests {
             ("run/model-09.weights.h5", Some(9)),
             ("run/ckpt-3.index", Some(3)),
             ("run/rank_3.pt", None),
+            ("data/17", None),
             ("run/model-00002-of-00005.safetensors", None),
             ("run7/model.h5", None),
             ("run/checkpoint", None),
