@@ -6,7 +6,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use super::checkpoints::Checkpoint;
-use super::render::{bytes, seconds};
+use super::render::{bytes, seconds, tenths};
 use crate::json;
 
 /// Size and interval are the medians of the newest checkpoints, at most so many.
@@ -86,14 +86,14 @@ impl CheckpointPace {
         match (self.checkpoint_bytes, self.interval) {
             (None, _) => line("no complete checkpoint yet".to_owned()),
             (Some(size), None) => line(format!("one checkpoint of {}", bytes(size))),
-            (Some(size), Some(interval)) => line(format!("checkpoints of {} every {}", bytes(size), seconds(interval))),
+            (Some(size), Some(interval)) => line(format!("checkpoints of {} every {}", bytes(size), tenths(interval))),
         }
         if let (Some(shortest), Some(rate)) = (self.shortest_interval, self.drain_bytes_per_s) {
             let verdict = match self.is_sustained() {
                 Some(false) => ": they come faster, and what waits grows",
                 _ => "",
             };
-            line(format!("the slow tier sustains one every {} at {}/s{verdict}", seconds(shortest), bytes(rate)));
+            line(format!("the slow tier sustains one every {} at {}/s{verdict}", tenths(shortest), bytes(rate)));
         }
         match (&self.newest, self.safe_in) {
             (None, _) => {}

@@ -396,6 +396,11 @@ pub fn seconds(span: Duration) -> String {
     }
 }
 
+/// The same with a tenth below ten seconds: `0.9 s`.
+pub fn tenths(span: Duration) -> String {
+    if span < Duration::from_secs(10) { format!("{:.1} s", span.as_secs_f64()) } else { seconds(span) }
+}
+
 /// A latency with about three digits: `4 us`, `1.5 ms`, `2.1 s`.
 pub(super) fn latency(span: Duration) -> String {
     match span.as_micros() {

@@ -19,7 +19,7 @@ use super::table::{self, ColumnKind, TopView, ViewCell, ViewColumn};
 use crate::path::is_harmless;
 use crate::stats::pace::CheckpointPace;
 use crate::stats::recording::Checkpoint;
-use crate::stats::render::{count, seconds};
+use crate::stats::render::{count, seconds, tenths};
 use crate::stats::status::TierSpace;
 
 /// The flows, as [`super::snapshot::FlowTimeline::flows`] has them.
@@ -325,8 +325,8 @@ impl Page<'_> {
 
     /// What the slow tier sustains, and the work that would be lost with the fast one: as `.dlio/pace` says it.
     fn pace(&mut self, pace: &CheckpointPace) {
-        let every = pace.interval.map(|interval| format!("every {}, ", seconds(interval))).unwrap_or_default();
-        let sustained = pace.shortest_interval.map(|shortest| format!("sustained every {}", seconds(shortest)));
+        let every = pace.interval.map(|interval| format!("every {}, ", tenths(interval))).unwrap_or_default();
+        let sustained = pace.shortest_interval.map(|shortest| format!("sustained every {}", tenths(shortest)));
         let at_risk = format!("  {} of work at risk", seconds(pace.work_at_risk));
         let safe = match (&pace.newest, pace.safe_in) {
             (None, _) | (_, Some(Duration::ZERO)) => String::new(),
