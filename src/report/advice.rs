@@ -367,11 +367,14 @@ fn stall(summary: &Summary) -> Option<Advice> {
     let sum = summary.checkpoints.iter().fold(0, |sum: u64, checkpoint| sum.saturating_add(checkpoint.bytes));
     let slow = summary.moved.slow_bytes_written;
     let spilled = if slow > 0 { format!("; {} went directly to the slow tier", bytes(slow)) } else { String::new() };
+    // The rest is the program's own: it gathers and serializes what it writes.
+    let in_calls = summary.cost.as_ref().map(|cost| seconds_text(cost.write));
+    let in_calls = in_calls.map_or_else(String::new, |time| format!("; a process was in writes and syncs for {time}"));
     Some(Advice {
         rule: "checkpoint_stall",
         what: "Do not wait for checkpoints".to_owned(),
         evidence: format!(
-            "{} ({} in total) took {} to write, {} of the time, at {}/s{spilled}",
+            "{} ({} in total) took {} to write, {} of the time, at {}/s{spilled}{in_calls}",
             render_count(summary.checkpoints.len() as u64, "checkpoint", "checkpoints"),
             bytes(sum),
             seconds_text(stalled),
