@@ -76,6 +76,9 @@ fn a_plan_is_staged_and_what_came_of_it_is_told() {
 
     let said = run(&mount, 0, &["stage", "--plan", file.to_str().unwrap(), ".", "--wait"], b"");
     assert!(said.starts_with(&format!("{} files staged", made.chosen.files)), "{said}");
+    let again = plan(&mount, &["."]);
+    assert_eq!(again.on_fast, made.chosen.files, "they are left out");
+    assert_eq!(again.all.files, made.all.files - made.chosen.files);
     until("what was spent until then is noted", || told(&mount)[0].since.is_some());
     let advice = run(&mount, 0, &["advise", "."], b"");
     assert!(advice.contains("Read on to see the result of job 1"), "{advice}");

@@ -1,5 +1,6 @@
 //! Each call is traced as it was made, live and in files; and what nobody marks is found in them.
 
+use std::collections::HashSet;
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Cursor, Write};
 use std::os::unix::fs::{FileExt, MetadataExt};
@@ -202,6 +203,23 @@ fn epochs_are_found_without_a_mark() {
     let bytes: u64 = (0..60).map(|n| 100 + n).sum();
     assert_eq!(found, vec![(60.into(), bytes.into()); 3], "{told}");
     assert!(fs::read_to_string(mount.at(".dlio/windows")).unwrap().contains("3, not over"));
+}
+
+/// Half of the metadata calls in a report were of "(unknown)": those of directories.
+#[test]
+fn each_traced_call_has_a_name() {
+    needs!(MOUNTS);
+    let mount = Mount::new();
+    fs::create_dir_all(mount.at("run/step-1")).unwrap();
+    mount.put("run/step-1/weights", pattern(100));
+    assert_eq!(fs::read_dir(mount.at("run")).unwrap().count(), 1);
+    let mut found = recording(&mount);
+    let named: HashSet<u64> = found.paths.keys().copied().chain(found.files.iter().map(|file| file.ino)).collect();
+    let paths: Vec<_> = found.paths.values().chain(found.files.iter().map(|file| &file.path)).collect();
+    assert!(paths.iter().any(|path| *path == "/run/step-1"), "{paths:?}");
+    let all = calls(&mut found, |_| true);
+    let unnamed: Vec<_> = all.iter().filter(|traced| !named.contains(&traced.ino)).collect();
+    assert!(all.len() > 10 && unnamed.is_empty(), "{unnamed:?}");
 }
 
 /// A window's recording has its files and its calls, and no others.
