@@ -187,8 +187,7 @@ impl Bursts {
 
     /// Bytes of the newest checkpoint that is being written; 0: none is.
     pub(crate) fn being_written(&self) -> u64 {
-        let checkpoints = self.going_on.iter().filter_map(Burst::finished);
-        checkpoints.last().map_or(0, |checkpoint| checkpoint.bytes)
+        self.going_on.iter().rev().find_map(Burst::finished).map_or(0, |checkpoint| checkpoint.bytes)
     }
 
     pub(crate) fn is_checkpoint(&self, number: u64) -> bool {

@@ -11,7 +11,7 @@ use std::time::Duration;
 use crate::error::{Context, Error};
 use crate::path::escape;
 use crate::stats::checkpoints::Checkpoint;
-use crate::tiers::checkpoints::bursts::{BeingWritten, Finished, LARGE, PAUSE};
+use crate::tiers::checkpoints::bursts::{BeingWritten, LARGE, PAUSE};
 use crate::tiers::checkpoints::index::{CheckpointStatus, GoingOn, Moment, PATH_KEPT, SavedIndex};
 use crate::tiers::checkpoints::step::certain_step;
 use crate::tiers::disk::layout::{OURS, read_text, replace_text};
@@ -32,7 +32,7 @@ impl Tiers {
         let saved = {
             let mut st = self.state.lock();
             let over = st.bursts.end_if_quiet(now, &writing, patience);
-            self.learn_checkpoints(&mut st, &over);
+            st.learn(&over, self.stamp(Duration::ZERO));
             if !st.checkpoints.change(|index| index.take_changed()) && over.is_empty() {
                 return;
             }
@@ -40,11 +40,6 @@ impl Tiers {
             st.checkpoints.ask(|index| Some(index.saved(&moment)))
         };
         self.save_checkpoints(saved.as_ref());
-    }
-
-    /// These checkpoints are over.
-    pub(crate) fn learn_checkpoints(&self, st: &mut EngineState, over: &[Finished]) {
-        over.iter().for_each(|one| st.forecast.learn(self.stamp(one.began), one.bytes));
     }
 
     /// Called at the end of the mount: nothing more will be written.

@@ -7,7 +7,7 @@ use std::time::Duration;
 use foldhash::{HashMap, HashMapExt, HashSet, HashSetExt};
 
 use crate::observing::Observing;
-use crate::tiers::checkpoints::bursts::{Bursts, PAUSE};
+use crate::tiers::checkpoints::bursts::{Bursts, Finished, PAUSE};
 use crate::tiers::checkpoints::forecast::CheckpointForecast;
 use crate::tiers::checkpoints::index::{CheckpointIndex, Version};
 use crate::tiers::disk::sync::atomic::Ordering;
@@ -411,6 +411,11 @@ impl EngineState {
             }
             Change::Make { .. } | Change::Link { .. } | Change::SetAttr { .. } | Change::SetXattr { .. } => {}
         }
+    }
+
+    /// These checkpoints are over. `epoch`: the start of the uptime, since 1970.
+    pub(crate) fn learn(&mut self, over: &[Finished], epoch: Duration) {
+        over.iter().for_each(|one| self.forecast.learn(epoch.saturating_add(one.began), one.bytes));
     }
 
     /// When a program began to write bytes that are not in an event yet: at its open, if it wrote soon after. A log is

@@ -459,7 +459,7 @@ impl Tiers {
             return 0;
         }
         let (burst, over) = st.bursts.add(version);
-        self.learn_checkpoints(st, &over);
+        st.learn(&over, self.stamp(Duration::ZERO));
         burst
     }
 
