@@ -46,6 +46,11 @@ local function below(dir, path)
     return path:sub(1, #dir + 1) == dir .. "/" and path:sub(#dir + 1) or nil
 end
 
+-- Slurm hands a directive on as it is written: no shell has read it. `$DLIO_MOUNT` is no variable here but a name of ours.
+local function is_unexpanded(value)
+    return value:sub(1, 1) == "~" or value:gsub("^%$DLIO_MOUNT", ""):find("$", 1, true) ~= nil
+end
+
 local function parse_line(line)
     local words = {}
     for word in line:gmatch("%S+") do
@@ -65,6 +70,8 @@ local function parse_line(line)
             return nil, kind .. " has " .. key .. "= twice"
         elseif type(known[key]) == "table" and not known[key][value] then
             return nil, kind .. " does not know " .. words[i]
+        elseif is_unexpanded(value) then
+            return nil, kind .. ": " .. words[i] .. ": no shell reads a directive, so ~ and variables are not expanded; write them out"
         end
         found[key] = value
     end
