@@ -67,7 +67,7 @@ pub use attach::{Detach, MountFlags, detach, flag, flag_names, force, helper_ver
 pub use daemon::{Daemon, Pulse, pulse};
 pub use left::Left;
 pub use lock::{FastLock, Owner, PRIVATE_DIR, last_left, mountpoint_of};
-pub use logging::{FILTER_VAR, LogTo, has_syslog, start as start_logging};
+pub use logging::{FILTER_VAR, KEY as LOG_FILE_KEY, LogTo, has_syslog, start as start_logging};
 pub use notify::{still_leaving, stopping};
 pub use places::Places;
 pub use presence::note as note_of_other_mounts;
@@ -155,7 +155,7 @@ impl TierRoots {
 pub fn open_roots(request: &Request) -> Result<TierRoots> {
     let (slow, replace, writable) = slow_tree(request)?;
     let fast = &request.places.fast;
-    let fast = HeldDir::open(fast).at("open", fast.shown())?;
+    let fast = HeldDir::open(fast).map_err(|e| places::unusable("--fast", fast, &e))?;
     Ok(TierRoots { fast, slow, replace, writable })
 }
 
@@ -252,10 +252,11 @@ fn slow_tree(request: &Request) -> Result<(HeldDir, bool, bool)> {
         }
         tree => (tree, places.replaces_dead),
     };
-    let tree = tree.at("open", places.slow.shown())?;
+    let unusable = |e| places::unusable("--slow", &places.slow, &e);
+    let tree = tree.map_err(unusable)?;
     let writable = match underlay::is_writable(&tree) {
         Err(_) if request.flags.contains(MountFlags::MOUNT_ATTR_RDONLY) => false,
-        writable => writable.at("write to", places.slow.shown())?,
+        writable => writable.map_err(unusable)?,
     };
     Ok((tree, replace, writable))
 }

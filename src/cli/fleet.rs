@@ -64,7 +64,7 @@ pub(super) enum FleetSource {
 
 impl FleetSource {
     pub(super) fn on_slow(fleet: &str, slow: &Path) -> Result<FleetSource, Failure> {
-        let slow = tiers::open(slow)?;
+        let slow = tiers::open("--slow", slow)?;
         tiers::enter(&[(tiers::SLOW, &slow)])?;
         let reader = FleetReader::open(&*tiers::dir(&slow)?, fleet, Arc::new(OsClock)).map_err(Failure::usage)?;
         Ok(FleetSource::Slow(Box::new(reader)))

@@ -57,8 +57,8 @@ pub(super) struct ForgetArgs {
 }
 
 pub(super) fn run(args: &ForgetArgs) -> Outcome {
-    let held = tiers::open(&args.slow)?;
-    let partner = args.partner.as_deref().map(tiers::open).transpose()?;
+    let held = tiers::open("--slow", &args.slow)?;
+    let partner = args.partner.as_deref().map(|dir| tiers::open("--partner", dir)).transpose()?;
     let both = [(tiers::SLOW, &held)].into_iter().chain(partner.iter().map(|dir| (TrustedTier::Fast, dir)));
     tiers::enter(&both.collect::<Vec<_>>())?;
     let slow = tiers::slow_dir(&held)?;

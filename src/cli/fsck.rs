@@ -37,7 +37,7 @@ pub(super) struct FsckArgs {
 
 pub(super) fn run(args: &FsckArgs) -> Outcome {
     let fast = tiers::open_fast(&args.fast)?;
-    let slow = args.slow.as_deref().map(tiers::open).transpose()?;
+    let slow = args.slow.as_deref().map(|slow| tiers::open("--slow", slow)).transpose()?;
     let both = [(TrustedTier::Fast, &fast)].into_iter().chain(slow.iter().map(|slow| (tiers::SLOW, slow)));
     tiers::enter(&both.collect::<Vec<_>>())?;
     // Held until the end, so that no daemon changes the tier meanwhile.

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 
 use super::options::MountOptions;
-use super::outcome::{Exit, Failure, Outcome, complain};
+use super::outcome::{Exit, Failure, Outcome, complain, unusable};
 use super::remount::remount;
 use crate::config::{Config, Listen, SettingSources, Settings};
 use crate::error::{Context, Error};
@@ -82,6 +82,10 @@ pub(super) struct MountArgs {
     announce: bool,
 }
 
+/// What to do about a configuration file that cannot be read.
+pub(super) const CONFIG_REMEDY: &str =
+    "name a readable text file; config.example.toml (share/doc/dlio-fs) has every key";
+
 pub(super) fn run(args: &MountArgs) -> Outcome {
     let options = MountOptions::sort(&args.options, false).map_err(Failure::usage)?;
     if options.remount {
@@ -93,7 +97,7 @@ pub(super) fn run(args: &MountArgs) -> Outcome {
         return remount(mountpoint, &options.vfs.into_iter().chain(read_only).collect::<Vec<_>>());
     }
     let flags = args.flags(&options);
-    let settings = args.settings(options).map_err(Failure::usage)?;
+    let settings = args.settings(options)?;
     let config = settings.config();
     let places = check_places(&config, flags).map_err(Failure::usage)?;
     // Before anything is created: without the device there is no mount.
@@ -134,7 +138,7 @@ impl MountArgs {
     pub(super) fn check(&self) -> Outcome {
         let options = MountOptions::sort(&self.options, false).map_err(Failure::usage)?;
         let flags = self.flags(&options);
-        let settings = self.settings(options).map_err(Failure::usage)?;
+        let settings = self.settings(options)?;
         check_places(&settings.config(), flags).map_err(Failure::usage)?;
         mount::open_device()?;
         Ok(Exit::Done)
@@ -146,11 +150,8 @@ impl MountArgs {
     }
 
     /// Defaults, then the file, then the environment, then `-o`, then the flags.
-    fn settings(&self, options: MountOptions) -> crate::error::Result<Settings> {
-        let unreadable = |file: &Path, e: &dyn Display| {
-            let remedy = "name a readable text file; config.example.toml (share/doc/dlio-fs) has every key";
-            Error::refused(format!("--config {}: {e}", file.shown()), remedy)
-        };
+    fn settings(&self, options: MountOptions) -> Result<Settings, Failure> {
+        let unreadable = |file: &Path, e: &dyn Display| unusable("--config", file, e, CONFIG_REMEDY);
         let file = self
             .config
             .as_ref()
@@ -185,7 +186,7 @@ impl MountArgs {
             slow: self.slow.as_ref().map(absolute),
             log_file: self.log_file.as_ref().map(absolute),
         };
-        Settings::new(sources, text.transpose()?.as_deref())
+        Settings::new(sources, text.transpose()?.as_deref()).map_err(Failure::usage)
     }
 
     /// The same request as arguments for the daemon.
@@ -227,7 +228,7 @@ fn check_places(config: &Config, flags: MountFlags) -> crate::error::Result<Plac
     let fast = given("fast tier", &config.fast, "add --fast DIR: a directory on fast storage")?;
     let slow = given("slow tier", &config.slow, "add --slow DIR: the directory that owns the tree")?;
     let places = Places::check(&mountpoint, &fast, &slow, flags.contains(MountFlags::MOUNT_ATTR_RDONLY))?;
-    config.log_file.iter().try_for_each(|file| places.refuse_inside("--log-file", file))?;
+    config.log_file.iter().try_for_each(|file| places.refuse_inside(mount::LOG_FILE_KEY, file))?;
     Ok(places)
 }
 
@@ -240,7 +241,7 @@ fn serve(args: &MountArgs, settings: Settings, flags: MountFlags, places: Places
         None if args.announce => LogTo::Syslog,
         None => LogTo::Stderr,
     };
-    mount::start_logging(&log, &config.log)?;
+    mount::start_logging(&log, &config.log).map_err(Failure::usage)?;
     let request = Request { places, settings, flags, in_background: args.announce };
     let opened = mount::open_roots(&request)?;
     opened.check().map_err(Failure::usage)?;

@@ -2,12 +2,13 @@
 
 use std::fmt::Display;
 use std::io::{self, Write};
+use std::path::Path;
 
 use serde::Serialize;
 
 use crate::error::Error;
 use crate::json;
-use crate::path::harmless_lines;
+use crate::path::{Show as _, harmless_lines};
 
 pub(super) const EXIT_CODES: &str = "Exit codes: 0 done, everything safe except what was set aside; 1 it failed, or was \
 refused for now; 2 usage error (arguments, configuration, directories); 3 something is only on the fast tier; 4 \
@@ -50,6 +51,11 @@ impl Failure {
     pub(super) fn usage(error: Error) -> Self {
         Failure::new(Exit::Usage, error.to_string())
     }
+}
+
+/// What an argument names cannot be used. The argument is named too: a command may take several paths.
+pub(super) fn unusable(argument: &str, path: &Path, why: &dyn Display, remedy: &str) -> Failure {
+    Failure::usage(Error::refused(format!("{argument} {}: {why}", path.shown()), remedy))
 }
 
 impl From<Error> for Failure {

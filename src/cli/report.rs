@@ -13,7 +13,7 @@ use clap::Args;
 use outlet::FileOutlet;
 
 use super::client::{self, ControlCall};
-use super::outcome::{Exit, Failure, Outcome};
+use super::outcome::{Exit, Failure, Outcome, unusable};
 use crate::error::{Context, Error};
 use crate::mount;
 use crate::path::Show as _;
@@ -120,8 +120,12 @@ fn of_mount(mountpoint: &Path, window: Option<&str>) -> Result<(String, Sources)
     Ok((mountpoint.shown().to_string(), vec![Box::new(Cursor::new(bytes))]))
 }
 
-fn files(paths: &[PathBuf]) -> Result<Sources, Error> {
-    let open = |path: &PathBuf| Ok(Box::new(File::open(path).at("open", path.shown())?) as Box<dyn Source>);
+fn files(paths: &[PathBuf]) -> Result<Sources, Failure> {
+    let remedy = "name a mount, a recording, or the directory that `trace` names";
+    let open = |path: &PathBuf| match File::open(path) {
+        Ok(file) => Ok(Box::new(file) as Box<dyn Source>),
+        Err(e) => Err(unusable("SOURCE", path, &e, remedy)),
+    };
     paths.iter().map(open).collect()
 }
 
@@ -140,18 +144,26 @@ fn write(args: &ReportArgs, format: Format, recording: &mut Recording) -> Result
     {
         return Err(Failure::new(Exit::Failure, format!("cannot write to {}: it is an input", read.shown())));
     }
-    let merge = args.merge.clone().map(|path| Box::new(move || opened(&path)) as Merge);
+    // Told apart from a failure to write, which is the output's.
+    let is_input = |e: io::Error| io::Error::new(io::ErrorKind::InvalidData, e.to_string());
+    let merge = args.merge.clone().map(|path| Box::new(move || opened(&path).map_err(is_input)) as Merge);
     let asked = DocumentOptions { weigh: args.weigh, split: args.split.as_u64(), merge };
     let mut out = FileOutlet::new(args.output.as_deref(), format.is_tables());
     let written = format.write(recording, &asked, &mut out).and_then(|()| out.end());
     match (written, &args.output, &args.merge) {
         (Err(e), _, Some(merge)) if e.kind() == io::ErrorKind::InvalidData => {
-            Err(Failure::new(Exit::Failure, format!("cannot put the calls into {}: {e}", merge.shown())))
+            Err(unusable("--merge", merge, &e, "name a trace of the PyTorch profiler, as JSON or JSON in gzip"))
         }
         (Err(e), None, _) if e.kind() != io::ErrorKind::BrokenPipe => {
             Err(Failure::new(Exit::Failure, format!("cannot write to standard output: {e}")))
         }
-        (written, Some(path), _) => written.at("write", path.shown()).map_err(Failure::from),
+        (Err(e), Some(path), _) => {
+            let remedy = match e.kind() {
+                io::ErrorKind::NotFound => "make the directory that it is to be in",
+                _ => "name another file",
+            };
+            Err(Failure { exit: Exit::Failure, ..unusable("--output", path, &e, remedy) })
+        }
         _ => Ok(()),
     }
 }

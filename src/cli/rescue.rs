@@ -7,9 +7,8 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 
-use super::outcome::{Exit, Failure, Outcome, complain, say};
+use super::outcome::{Exit, Failure, Outcome, complain, say, unusable};
 use super::tiers;
-use crate::error::{Context, Error};
 use crate::mount::{FastLock, Owner, TrustedTier, boot_id};
 use crate::path::Show as _;
 use crate::tiers as engine;
@@ -37,7 +36,7 @@ pub(super) fn run(args: &RescueArgs) -> Outcome {
     // Held until the end, so that no daemon changes the tier meanwhile.
     let _lock = FastLock::acquire_to_read(&fast, &Owner::ourselves(&args.to, None, true))?;
     empty_directory(&args.to)?;
-    let to = tiers::open(&args.to)?;
+    let to = tiers::open("--to", &args.to)?;
     let report = engine::rescue(tiers::dir(&fast)?, tiers::dir(&to)?, &boot_id()?)?;
     for path in &report.restored {
         say(path)?;
@@ -57,16 +56,14 @@ pub(super) fn run(args: &RescueArgs) -> Outcome {
 }
 
 fn empty_directory(to: &Path) -> Result<(), Failure> {
+    const REMEDY: &str = "name an empty or a new directory to which you may write";
     match DirBuilder::new().mode(0o700).create(to) {
         Err(e) if e.kind() == ErrorKind::AlreadyExists => {}
-        done => return Ok(done.at("mkdir", to.shown())?),
+        made => return made.map_err(|e| unusable("--to", to, &e, REMEDY)),
     }
-    let mut entries = std::fs::read_dir(to).at("list", to.shown())?;
+    let mut entries = std::fs::read_dir(to).map_err(|e| unusable("--to", to, &e, REMEDY))?;
     match entries.next() {
         None => Ok(()),
-        Some(_) => {
-            let what = format!("--to {} is not empty", to.shown());
-            Err(Failure::usage(Error::refused(what, "name an empty or a new directory")))
-        }
+        Some(_) => Err(unusable("--to", to, &"it is not empty", REMEDY)),
     }
 }

@@ -1,5 +1,6 @@
 //! `dlio-fs stage`: copies slow files to the fast tier, and shows and controls these jobs.
 
+use std::fmt::Display;
 use std::fs::{self, File};
 use std::io::{self, BufRead, BufReader, IsTerminal, Read};
 use std::os::unix::ffi::OsStrExt;
@@ -9,8 +10,8 @@ use clap::Args;
 use indicatif::{ProgressBar, ProgressStyle};
 
 use super::client::{self, ControlCall, Said};
-use super::outcome::{Exit, Failure, Outcome, complain, say};
-use crate::error::{Context, Error};
+use super::outcome::{Exit, Failure, Outcome, complain, say, unusable};
+use crate::error::Error;
 use crate::path::{Show as _, escape, harmless};
 use crate::report::plan::StagePlan;
 use crate::stats::plans::Promise;
@@ -124,12 +125,13 @@ fn place(path: &Path) -> Result<(PathBuf, String), Failure> {
 
 /// The paths in a list, as `control` takes them. Empty lines are left out.
 fn listed(mountpoint: &Path, list: &Path) -> Result<impl Iterator<Item = String>, Failure> {
+    let unreadable = |e| unusable("--list", list, &e, "name a readable file, one path a line, or - for standard input");
     let lines: Box<dyn BufRead> = if list == Path::new("-") {
         Box::new(BufReader::new(io::stdin()))
     } else {
-        Box::new(BufReader::new(File::open(list).at("open", list.shown())?))
+        Box::new(BufReader::new(File::open(list).map_err(unreadable)?))
     };
-    let lines = lines.split(b'\n').collect::<io::Result<Vec<_>>>().at("read", list.shown())?;
+    let lines = lines.split(b'\n').collect::<io::Result<Vec<_>>>().map_err(unreadable)?;
     let prefix = [mountpoint.as_os_str().as_bytes(), b"/"].concat();
     Ok(lines.into_iter().filter(|line| !line.is_empty()).map(move |line| {
         let below = line.strip_prefix(&prefix[..]).unwrap_or(&line);
@@ -146,8 +148,8 @@ fn planned(path: &Path) -> Result<Vec<String>, Failure> {
         }
         false => fs::read(path),
     };
-    let plan = StagePlan::read(&bytes.at("read", path.shown())?);
-    let plan = plan.map_err(|why| Failure::new(Exit::Usage, format!("{}: {why}", path.shown())))?;
+    let unreadable = |why: &dyn Display| unusable("--plan", path, why, "name what dlio-fs plan --json has written");
+    let plan = StagePlan::read(&bytes.map_err(|e| unreadable(&e))?).map_err(|why| unreadable(&why))?;
     if plan.files.is_empty() {
         return Err(Failure::new(Exit::Usage, "the plan names no file: nothing to stage"));
     }

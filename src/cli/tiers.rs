@@ -1,9 +1,10 @@
 //! The tiers that a command reads without a mount.
 
+use std::io::ErrorKind;
 use std::path::Path;
 use std::sync::Arc;
 
-use super::outcome::{Failure, complain};
+use super::outcome::{Failure, complain, unusable};
 use crate::error::{Context, Error};
 use crate::mount::{self, HeldDir, PRIVATE_DIR, TrustedTier};
 use crate::path::Show as _;
@@ -12,17 +13,23 @@ use crate::tiers::disk::os::OsDir;
 
 pub(super) const SLOW: TrustedTier = TrustedTier::Slow { writable: true };
 
-/// Opens a tier's root, or a directory that has one.
-pub(super) fn open(path: &Path) -> Result<HeldDir, Failure> {
-    HeldDir::open(path).at("open", path.shown()).map_err(Failure::usage)
+/// Opens a tier's root, or a directory that has one, which `argument` names.
+pub(super) fn open(argument: &str, path: &Path) -> Result<HeldDir, Failure> {
+    HeldDir::open(path).map_err(|e| unusable(argument, path, &e, "name an existing directory"))
 }
 
 pub(super) fn open_fast(path: &Path) -> Result<HeldDir, Failure> {
-    match HeldDir::open(path) {
-        Ok(fast) if fast.at(PRIVATE_DIR).is_dir() => Ok(fast),
+    const REMEDY: &str = "name the directory that was given as --fast to dlio-fs mount";
+    let fast = HeldDir::open(path).map_err(|e| unusable("FAST", path, &e, REMEDY))?;
+    match fast.at(PRIVATE_DIR).metadata() {
+        Ok(found) if found.is_dir() => Ok(fast),
+        // A tier that this user may not look into is none that is missing.
+        Err(e) if e.kind() != ErrorKind::NotFound => {
+            Err(unusable("FAST", &path.join(PRIVATE_DIR), &e, "run this as the user who mounted it, or as root"))
+        }
         _ => {
-            let what = format!("{} is not a fast tier of dlio-fs: it has no {PRIVATE_DIR}", path.shown());
-            Err(Failure::usage(Error::refused(what, "name the directory that was given as --fast")))
+            let why = format!("it is not a fast tier of dlio-fs: it has no {PRIVATE_DIR}");
+            Err(unusable("FAST", path, &why, REMEDY))
         }
     }
 }

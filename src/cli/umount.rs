@@ -10,7 +10,8 @@ use serde_json::json;
 use super::drain::{self, DrainScope, Waited};
 use super::duration::parse_duration;
 use super::holders::Holder;
-use super::outcome::{Exit, Failure, Outcome, complain, say, say_json};
+use super::mount::CONFIG_REMEDY;
+use super::outcome::{Exit, Failure, Outcome, complain, say, say_json, unusable};
 use super::progress::ProgressDisplay;
 use super::{client, holders};
 use crate::config::Config;
@@ -93,7 +94,7 @@ pub(super) fn run(args: &UmountArgs) -> Outcome {
     let how = if args.now { How::Now } else { How::Drained(args.timeout) };
     let mountpoint = match (&args.mountpoint, &args.config) {
         (Some(mountpoint), _) => mountpoint.clone(),
-        (None, Some(file)) => configured(file).map_err(Failure::usage)?,
+        (None, Some(file)) => configured(file)?,
         (None, None) => return Err(Failure::new(Exit::Usage, "no mount point is given")),
     };
     if args.json { as_json(&mountpoint, how) } else { leave_mount(&mountpoint, how) }
@@ -127,13 +128,12 @@ impl End {
     }
 }
 
-fn configured(file: &Path) -> Result<PathBuf, Error> {
+fn configured(file: &Path) -> Result<PathBuf, Failure> {
     let mut config = Config::default();
-    let text = std::fs::read_to_string(file).at("read", file.shown())?;
-    config.apply_toml(&text, &file.shown().to_string())?;
-    config.mountpoint.ok_or_else(|| {
-        Error::refused(format!("{} has no mountpoint", file.shown()), "name the mount point itself, or set the key")
-    })
+    let text = std::fs::read_to_string(file).map_err(|e| unusable("--config", file, &e, CONFIG_REMEDY))?;
+    config.apply_toml(&text, &file.shown().to_string()).map_err(Failure::usage)?;
+    let none = || unusable("--config", file, &"it has no mountpoint", "name the mount point itself, or set the key");
+    config.mountpoint.ok_or_else(none)
 }
 
 pub(super) fn leave_mount(named: &Path, how: How) -> Outcome {

@@ -18,7 +18,7 @@ use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{EnvFilter, Layer, Registry, reload};
 
-use crate::error::{Context, Error, Result};
+use crate::error::{Errno, Error, Result};
 use crate::path::{Show as _, harmless};
 use crate::tiers::disk::held::HeldDir;
 
@@ -60,18 +60,35 @@ impl LogPlace {
     /// Whoever may write to the directory may put anything under the name: only a file of our own is appended to. A fifo
     /// would block, and a link lead to any file.
     fn open(&self) -> Result<File> {
-        let path = || self.dir.path().join(&self.name).shown().to_string();
+        let path = || self.dir.path().join(&self.name);
         let flags = (OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK).bits();
         let mut open = OpenOptions::new();
         open.create(true).append(true).mode(0o640).custom_flags(flags);
-        let file = open.open(self.dir.at(&self.name)).at("open", path())?;
-        let stat = file.metadata().at("stat", path())?;
+        let file = open.open(self.dir.at(&self.name)).map_err(|e| unusable(&path(), &e))?;
+        let stat = file.metadata().map_err(|e| unusable(&path(), &e))?;
         if stat.is_file() && stat.uid() == geteuid().as_raw() && stat.nlink() <= 1 {
             return Ok(file);
         }
-        let what = format!("{} is not a regular file of user {}, with one name", path(), geteuid());
-        Err(Error::refused(what, "remove it, or name another --log-file"))
+        let what = match (stat.is_file(), stat.nlink()) {
+            (false, _) => "is not a regular file".to_owned(),
+            (true, 0 | 1) => format!("belongs to user {}, and not to {}", stat.uid(), geteuid()),
+            (true, names) => format!("is a file with {names} names, which may be another's"),
+        };
+        Err(Error::refused(format!("{KEY} {} {what}", path().shown()), "remove it, or name another file"))
     }
+}
+
+/// The key and the flag that name the file: whoever reads an error has written one of them.
+pub const KEY: &str = "log_file (--log-file)";
+
+/// The file cannot be opened. What is missing may only be the directory: the file itself is made.
+fn unusable(path: &Path, error: &io::Error) -> Error {
+    let remedy = match error.raw_os_error().map(Errno::from_raw) {
+        Some(Errno::ENOENT) => "make the directory that it is to be in, or name another file".to_owned(),
+        Some(Errno::EACCES | Errno::EPERM) => format!("let user {} write there, or name another file", geteuid()),
+        _ => "name another file, best on local storage".to_owned(),
+    };
+    Error::refused(format!("{KEY} {}: {error}", path.shown()), remedy)
 }
 
 impl LogFile {
@@ -86,7 +103,7 @@ pub fn start(to: &LogTo, log: &str) -> Result<()> {
     match to {
         LogTo::Stderr => install(io::stderr, true, log),
         LogTo::File(path) => {
-            let (dir, name) = HeldDir::find_file(path).at("open", path.shown())?;
+            let (dir, name) = HeldDir::find_file(path).map_err(|e| unusable(path, &e))?;
             let place = LogPlace { dir, name };
             let open = Mutex::new(Arc::new(place.open()?));
             let file = LOG_FILE.get_or_init(|| LogFile { place, open });

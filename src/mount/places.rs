@@ -289,7 +289,7 @@ fn hung(option: &str, path: &Path) -> Error {
     Error::refused(what, "check whether its server or device is up")
 }
 
-fn unusable(option: &str, path: &Path, error: &io::Error) -> Error {
+pub(super) fn unusable(option: &str, path: &Path, error: &io::Error) -> Error {
     let path = path.shown();
     match error.raw_os_error().map(Errno::from_raw) {
         Some(Errno::ENOENT) => Error::refused(

@@ -60,14 +60,18 @@ impl Directory {
     /// daemon that wrote into its own mount would wait for itself.
     pub(super) fn of(config: &Config, mountpoint: &Path) -> Result<Option<Directory>> {
         let Some(path) = &config.trace else { return Ok(None) };
-        let held = HeldDir::find(path, Some(0o700)).at("open", path.shown())?;
-        let path = held.path().shown();
+        let held = HeldDir::find(path, Some(0o700)).map_err(|e| unusable(path, &e.to_string()))?;
         if held.path().starts_with(mountpoint) {
-            let what = format!("trace = {path}: it is inside the mount {}", mountpoint.shown());
-            return Err(Error::refused(what, "name a directory outside it, best on local storage"));
+            return Err(unusable(held.path(), &format!("it is inside the mount {}", mountpoint.shown())));
         }
         Ok(Some(Directory { held, max: config.trace_max }))
     }
+}
+
+/// The key `trace` names a directory to which nothing can be written.
+fn unusable(path: &Path, why: &str) -> Error {
+    let remedy = "name a directory outside the mount, best on local storage, or one that can be made there";
+    Error::refused(format!("trace = {}: {why}", path.shown()), remedy)
 }
 
 /// Both threads.
@@ -202,7 +206,7 @@ impl RecordingFiles {
         let mount = observer.meta().since;
         let mut files =
             RecordingFiles { directory, stats, observer, mount, number: 0, current: None, rest_until: None };
-        files.open_next().at("write a recording to", path.shown())?;
+        files.open_next().map_err(|e| unusable(&path, &format!("a recording cannot be written: {e}")))?;
         Ok(files)
     }
 

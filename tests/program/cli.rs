@@ -239,6 +239,41 @@ fn bad_configuration_names_key_value_and_remedy() {
     places.refused(places.mount("mnt", "fast", "slow").args(["-o", "settle"]), 2, &["-o settle", "key=value"]);
 }
 
+/// `log_file = "/nowhere/x"` ended in "open /nowhere/x: No such file or directory": which key named it, and what to do, was left to
+/// the reader. So it was with what a command's arguments name.
+#[test]
+fn a_path_that_cannot_be_used_is_told_with_what_names_it_and_a_remedy() {
+    let places = Places::new();
+    let command = |words: &[&str]| {
+        let mut command = Command::new(PROGRAM);
+        command.args(words);
+        command
+    };
+    for (words, named, remedy) in [
+        (&["umount", "--config", "/nowhere/x"][..], "--config /nowhere/x: No such file", "a readable text file"),
+        (&["rescue", "/nowhere/x", "--to", "/tmp"], "FAST /nowhere/x: No such file", "given as --fast"),
+        (&["forget", "f", "1", "--slow", "/nowhere/x"], "--slow /nowhere/x: No such file", "existing directory"),
+        (&["status", "--fleet", "f", "--slow", "/nowhere/x"], "--slow /nowhere/x: No such file", "existing directory"),
+        (&["stage", "--plan", "/nowhere/x"], "--plan /nowhere/x: No such file", "dlio-fs plan --json"),
+        (&["report", "/nowhere/x"], "SOURCE /nowhere/x: No such file", "name a mount, a recording"),
+    ] {
+        places.refused(&mut command(words), 2, &[named, "; ", remedy]);
+    }
+    needs!(MOUNTS);
+    let config = places.path("train.toml");
+    for (key, path, code, named, remedy) in [
+        ("log_file", "/nowhere/x", 2, "log_file (--log-file) /nowhere/x: No such file", "make the directory"),
+        ("log_file", "/dev/null", 2, "log_file (--log-file) /dev/null is not a regular file", "name another file"),
+        ("trace", "/dev/null/x", 1, "trace = /dev/null/x: Not a directory", "name a directory outside the mount"),
+        ("job_report", "/nowhere/x", 1, "job_report = /nowhere/x: No such file", "name an existing directory"),
+    ] {
+        fs::write(&config, format!("{key} = \"{path}\"\n")).unwrap();
+        let mount = || places.mount("mnt", "fast", "slow");
+        places.refused(mount().arg("--config").arg(&config), code, &[named, "; ", remedy]);
+        places.refused(mount().args(["-o", &format!("{key}={path}")]), code, &[named, "; ", remedy]);
+    }
+}
+
 #[test]
 fn the_file_gives_the_directories_and_flags_override_it() {
     let places = Places::new();
@@ -295,10 +330,10 @@ fn rescue_refuses_what_is_no_fast_tier_and_a_target_with_something_in_it() {
         command.arg("rescue").arg(places.path(fast)).arg("--to").arg(places.path(to));
         command
     };
-    places.refused(&mut rescue("slow", "new"), 2, &["slow is not a fast tier", "--fast"]);
+    places.refused(&mut rescue("slow", "new"), 2, &["FAST ", "slow: it is not a fast tier", "--fast"]);
     drop(FastLock::acquire(&fast(&places), &owner("/mnt/x")).unwrap());
     fs::write(places.path("slow/something"), "").unwrap();
-    places.refused(&mut rescue("fast", "slow"), 2, &["--to", "slow is not empty", "a new directory"]);
+    places.refused(&mut rescue("fast", "slow"), 2, &["--to ", "slow: it is not empty", "a new directory"]);
     let _held = FastLock::acquire(&fast(&places), &owner("/mnt/x")).unwrap();
     places.refused(&mut rescue("fast", "new"), 1, &["in use", "mountpoint=/mnt/x"]);
 }
@@ -311,10 +346,10 @@ fn fsck_refuses_what_is_no_fast_tier_and_one_that_is_in_use() {
         command.arg("fsck").arg(places.path(fast)).args(more);
         command
     };
-    places.refused(&mut fsck("slow", &[]), 2, &["slow is not a fast tier", "--fast"]);
-    places.refused(&mut fsck("none", &[]), 2, &["none is not a fast tier"]);
+    places.refused(&mut fsck("slow", &[]), 2, &["FAST ", "slow: it is not a fast tier", "--fast"]);
+    places.refused(&mut fsck("none", &[]), 2, &["FAST ", "none: No such file", "--fast"]);
     drop(FastLock::acquire(&fast(&places), &owner("/mnt/x")).unwrap());
-    places.refused(&mut fsck("fast", &["--slow", "/none/such"]), 2, &["open /none/such", "No such file"]);
+    places.refused(&mut fsck("fast", &["--slow", "/none/such"]), 2, &["--slow /none/such: No such file"]);
     let output = fsck("fast", &["--json"]).output().unwrap();
     let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!((output.status.code(), &report["findings"][0]["place"]), (Some(1), &"super".into()), "{report}");

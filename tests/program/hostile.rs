@@ -104,7 +104,7 @@ fn root_reads_a_user_s_tier_as_that_user_only() {
     succeeds(chmod.arg(fast.join(".dlio-fs/pool")).args(["-size", "6c", "-exec", "chmod", "4755", "{}", "+"]));
     let told = "is a tier of user 1001; this goes on with the rights of that user only";
     let refused = rescue(&out);
-    assert!(refused.status.code() == Some(1) && text(&refused.stderr).contains(told), "{refused:?}");
+    assert!(refused.status.code() == Some(2) && text(&refused.stderr).contains(told), "{refused:?}");
     fs::create_dir(&out).unwrap();
     chown(&out, Some(SOMEBODY), None).unwrap();
     let rescued = rescue(&out);
