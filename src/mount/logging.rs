@@ -18,6 +18,7 @@ use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{EnvFilter, Layer, Registry, reload};
 
+use super::places::if_missing;
 use crate::error::{Errno, Error, Result};
 use crate::path::{Show as _, harmless};
 use crate::tiers::disk::held::HeldDir;
@@ -84,7 +85,9 @@ pub const KEY: &str = "log_file (--log-file)";
 /// The file cannot be opened. What is missing may only be the directory: the file itself is made.
 fn unusable(path: &Path, error: &io::Error) -> Error {
     let remedy = match error.raw_os_error().map(Errno::from_raw) {
-        Some(Errno::ENOENT) => "make the directory that it is to be in, or name another file".to_owned(),
+        Some(Errno::ENOENT) => {
+            if_missing(path, "make the directory that it is to be in, or name another file").to_owned()
+        }
         Some(Errno::EACCES | Errno::EPERM) => format!("let user {} write there, or name another file", geteuid()),
         _ => "name another file, best on local storage".to_owned(),
     };

@@ -289,13 +289,24 @@ fn hung(option: &str, path: &Path) -> Error {
     Error::refused(what, "check whether its server or device is up")
 }
 
-pub(super) fn unusable(option: &str, path: &Path, error: &io::Error) -> Error {
-    let path = path.shown();
+/// The remedy for a path that is not there. No shell reads a configuration file, or what is behind `--fast=`: `~` and `$HOME` are
+/// names there like any other.
+pub(super) fn if_missing<'a>(path: &Path, otherwise: &'a str) -> &'a str {
+    let is_unexpanded = |name: &OsStr| name == "~" || name.as_bytes().contains(&b'$');
+    if path.iter().any(is_unexpanded) {
+        "nothing expands ~ or a variable here: write the whole path"
+    } else {
+        otherwise
+    }
+}
+
+pub(super) fn unusable(option: &str, name: &Path, error: &io::Error) -> Error {
+    let path = name.shown();
     match error.raw_os_error().map(Errno::from_raw) {
-        Some(Errno::ENOENT) => Error::refused(
-            format!("{option} {path} does not exist"),
-            "create the directory, or mount the file system it is on",
-        ),
+        Some(Errno::ENOENT) => {
+            let otherwise = "create the directory, or mount the file system it is on";
+            Error::refused(format!("{option} {path} does not exist"), if_missing(name, otherwise))
+        }
         Some(Errno::ENOTDIR) => Error::refused(format!("{option} {path} is not a directory"), "name a directory"),
         Some(Errno::EACCES | Errno::EPERM) if option == "--slow" => Error::refused(
             format!("{option} {path} cannot be read, written and searched by user {}", geteuid()),

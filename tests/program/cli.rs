@@ -99,6 +99,21 @@ fn a_missing_directory_is_named_with_its_option() {
     places.refused(&mut places.mount("no/ne", "fast", "slow"), 2, &["mount point", "ne does not exist"]);
 }
 
+/// `--fast=~/fast`, or `fast = "$HOME/fast"` in a file: the directory that was meant exists, and "create it" is no help.
+#[test]
+fn a_path_that_nothing_has_expanded_is_told_as_such() {
+    let places = Places::new();
+    let config = places.path("train.toml");
+    for name in ["~/fast", "$HOME/fast"] {
+        let mut mount = places.mount("mnt", name, "slow");
+        places.refused(&mut mount, 2, &["--fast", "fast does not exist; nothing expands ~", "write the whole path"]);
+        fs::write(&config, format!("fast = \"{name}\"")).unwrap();
+        let mut mount = Command::new(PROGRAM);
+        mount.arg("mount").arg(places.path("mnt")).arg("--slow").arg(places.path("slow")).arg("--config").arg(&config);
+        places.refused(&mut mount, 2, &["--fast", "fast does not exist; nothing expands ~", "write the whole path"]);
+    }
+}
+
 #[test]
 fn what_is_not_a_directory_is_refused() {
     let places = Places::new();
