@@ -271,7 +271,16 @@ fn open_tiers(request: &Request, [fast, slow]: [&HeldDir; 2], slow_is_writable: 
     let ([fast, slow], boot) = tiers::disk::faults::install([fast, slow], boot)?;
     let clock: Arc<dyn Clock> = Arc::new(OsClock);
     let tree = if slow_is_writable { tiers::SlowTree::Writable } else { tiers::SlowTree::ReadOnly };
-    tiers::open(fast, slow, tree, engine_options(&request.settings.config(), owner)?, clock, &boot)
+    tiers::open(fast, slow, tree, engine_options(&request.settings.config(), owner)?, clock, &boot).map_err(|error| {
+        match error {
+            // The engine knows of no paths: it says "the fast tier" and "the slow tier".
+            Error::Refused { what, remedy } => {
+                let Places { fast, slow, .. } = &request.places;
+                Error::refused(format!("{what} (--fast {}, --slow {})", fast.shown(), slow.shown()), remedy)
+            }
+            other => other,
+        }
+    })
 }
 
 /// What is copied there is trusted once it takes the place of the fast tier.

@@ -81,7 +81,9 @@ impl FastLock {
         };
         let stat = file.metadata().at("stat", path.shown())?;
         if !stat.is_file() || stat.nlink() > 1 {
-            let what = format!("{} is not a file of its own", path.shown());
+            let found =
+                if stat.is_file() { format!("it has {} names", stat.nlink()) } else { "it is no file".to_owned() };
+            let what = format!("{} is not a file of its own: {found}", path.shown());
             return Err(Error::refused(what, "no daemon made it: find out where it comes from, then remove it"));
         }
         let begun = Instant::now();

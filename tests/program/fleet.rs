@@ -502,7 +502,7 @@ fn a_question_about_no_fleet_is_refused() {
     let (code, said) = told(&["status", "--fleet"], &mount.root());
     assert!(code == 1 && said.contains("is in no fleet"), "{said}");
     let (code, said) = told(&["status", "--fleet", "job", "--slow"], &mount.slow());
-    assert!(code == 2 && said.contains("fleet job"), "{said}");
+    assert!(code == 2 && said.contains("the slow tier has no fleet job: it has none; name a fleet"), "{said}");
     let (code, said) = told(&["status", "--fleet"], Path::new("job"));
     assert!(code == 2 && said.contains("add --slow DIR"), "{said}");
     assert!(fs::metadata(mount.at(".dlio/fleet")).is_err());
@@ -522,8 +522,11 @@ fn only_a_silent_member_is_forgotten() {
     let (code, said) = forget("job", "2");
     assert!(code == Some(1) && said.contains("is alive; unmount it there"), "{said}");
     members[2].stop();
-    let refused =
-        [("job", "2", "has left with nothing pending"), ("job", "7", "was never mounted"), ("ajob", "0", "ajob")];
+    let refused = [
+        ("job", "2", "has left with nothing pending"),
+        ("job", "7", "was never mounted"),
+        ("ajob", "0", "no fleet ajob: it has job;"),
+    ];
     for (fleet, slot, why) in refused {
         let (code, said) = forget(fleet, slot);
         assert!(code == Some(2) && said.contains(why), "{said}");

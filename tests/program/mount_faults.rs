@@ -48,6 +48,8 @@ fn a_slow_tier_that_is_not_mounted_is_refused() {
     let (code, said) = mount.refused();
     assert_eq!(code, Some(1), "{said}");
     assert!(said.contains("is the slow tier not mounted?") && said.lines().count() == 1, "{said}");
+    let expected = format!("an empty directory is in its place (--fast {}", mount.fast().display());
+    assert!(said.contains("the fast tier belongs to the slow tree ") && said.contains(&expected), "{said}");
     assert_eq!(fs::read_dir(volume.root()).unwrap().count(), 0, "nothing is created in the bare directory");
     assert_eq!(fingerprint(&mount.fast()), fast, "nor changed on the fast tier");
     volume.attach();
@@ -74,7 +76,13 @@ fn another_slow_tree_is_refused() {
     assert_eq!(code, Some(1), "{said}");
     let id = |slow: &Path| fs::read_to_string(slow.join(".dlio-fs/id")).unwrap().trim().to_owned();
     assert!(said.contains(&id(&ours)) && said.contains(&id(&other.slow())), "both are named: {said}");
-    assert!(said.contains("its own slow tier") && said.lines().count() == 1, "{said}");
+    let found = format!(
+        "this one is {} (--fast {}, --slow {}",
+        id(&other.slow()),
+        mount.fast().display(),
+        other.slow().display()
+    );
+    assert!(said.contains(&found) && said.contains("its own slow tier") && said.lines().count() == 1, "{said}");
     assert_eq!(tiers(), before, "nothing is created or changed");
     wrong.elsewhere.slow = Some(ours);
     wrong.start();

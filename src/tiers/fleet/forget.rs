@@ -26,7 +26,7 @@ use crate::tiers::disk::layout::{OURS, is_taken, remove_leftover, split};
 use crate::tiers::disk::saved::{host_and_time, move_to, save};
 use crate::tiers::disk::{Dir, DirEntry, Kind, RenameMode};
 use crate::tiers::fleet::journal::{self, WaitingCopy};
-use crate::tiers::fleet::members::{note_forgotten, read, slot_name};
+use crate::tiers::fleet::members::{dir_of, note_forgotten, read, slot_name};
 use crate::tiers::fleet::rule::{MemberLease, Standing};
 use crate::tiers::log::record::Path;
 use crate::tiers::objects::parts::lane_of;
@@ -63,8 +63,7 @@ impl Watched {
     /// Begins to watch member `slot` of a fleet on this slow tree. Errors: there is no such fleet or member, or it has
     /// left, so nobody waits for it.
     pub fn begin(slow: &dyn Dir, fleet: &str, slot: u32) -> Result<Watched> {
-        let fleets = slow.dir(OURS).and_then(|ours| ours.dir(b"fleet"));
-        let dir = fleets.and_then(|fleets| fleets.dir(fleet.as_bytes())).at("open", format!("fleet {fleet}"))?;
+        let dir = dir_of(slow, fleet)?;
         let refused = |why: &str, remedy: &str| Error::refused(format!("member {slot} of fleet {fleet} {why}"), remedy);
         let Some(first) = read(&*dir, slot)? else {
             return Err(refused("was never mounted", "see in .dlio/stats of another member for whom it waits"));

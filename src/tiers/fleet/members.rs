@@ -26,7 +26,7 @@ use crate::config::{FLEET_MAX, FleetSettings};
 use crate::error::{Context, Error, Result};
 use crate::path::escape;
 use crate::tiers::disk::errors::{absent_is_none, is_silence};
-use crate::tiers::disk::layout::{ensure_dir, is_taken, read_text, remove_leftover};
+use crate::tiers::disk::layout::{OURS, ensure_dir, is_taken, read_text, remove_leftover};
 use crate::tiers::disk::{Access, Dir, File, RenameMode, Stat};
 use crate::tiers::fleet::names::{
     ChangedName, FILE_MAX, HEADER_LEN, NamesEnd, NamesFrom, decode_names, goes_on, header,
@@ -365,6 +365,21 @@ fn replace(dir: &dyn Dir, slot: u32, first: &MemberLease) -> Result<()> {
     file.sync().at("fsync", what())?;
     dir.rename(&beside, dir, slot_name(slot).as_bytes(), RenameMode::Replace).at("rename", what())?;
     dir.sync().at("fsync", what())
+}
+
+/// The directory of a fleet on this slow tree. Errors: it has none of this name; which ones there are.
+pub(super) fn dir_of(slow: &dyn Dir, fleet: &str) -> Result<Arc<dyn Dir>> {
+    let fleets = absent_is_none(slow.dir(OURS).and_then(|ours| ours.dir(b"fleet"))).at("open", ".dlio-fs/fleet")?;
+    let dir = fleets.as_ref().map(|fleets| absent_is_none(fleets.dir(fleet.as_bytes())));
+    if let Some(dir) = dir.transpose().at("open", format!("fleet {fleet}"))?.flatten() {
+        return Ok(dir);
+    }
+    let mut names: Vec<_> =
+        fleets.and_then(|fleets| fleets.list().ok()).into_iter().flatten().map(|entry| escape(&entry.name)).collect();
+    names.sort_unstable();
+    let there = if names.is_empty() { "it has none".to_owned() } else { format!("it has {}", names.join(", ")) };
+    let remedy = "name a fleet of this slow tier, or the slow tier of this fleet";
+    Err(Error::refused(format!("the slow tier has no fleet {fleet}: {there}"), remedy))
 }
 
 /// The size of a fleet and the bound for its clocks' errors, as its first member wrote them down. `None`: not readable.

@@ -4,11 +4,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::error::{Context, Error, Result};
+use crate::error::{Error, Result};
 use crate::stats::fleet::FleetStatus;
-use crate::tiers::disk::layout::OURS;
 use crate::tiers::disk::{Clock, Dir};
-use crate::tiers::fleet::members::{agreed, read_settled};
+use crate::tiers::fleet::members::{agreed, dir_of, read_settled};
 use crate::tiers::fleet::nanos;
 use crate::tiers::fleet::periods::FleetPeriods;
 use crate::tiers::fleet::rule::{self, ReadAt, SeenLease};
@@ -28,8 +27,7 @@ pub struct FleetReader {
 impl FleetReader {
     /// Finds a fleet below `slow`. `clock` has to be as right as those of the members. Errors: there is no such fleet.
     pub fn open(slow: &dyn Dir, fleet: &str, clock: Arc<dyn Clock>) -> Result<FleetReader> {
-        let fleets = slow.dir(OURS).and_then(|ours| ours.dir(b"fleet"));
-        let dir = fleets.and_then(|fleets| fleets.dir(fleet.as_bytes())).at("open", format!("fleet {fleet}"))?;
+        let dir = dir_of(slow, fleet)?;
         let Some((size, error)) = agreed(&*dir)? else {
             let what = format!("what the members of fleet {fleet} agree on is not readable");
             return Err(Error::refused(what, "see whether .dlio-fs/fleet on the slow tier is damaged"));

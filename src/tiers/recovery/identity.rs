@@ -118,13 +118,19 @@ pub(crate) fn identify(ours: &dyn Dir, slow: &dyn Dir, writable: bool) -> Result
         return join(ours, identity, slow, slow_id, writable);
     }
     match slow_id {
-        None => Err(Error::refused(
-            "the slow tier has no .dlio-fs/id, but the slow tier of this fast tier has one",
-            "is the slow tier not mounted? If its tree was moved on purpose, move .dlio-fs with it",
-        )),
+        None => {
+            let found = match slow.list().is_ok_and(|names| names.is_empty()) {
+                true => "an empty directory is in its place",
+                false => "the directory in its place has no .dlio-fs/id",
+            };
+            Err(Error::refused(
+                format!("the fast tier belongs to the slow tree {}; {found}", identity.slow),
+                "is the slow tier not mounted? If its tree was moved on purpose, move .dlio-fs with it",
+            ))
+        }
         Some(id) if id != identity.slow => Err(Error::refused(
             format!("the fast tier belongs to the slow tree {}, this one is {id}", identity.slow),
-            "mount it with its own slow tier, or use an empty fast tier for this one",
+            "mount it with its own slow tier, whose .dlio-fs/id has that number, or use an empty fast tier for this one",
         )),
         Some(_) => Ok(identity),
     }
