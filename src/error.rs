@@ -44,6 +44,13 @@ impl Error {
         Error::Refused { what: what.into(), remedy: remedy.into() }
     }
 
+    /// A thread cannot be started. The system says EAGAIN, whichever limit it was.
+    pub fn no_thread(name: &str, source: &io::Error) -> Self {
+        let remedy = "raise the limit on threads (ulimit -u, TasksMax= of a systemd unit, pids.max of the cgroup), or on \
+                      address space (ulimit -v)";
+        Error::refused(format!("the thread \"{name}\" cannot be started: {source}"), remedy)
+    }
+
     /// The errno an application gets. An I/O error built without a raw errno becomes EIO.
     pub fn errno(&self) -> Errno {
         match self {

@@ -41,7 +41,7 @@ use fuser::{
 };
 use parking_lot::Mutex;
 
-use crate::error::{Context, Errno, Error, Result};
+use crate::error::{Errno, Error, Result};
 use crate::observing::behind_door;
 use crate::path::Name;
 use crate::stats::counters::{Call, Op, Tier};
@@ -146,10 +146,12 @@ impl DlioFs {
         let owner = options.owner_uid;
         let wait = Limits { threads: SLOW_THREADS, threads_most: SLOW_THREADS_MOST, queue: SLOW_QUEUE, wait, owner };
         let control = |threads| Limits { threads, threads_most: threads, queue: CONTROL_QUEUE, wait: None, owner };
-        let slow = Arc::new(SlowPool::new("slow", wait).at("start thread", "slow")?);
-        let commands = SlowPool::new("command", control(COMMAND_THREADS)).at("start thread", "command")?;
-        let control = SlowPool::new("control", control(CONTROL_THREADS)).at("start thread", "control")?;
-        let published = Published::new(Arc::clone(&tiers), options.slow_wait).at("start thread", "published")?;
+        let pool = |name, limits| SlowPool::new(name, limits).map_err(|e| Error::no_thread(name, &e));
+        let slow = Arc::new(pool("slow", wait)?);
+        let commands = pool("command", control(COMMAND_THREADS))?;
+        let control = pool("control", control(CONTROL_THREADS))?;
+        let published = Published::new(Arc::clone(&tiers), options.slow_wait);
+        let published = published.map_err(|e| Error::no_thread("published", &e))?;
         let core = Core::new(tiers, stats, Arc::clone(&slow), live, published, &options);
         Ok(DlioFs { core: Arc::new(core), slow, control, commands })
     }

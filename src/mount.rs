@@ -5,7 +5,8 @@
 //!  1. Open the roots of the tiers: our mount may be about to hide the slow one, or a dead mount may hide it already.
 //!     Refuse tiers that other users may change (P17).
 //!  2. Call `umask(0)`: each request brings the umask of its application.
-//!  3. Raise the soft limits for descriptors and file size to the hard ones, or beyond where allowed. Catch SIGXFSZ.
+//!  3. Raise the soft limits for descriptors and file size to the hard ones, or beyond where allowed (`limits.rs`; that of
+//!     address space before the first thread). Catch SIGXFSZ.
 //!  4. Lock the fast tier (P7) before reading anything on it, and bind the port of the metrics.
 //!  5. From here on use only descriptors of the tiers. Read the boot id: what was not sealed in another boot is
 //!     discarded (P4).
@@ -28,6 +29,7 @@ mod attach;
 mod background;
 mod daemon;
 mod left;
+mod limits;
 mod lock;
 mod logging;
 mod metrics;
@@ -54,7 +56,6 @@ use std::time::Duration;
 
 use fuser::{INodeNo, Notifier, Session};
 use nix::errno::Errno;
-use nix::sys::resource::{RLIM_INFINITY, Resource, getrlimit, setrlimit};
 use nix::sys::signal::Signal;
 use nix::sys::stat::{Mode, umask};
 use nix::unistd::geteuid;
@@ -66,6 +67,7 @@ pub use answer::within;
 pub use attach::{Detach, MountFlags, detach, flag, flag_names, force, helper_version, open_device, others_allowed};
 pub use daemon::{Daemon, Pulse, pulse};
 pub use left::Left;
+pub use limits::check_address_space;
 pub use lock::{FastLock, Owner, PRIVATE_DIR, last_left, mountpoint_of};
 pub use logging::{FILTER_VAR, KEY as LOG_FILE_KEY, LogTo, has_syslog, start as start_logging};
 pub use notify::{still_leaving, stopping};
@@ -79,6 +81,7 @@ pub use trust::{TrustedTier, check as check_trust, enter};
 
 pub use crate::tiers::disk::held::HeldDir;
 
+use limits::{descriptor_limit, raise_descriptor_limit, raise_file_size_limit};
 use recorder::{Directory, Recorder};
 
 use crate::config::{Config, OnTerm, Rules, Settings};
@@ -416,7 +419,8 @@ fn answer(session: Session<DlioFs>, ended: SyncSender<ServingEnd>) -> Result<()>
         // The daemon is leaving: nobody listens any more.
         drop(ended.send(end));
     };
-    std::thread::Builder::new().name("dlio-session".into()).spawn(run).map(drop).at("start", "the session thread")
+    let started = std::thread::Builder::new().name("dlio-session".into()).spawn(run);
+    started.map(drop).map_err(|e| Error::no_thread("dlio-session", &e))
 }
 
 /// The kernel reports the end of a connection to most threads as ENODEV, which is no error to the session. A thread
@@ -665,45 +669,6 @@ fn leave_report(reports: JobReports, observer: Observer) {
         Ok(Err(_)) => warn!("the job's report is not written after {REPORT_WAIT:?}; leaving without it"),
         Err(error) => warn!(%error, "the job leaves no report"),
     }
-}
-
-/// Each open file of an application costs one of our descriptors. A limit that cannot be raised is no reason not to
-/// mount.
-fn raise_descriptor_limit() {
-    let raised = getrlimit(Resource::RLIMIT_NOFILE)
-        .and_then(|(_, hard)| setrlimit(Resource::RLIMIT_NOFILE, hard, hard).map(|()| hard));
-    match raised {
-        Ok(limit) => info!(limit, "descriptors"),
-        Err(errno) => warn!(%errno, "could not raise the limit of open files"),
-    }
-}
-
-fn descriptor_limit() -> u64 {
-    // Every system allows at least this many.
-    getrlimit(Resource::RLIMIT_NOFILE).map_or(256, |(soft, _)| soft)
-}
-
-/// The shell or job that mounts may limit the size of its files, but the daemon writes files for everybody: a write
-/// beyond the limit would kill it with SIGXFSZ. With the signal caught, such a write gets EFBIG, as on a file system
-/// that cannot store such a file. The kernel itself enforces each program's own limit.
-fn raise_file_size_limit(runtime: &Runtime) -> Result<()> {
-    let _inside = runtime.enter();
-    // Its handler stays installed without a listener.
-    drop(signal(SignalKind::from_raw(Signal::SIGXFSZ as i32)).at("catch", "SIGXFSZ")?);
-    let (limit, hard) = match getrlimit(Resource::RLIMIT_FSIZE) {
-        Ok(limits) => limits,
-        Err(errno) => {
-            warn!(%errno, "could not read the limit of file sizes");
-            return Ok(());
-        }
-    };
-    let raised = setrlimit(Resource::RLIMIT_FSIZE, RLIM_INFINITY, RLIM_INFINITY).map(|()| RLIM_INFINITY);
-    let raised = raised.or_else(|_| setrlimit(Resource::RLIMIT_FSIZE, hard, hard).map(|()| hard));
-    match raised.unwrap_or(limit) {
-        RLIM_INFINITY => {}
-        bytes => warn!(bytes, "this process may not write larger files (ulimit -f): larger writes get EFBIG"),
-    }
-    Ok(())
 }
 
 /// The ID of this boot of the machine.

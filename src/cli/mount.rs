@@ -99,6 +99,7 @@ pub(super) fn run(args: &MountArgs) -> Outcome {
     let flags = args.flags(&options);
     let settings = args.settings(options)?;
     let config = settings.config();
+    mount::check_address_space(&config)?;
     let places = check_places(&config, flags).map_err(Failure::usage)?;
     // Before anything is created: without the device there is no mount.
     mount::open_device()?;

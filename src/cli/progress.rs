@@ -45,7 +45,7 @@ impl ProgressDisplay {
     fn telling(mountpoint: &Path, off_screen: OffScreen) -> ProgressDisplay {
         let (stop, stopped) = mpsc::channel::<()>();
         let mountpoint = mountpoint.to_path_buf();
-        let thread = std::thread::spawn(move || {
+        let show = move || {
             let mut display = Display::new(off_screen);
             loop {
                 // The caller, which waits for the drain, finds out why the mount does not answer.
@@ -56,8 +56,9 @@ impl ProgressDisplay {
                     return display.finish();
                 }
             }
-        });
-        ProgressDisplay { stop: Some(stop), thread: Some(thread) }
+        };
+        // Without a thread nothing is shown, and what is waited for comes all the same.
+        ProgressDisplay { stop: Some(stop), thread: std::thread::Builder::new().spawn(show).ok() }
     }
 }
 

@@ -2,11 +2,12 @@
 
 use std::io;
 use std::path::Path;
-use std::sync::mpsc;
+use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
 use nix::errno::Errno;
 use nix::sys::statvfs::statvfs;
+use parking_lot::Mutex;
 
 /// Asks the daemon of a mount: ENOTCONN if it is gone, EACCES if this user may not use the mount. Attributes alone are
 /// not enough: the kernel may have them cached long after the daemon has died. Nor are statistics: everybody gets some.
@@ -23,11 +24,21 @@ pub(super) fn ask(mountpoint: &Path) -> io::Result<()> {
 /// interrupted, only abandoned.
 pub fn within<T: Send + 'static>(limit: Duration, f: impl FnOnce() -> T + Send + 'static) -> Option<T> {
     let (done, answer) = mpsc::sync_channel(1);
-    std::thread::spawn(move || {
+    let work = Arc::new(Mutex::new(Some(f)));
+    let to_do = Arc::clone(&work);
+    let started = std::thread::Builder::new().spawn(move || {
+        let f = to_do.lock().take();
         // The caller may have given up.
-        drop(done.send(f()));
+        f.into_iter().for_each(|f| drop(done.send(f())));
     });
-    answer.recv_timeout(limit).ok()
+    match started {
+        Ok(_) => answer.recv_timeout(limit).ok(),
+        // A limit on threads or address space: better a wait without a bound than an abort.
+        Err(_) => {
+            let f = work.lock().take();
+            f.map(|f| f())
+        }
+    }
 }
 
 #[cfg(test)]

@@ -12,7 +12,7 @@ use tokio::sync::Notify;
 use tracing::{error, info, warn};
 
 use crate::config::STREAMS_MAX;
-use crate::error::{Context, Result};
+use crate::error::{Error, Result};
 use crate::fs::silent_after;
 use crate::tiers::{Progress, Tiers, Wake};
 
@@ -90,14 +90,18 @@ fn staging_streams(slow_rotates: bool) -> u32 {
 
 /// Makes the runtime of the background. Shut down with a timeout: a step may hang.
 pub(super) fn runtime() -> Result<Runtime> {
+    const NAME: &str = "dlio-work";
+    // The runtime panics if it cannot start its first thread.
+    let tried = std::thread::Builder::new().name(NAME.to_owned()).spawn(|| ());
+    tried.map_err(|e| Error::no_thread(NAME, &e))?.join().ok();
     let mut builder = tokio::runtime::Builder::new_multi_thread();
     // Two threads carry timers and signals; the steps have threads of their own.
     let built = builder
         .worker_threads(2)
         .max_blocking_threads(2 * (STREAMS_MAX as usize + 2 * WORKS.len()))
-        .thread_name("dlio-work")
+        .thread_name(NAME)
         .enable_all();
-    built.build().at("start", "background threads")
+    built.build().map_err(|e| Error::no_thread(NAME, &e))
 }
 
 /// How the loops of one kind of work are woken.
@@ -252,7 +256,7 @@ impl Health {
     }
 
     /// Returns how long to wait: slow-tier work backs off, with jitter so that many nodes do not return at once.
-    fn failed(&mut self, error: &crate::error::Error) -> Duration {
+    fn failed(&mut self, error: &Error) -> Duration {
         if self.failures == 0 {
             let work = self.work.name;
             match self.work.needs_slow {

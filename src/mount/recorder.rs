@@ -108,7 +108,8 @@ impl Recorder {
                     behind_door("the recording", || files.write_all(&queue));
                     drop(ended);
                 };
-                thread::Builder::new().name("dlio-record".into()).spawn(write).at("start", "the recorder's thread")?;
+                let started = thread::Builder::new().name("dlio-record".into()).spawn(write);
+                started.map_err(|e| Error::no_thread("dlio-record", &e))?;
                 (Some(tasks), Some(written))
             }
             None => (None, None),
@@ -118,8 +119,8 @@ impl Recorder {
             let (stats, tiers, stop) = (Arc::clone(stats), Arc::clone(tiers), Arc::clone(&stop));
             move || collect(&stats, &tiers, &observer, &stop, tasks)
         };
-        let collector =
-            thread::Builder::new().name("dlio-trace".into()).spawn(collect).at("start", "the collector's thread")?;
+        let collector = thread::Builder::new().name("dlio-trace".into()).spawn(collect);
+        let collector = collector.map_err(|e| Error::no_thread("dlio-trace", &e))?;
         let thread = collector.thread().clone();
         stats.trace.on_half_full(move || thread.unpark());
         Ok(Recorder { stop, collector, written })

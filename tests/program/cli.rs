@@ -145,6 +145,29 @@ fn a_directory_one_may_not_use_is_refused() {
     }
 }
 
+/// `ulimit -v 300000`: "start thread slow: Resource temporarily unavailable", and with a little more the daemon was ended by an
+/// allocation that failed.
+#[test]
+fn too_little_address_space_is_told_with_the_limit_and_what_a_mount_needs() {
+    let places = Places::new();
+    let open = |path: &Path| fs::set_permissions(path, fs::Permissions::from_mode(0o777)).unwrap();
+    ["", "mnt", "fast", "slow"].iter().for_each(|name| open(&places.path(name)));
+    let program = places.path("program");
+    copy_program(&program);
+    for foreground in ["", "--foreground"] {
+        let script = format!("ulimit -v 300000; exec ./program mount mnt --fast fast --slow slow {foreground}");
+        let mut command = Command::new("sh");
+        command.args(["-c", &script]).current_dir(places.dir.path());
+        // Root raises it.
+        if nix::unistd::geteuid().is_root() {
+            command.uid(65534).gid(65534);
+        }
+        let parts =
+            ["is limited to 293.0 MiB (ulimit -v), and a mount needs ", "raise the hard limit (ulimit -v unlimited"];
+        places.refused(&mut command, 1, &parts);
+    }
+}
+
 #[test]
 fn the_same_directory_twice_is_refused() {
     let places = Places::new();

@@ -538,6 +538,19 @@ fn a_daemon_in_the_background_logs_to_syslog() {
     assert!(lines.iter().any(|line| line.contains(" mounted")), "{lines:?}");
 }
 
+/// It raises the limit as far as it may, as those of descriptors and file sizes.
+#[test]
+fn a_mount_under_a_low_limit_on_address_space_raises_it() {
+    needs!(MOUNTS);
+    let rig = Rig::new();
+    let script = "ulimit -S -v 300000; exec \"$0\" mount mnt --fast fast --slow slow --log-file log";
+    succeeds(Command::new("sh").args(["-c", script, PROGRAM]).current_dir(rig.dir.path()).stdin(Stdio::null()));
+    let limits = fs::read_to_string(format!("/proc/{}/limits", rig.daemon())).unwrap();
+    let line = limits.lines().find(|line| line.starts_with("Max address space")).unwrap().to_owned();
+    assert!(line.contains("unlimited            unlimited"), "{line}");
+    rig.umount_safely();
+}
+
 /// The daemon made its log in the bare directory, mounted over it, called the mount ready, and failed because it no longer found the
 /// log: exit code 0, and no mount.
 #[test]
