@@ -567,19 +567,20 @@ fn drained(end: &Receiver<ServingEnd>, tiers: &Tiers) -> Result<bool> {
     let progress = || (tiers.applied_lsn(), tiers.copied_bytes());
     let (upto, mut before) = (tiers.last_lsn(), (0, 0));
     while tiers.applied_lsn() < upto {
-        let left = upto.saturating_sub(tiers.applied_lsn());
         // Ask the service manager for more time only while there is progress: a held drain must not delay the machine's
         // shutdown.
         let now = progress();
         if std::mem::replace(&mut before, now) != now {
-            still_leaving(&format!("draining: {left} changes to go"));
+            // Everybody may ask the service manager.
+            still_leaving(&format!("draining: {}", tiers.status().safety.for_others().line()));
         }
         match end.recv_timeout(Duration::from_secs(1)) {
             Err(RecvTimeoutError::Timeout) => {}
             Ok(ServingEnd::Session(Ok(()))) => return Ok(true),
             Ok(ServingEnd::Session(Err(e))) => return Err(Error::io("serve", "the mount", e)),
             Ok(ServingEnd::Signal(name)) => {
-                warn!(signal = name, left, "leaving before everything is on the slow tier");
+                let changes = tiers.status().safety.events;
+                warn!(signal = name, changes, "leaving before everything is on the slow tier");
                 return Ok(false);
             }
             Err(RecvTimeoutError::Disconnected) => return Ok(false),
@@ -628,7 +629,7 @@ fn leave(
         true => info!("everything is on the slow tier"),
         false => warn!(
             files = left.files,
-            events = left.events,
+            changes = left.events,
             paths = %left.paths.join(" "),
             "only the fast tier has these; the next mount continues with them"
         ),

@@ -233,7 +233,7 @@ fn metadata(summary: &Summary) -> Option<Advice> {
     let told: Vec<_> = most
         .iter()
         .take(3)
-        .map(|row| format!("{} {} in {}", grouped(row.calls), row.op.name(), seconds_text(row.seconds)))
+        .map(|row| format!("{} {} in {}", grouped(row.calls), row.op.shown(), seconds_text(row.seconds)))
         .collect();
     let asks = most.first().is_some_and(|row| matches!(row.op, Op::Getattr | Op::Lookup | Op::Getxattr));
     let command = if asks {

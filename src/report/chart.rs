@@ -305,7 +305,7 @@ fn operations(summary: &Summary) -> String {
     };
     let row = |row: &&super::summary::Counted| {
         let parts = vec![("fast", seconds(row.op, Tier::Fast)), ("slow", seconds(row.op, Tier::Slow))];
-        (row.op.name().to_owned(), parts, seconds_text(row.seconds))
+        (row.op.shown().to_owned(), parts, seconds_text(row.seconds))
     };
     let rows: Vec<_> = most.iter().filter(|row| row.seconds > 0.0).take(12).map(row).collect();
     let drawn = bars(&rows, "time in all calls, by the tier that served them");
@@ -359,7 +359,7 @@ fn latency(summary: &Summary) -> String {
     }
     let mut out = String::from(r#"<div class="bars ranges"><p class="unit">time of a call, logarithmic</p>"#);
     for row in rows {
-        put!(out, r#"<span class="label">{}</span><span class="track">"#, row.op.name());
+        put!(out, r#"<span class="label">{}</span><span class="track">"#, row.op.shown());
         (1..decades as usize).for_each(|n| put!(out, r#"<b style="left:{:.2}%"></b>"#, n as f64 / decades * 100.0));
         let class = row.tier.name();
         put!(out, r#"<u class="{class}" style="left:{:.2}%;width:{:.2}%"></u>"#, x(row.p50), x(row.p999) - x(row.p50));

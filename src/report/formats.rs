@@ -83,6 +83,7 @@ mod tests {
     use crate::path::is_harmless;
     use crate::report::asked::Weigh;
     use crate::report::sample::{Made, Memory, empty, few_hostile, hostile, made, read};
+    use crate::stats::counters::{Op, Tier};
     use clap::ValueEnum;
 
     fn asked() -> DocumentOptions {
@@ -143,6 +144,20 @@ mod tests {
             let long: Vec<_> = text.lines().filter(|line| line.chars().count() > 80 && !is_free(line)).collect();
             assert!(long.is_empty(), "{long:#?}");
         }
+    }
+
+    /// A row said `refused 2,341`. Scripts keep the name.
+    #[test]
+    fn what_the_kernel_answers_by_itself_is_told_in_words() {
+        let mut made = made();
+        made.file(9, "/data/tty", 1, &[(Op::Refused, 2000, 1, 0, 0, Tier::Fast)]);
+        for format in [Format::Text, Format::Md, Format::Html] {
+            let text = document(format, &made);
+            let words = text.split_whitespace().collect::<Vec<_>>().join(" ");
+            assert!(words.contains("left to kernel") && words.contains("Left to the kernel: ioctl"), "{text}");
+            assert!(words.contains("Median size") && !words.contains("refused"), "{text}");
+        }
+        assert!(document(Format::Json, &made).contains("\"refused\""));
     }
 
     /// Whatever a program, a host or a file is called, and whatever somebody has marked.

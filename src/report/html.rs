@@ -81,7 +81,7 @@ fn head(out: &mut String, summary: &Summary, mount: &str) {
     let slow = share(moved.slow_bytes_read, moved.bytes_read);
     tile(out, "read", &bytes(moved.bytes_read), &format!("{} from the slow tier", percent(slow)));
     tile(out, "written", &bytes(moved.bytes_written), &format!("{} drained", bytes(moved.drained)));
-    tile(out, "files used", &grouped(summary.files.used), &format!("middle size {}", bytes(summary.files.median)));
+    tile(out, "files used", &grouped(summary.files.used), &format!("median size {}", bytes(summary.files.median)));
     tile(out, "calls", &grouped(moved.calls), &format!("{} failed", grouped(moved.errors)));
     let lasted = summary.lasted();
     tile(out, "time", &seconds_text(lasted), &rate(moved.bytes_read, lasted));

@@ -8,6 +8,7 @@ use std::time::{Duration, UNIX_EPOCH};
 use crate::path::harmless;
 
 use super::summary::{Advice, Summary, faster, grouped, percent, render_count, seconds_text, share};
+use crate::stats::counters::Op;
 use crate::stats::recording::{Epoch, RecordedProcess, TierPlace};
 use crate::stats::render::bytes;
 
@@ -346,7 +347,7 @@ fn cost(summary: &Summary) -> Option<Section> {
 fn operations(summary: &Summary) -> Option<Section> {
     let row = |row: &super::summary::Counted| {
         [
-            text(row.op.name()),
+            text(row.op.shown()),
             number(row.calls),
             number(row.errors),
             number(row.slow),
@@ -363,19 +364,22 @@ fn operations(summary: &Summary) -> Option<Section> {
     let (failures, note) = first(&summary.failures);
     if !failures.is_empty() {
         let rows =
-            failures.iter().map(|one| [text(one.op.name()), text(shown(&one.errno)), number(one.calls)]).collect();
+            failures.iter().map(|one| [text(one.op.shown()), text(shown(&one.errno)), number(one.calls)]).collect();
         blocks.push(with_note(table("Failed", ["operation", "error", "#calls"], rows), note));
     }
-    let lead = "Named as the kernel names them. The time is the sum over all calls, which may overlap. A failed look-up (ENOENT) \
+    let mut lead = "Named as the kernel names them. The time is the sum over all calls, which may overlap. A failed look-up (ENOENT) \
                 is a name that does not exist."
         .to_owned();
+    if summary.operations.iter().any(|row| row.op == Op::Refused) {
+        lead.push_str(" Left to the kernel: ioctl, access, poll and locks, which it answers by itself.");
+    }
     Some(Section { id: "operations", title: "Operations", lead, blocks })
 }
 
 fn latency(summary: &Summary) -> Option<Section> {
     let row = |row: &super::summary::LatencyQuantiles| {
         [
-            text(row.op.name()),
+            text(row.op.shown()),
             text(row.tier.name()),
             number(row.calls),
             time(row.p50),
@@ -509,7 +513,7 @@ fn files(summary: &Summary) -> Option<Section> {
         table("", ["files", "#count", "#average size", "#largest"], rows.collect()),
         PageBlock::Facts(vec![
             ("Opens", grouped(all.opens)),
-            ("Middle size", format!("{} of those that were read", bytes(all.median))),
+            ("Median size", format!("{} of those that were read", bytes(all.median))),
             (
                 "Besides",
                 render_count(

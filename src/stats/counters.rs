@@ -69,9 +69,17 @@ pub enum Op {
 impl Op {
     pub const ALL: [Op; Op::COUNT] = *Op::VARIANTS.first_chunk().expect("all of them");
 
-    /// The name in reports and log lines; stable.
+    /// The name in documents for scripts and in log lines; stable.
     pub fn name(self) -> &'static str {
         self.into()
+    }
+
+    /// The name for people: nobody knows what was refused, and by whom.
+    pub fn shown(self) -> &'static str {
+        match self {
+            Op::Refused => "left to kernel",
+            op => op.name(),
+        }
     }
 }
 

@@ -128,7 +128,7 @@ impl Queue {
             writeln!(
                 out,
                 "\n{:>10}  {:<12}{:>10}{:>9}{:>7}{:>9}  change",
-                "LSN", "state", "size", "age", "tries", "ETA"
+                "no", "state", "size", "age", "tries", "ETA"
             )?;
             self.pending.iter().try_for_each(|pending| pending.line(out))?;
         }
@@ -229,7 +229,7 @@ mod tests {
         let text = "5 changes pending, 1.0 GiB to copy; published in this order
 HELD: quota; raise it
 
-       LSN  state             size      age  tries      ETA  change
+        no  state             size      age  tries      ETA  change
          7  held           1.0 GiB     14 s      3        -  content /run/ckpt-1; copy to the slow tier run/ckpt-1: EDQUOT
          9  settling             -      1 s      0     11 s  rename /run/a -> /run/b
 3 more follow

@@ -6,6 +6,7 @@
 use std::fmt::Write;
 use std::time::Duration;
 
+use super::counters::Op;
 use super::status::{
     Exceptions, FailingCalls, FailureCount, Figures, HeldUser, IoPathFigures, LongestCall, Operation, PartnerFigures,
     Safety, Status, TierSpace,
@@ -96,7 +97,7 @@ impl Status {
             let (copies, new) = (count(pipeline.copies, "file"), pipeline.staged_files);
             writeln!(out, "staged       {copies}, {}; {new} of them since the mount", bytes(pipeline.copies_bytes))?;
         }
-        writeln!(out, "log          LSN {}, durable {}, applied {}", log.lsn, log.durable_lsn, log.applied_lsn)?;
+        writeln!(out, "log          {}, {} of them durable", count(log.lsn, "record"), log.durable_lsn)?;
         writeln!(
             out,
             "cache        {}, {}, {} open",
@@ -138,8 +139,8 @@ impl Status {
         )?;
         writeln!(
             out,
-            "slow calls   {} served, {} timed out, {} refused; {} waiting (limit {})",
-            slow_calls.served, slow_calls.timed_out, slow_calls.refused, slow_calls.waiting, slow_calls.limit
+            "slow calls   {} served; EIO: {} timed out, {} when {} waited; {} wait now",
+            slow_calls.served, slow_calls.timed_out, slow_calls.refused, slow_calls.limit, slow_calls.waiting
         )?;
         if let Some(LongestCall { seconds, about }) = &slow_calls.longest {
             writeln!(out, "             waiting for {seconds} s: {about}")?;
@@ -187,13 +188,18 @@ fn operation_table(out: &mut String, operations: &[Operation]) -> std::fmt::Resu
     out.push('\n');
     row(out, ["operation", "calls", "errors", "bytes", "mean", "p50 <", "p99 <", "max"])?;
     for line in operations {
-        row(out, cells(&line.op, &line.all).each_ref().map(String::as_str))?;
+        row(out, cells(shown_op(&line.op), &line.all).each_ref().map(String::as_str))?;
         // If both tiers served it: the figures of the slow one.
         if let (Some(slow), true) = (line.tiers.get("slow"), line.tiers.len() > 1) {
             row(out, cells("  on slow", slow).each_ref().map(String::as_str))?;
         }
     }
     Ok(())
+}
+
+/// The name of an operation for people. It stays what it is in documents for scripts.
+pub fn shown_op(name: &str) -> &str {
+    if name == Op::Refused.name() { Op::Refused.shown() } else { name }
 }
 
 fn cells(name: &str, figures: &Figures) -> [String; 8] {
@@ -420,7 +426,7 @@ mod tests {
     use super::*;
     use crate::error::Errno;
     use crate::stats::catalog::CatalogExtent;
-    use crate::stats::counters::{self, Call, Op, OpCounters};
+    use crate::stats::counters::{self, Call, OpCounters};
     use crate::stats::status::{DaemonFigures, Detected, LogFigures, SlowCalls};
 
     const GIB: u64 = 1 << 30;
@@ -458,6 +464,7 @@ mod tests {
                 (Op::Read, tier, counters.figures()),
                 (Op::Read, counters::Tier::Slow, counters.figures()),
                 (Op::Forget, tier, forgotten.figures()),
+                (Op::Refused, tier, forgotten.figures()),
             ]),
             failures: FailureCount::all(vec![(Op::Lookup, Errno::ENOENT, 7), (Op::Open, Errno::EACCES, 9)]),
             profile: true,
@@ -576,7 +583,9 @@ mod tests {
         let text = status(unsafe_now()).text();
         assert!(text.starts_with("NOT SAFE: "));
         assert!(text.ends_with('\n'));
-        assert!(text.contains("LSN 12, durable 11, applied 10"), "{text}");
+        assert!(text.contains("log          12 records, 11 of them durable\n"), "{text}");
+        // Numbers of records beside SAFE looked as if something were missing.
+        assert!(!text.contains("LSN") && !text.contains("applied"), "{text}");
         assert!(text.contains("not seen:  lseek"), "{text}");
         assert!(text.contains("metrics      http://0.0.0.0:9464/metrics"), "{text}");
         let cells = |op: &str| -> Vec<String> {
@@ -588,6 +597,8 @@ mod tests {
         assert_eq!(cells("  on slow")[2..4], ["1", "0"], "of two one was on the slow tier");
         assert_eq!(cells("open"), ["open", "9", "EACCES"]);
         assert_eq!(cells("forget"), ["forget", "9", "0", "0", "B", "-", "-", "-", "-"], "no duration is invented");
+        assert_eq!(cells("left to kernel")[..4], ["left", "to", "kernel", "9"]);
+        assert!(!text.contains("refused"), "by whom, and what? {text}");
     }
 
     #[test]
@@ -602,6 +613,7 @@ mod tests {
         assert_eq!(value["operations"][0]["latency_log2_us"][7], 2);
         assert!(value["operations"][1]["p50"].is_null());
         assert_eq!(value["operations"][0]["tiers"]["slow"]["calls"], 1);
+        assert_eq!(value["operations"][2]["op"], "refused", "scripts know it by this name");
         assert_eq!(value["failures"][1], serde_json::json!({"op": "lookup", "errno": "ENOENT", "calls": 7}));
         assert_eq!(value["files"]["files"], 3);
         assert_eq!(value["daemon"]["cpu"], 1.5);

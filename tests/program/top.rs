@@ -288,7 +288,7 @@ fn on_a_terminal_keys_choose_and_it_follows_the_size() {
     terminal.press("o");
     terminal.shows("OPERATION");
     terminal.press("u");
-    terminal.shows("LSN");
+    terminal.shows("CHANGE");
     let room = |word: &str| terminal.screen().contains(word);
     assert!(!room("zoom") || !room("mark"), "there is no room for all keys");
     terminal.resize(40, 120);
@@ -347,7 +347,7 @@ fn who_does_not_own_the_mount_sees_no_names_of_others() {
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success() && text.lines().count() == 3, "{text} {said}");
     let mut terminal = Terminal::start(&mount, &format!("setpriv --reuid {USER} --clear-groups {}", program.display()));
-    for (key, title) in [("f", "FILE"), ("p", "COMMAND"), ("u", "LSN")] {
+    for (key, title) in [("f", "FILE"), ("p", "COMMAND"), ("u", "CHANGE")] {
         terminal.press(key);
         terminal.shows(title);
     }

@@ -8,7 +8,7 @@ use super::shown;
 use super::snapshot::Snapshot;
 use crate::stats::fleet::{FleetStatus, MemberStanding, MemberStatus};
 use crate::stats::queue::{PendingEvent, Queue};
-use crate::stats::render::{one_line, seconds};
+use crate::stats::render::{one_line, seconds, shown_op};
 
 /// Which table is shown.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -50,7 +50,7 @@ impl TopView {
     /// The initial sort column.
     pub(super) fn first_sort(self) -> usize {
         let wanted = match self {
-            TopView::Queue => "LSN",
+            TopView::Queue => "NO",
             TopView::Members => "MEMBER",
             TopView::Files | TopView::Processes | TopView::Operations => "BUSY",
         };
@@ -125,7 +125,7 @@ const OPERATIONS: [ViewColumn; 10] = [
 ];
 
 const QUEUE: [ViewColumn; 8] = [
-    column("LSN", 8, 3, Order),
+    column("NO", 8, 3, Order),
     column("STATE", 12, 0, Text),
     column("SIZE", 5, 1, Number),
     column("AGE", 6, 2, Number),
@@ -246,7 +246,7 @@ fn operation(op: &OpChange, change: &Delta) -> ViewRow {
     let moves = |value: f64| (op.bytes > 0).then_some(value);
     let of_calls = |value: f64| (op.calls > 0).then_some(value / op.calls as f64);
     let cells = vec![
-        text(&op.op),
+        text(shown_op(&op.op)),
         number(rate(op.calls), shown::count),
         number(moves(change.per_second(op.bytes)), shown::size),
         number(of_calls(op.bytes as f64).and_then(moves), shown::size),

@@ -42,15 +42,14 @@ impl Running for Wait {
     fn advance(&mut self, control: &Control, until: Instant, lines: &mut String) -> Result<Option<String>, String> {
         while control.tiers.applied_lsn() < self.lsn {
             if Instant::now() >= until {
-                let left = self.lsn.saturating_sub(control.tiers.applied_lsn());
                 let why = control.safety_for(&self.asker).line();
-                lines.push_str(&format!("waiting for {left} events: {why}\n"));
+                lines.push_str(&format!("waiting for the slow tier: {why}\n"));
                 return Ok(None);
             }
             thread::park_timeout(LOOK);
         }
         let but_for = but_for(&control.tiers.status());
-        Ok(Some(format!("{} is on the slow tier (LSN {}){but_for}", self.what, self.lsn)))
+        Ok(Some(format!("{} is on the slow tier{but_for}", self.what)))
     }
 }
 

@@ -267,9 +267,8 @@ impl Recovery<'_> {
             self.tiers.report("publish", Some(&error));
         }
         tracing::info!(
-            applied = self.applied,
-            pending = self.tiers.state.lock().queue.len(),
-            discarded = self.discarded.len(),
+            pending_changes = self.tiers.state.lock().queue.len(),
+            discarded_versions = self.discarded.len(),
             "recovered"
         );
         Ok(())

@@ -121,7 +121,7 @@ impl Recovery<'_> {
             let batch = Batch { events, upto, ahead, contents, skipped: (0, 0) };
             Unfinished::taken_over(batch, planned, (met, done))
         };
-        tracing::warn!(upto, "a group of changes was under way and is not finished; the mount continues it");
+        tracing::warn!("a group of changes was under way and is not finished; the mount continues it");
         tiers.take_over(group);
     }
 
