@@ -1,8 +1,8 @@
 //! Names and paths as bytes: any byte but `/` and NUL; and the one escape by which texts from outside reach people.
 //!
 //! Users name files, processes, mount points, hosts, marks. A terminal, a log or a page gets such a name as one of two
-//! forms: [`escape`] makes one ASCII word of it, which is read back where the name is; [`Printable`] and [`harmless`] leave
-//! letters of all languages as they are, and escape only what would be followed instead of shown. `display()` and lossy
+//! forms: [`escape`] makes one ASCII word of it, which is read back where the name is; [`Printable`], [`readable`] and
+//! [`harmless`] leave letters of all languages as they are, and escape only what would be followed instead of shown. `display()` and lossy
 //! texts of names are refused in `src` by `tests/architecture.rs`.
 //!
 //! The engine never hands a path to the kernel: it walks names one by one beneath a directory descriptor, so nothing
@@ -143,9 +143,24 @@ impl fmt::Display for Printable<'_> {
     }
 }
 
+/// An [`escape`]d name or path for people, as [`Printable`] shows it. What `escape` cannot have written stays, but for what would be
+/// followed.
+pub fn readable(escaped: &str) -> String {
+    match unescape(escaped) {
+        Some(bytes) => Printable(&bytes).to_string(),
+        None => harmless(escaped).into_owned(),
+    }
+}
+
 /// What names something outside, and is shown to people by no other way.
 pub trait Show {
     fn shown(&self) -> Printable<'_>;
+}
+
+impl Show for [u8] {
+    fn shown(&self) -> Printable<'_> {
+        Printable(self)
+    }
 }
 
 impl Show for OsStr {
@@ -218,6 +233,10 @@ mod tests {
         assert_eq!(harmless_lines("a\tb\n\u{1b}\u{85}"), "a\tb\n\\u{1b}\\u{85}");
         assert_eq!(Printable(b"a\xff\xe6\xa8b").to_string(), "a\\xff\\xe6\\xa8b");
         assert_eq!(format!("{:<4}|{:>4}", Printable(b"ab"), Printable(b"ab")), "ab  |  ab");
+        for (name, shown) in [("/模型 %C3/é", "/模型 %C3/é"), ("/a\n\u{202e}b", "/a\\n\\u{202e}b")] {
+            assert_eq!(readable(&escape(name.as_bytes())), shown);
+        }
+        assert_eq!((readable("/%FF"), readable("no name\t")), ("/\\xff".to_owned(), "no name\\t".to_owned()));
         let all: String = (0..=char::MAX as u32).filter_map(char::from_u32).collect();
         assert!(harmless(&all).chars().all(is_harmless));
     }

@@ -18,7 +18,7 @@ use super::fleet::{self, FleetQuestion, FleetSource};
 use super::outcome::{Outcome, say, say_json};
 use crate::error::Error;
 use crate::json;
-use crate::path::unescape;
+use crate::path::{readable, unescape};
 use crate::stats::checkpoints::Checkpoint;
 use crate::stats::fleet::FleetAnswer;
 use crate::stats::render::bytes;
@@ -129,7 +129,7 @@ fn table(checkpoints: &[FleetCheckpoint]) -> String {
         let parts = parts.as_ref();
         let (files, ranks) = (number(parts.map(|parts| parts.files)), number(parts.and_then(|parts| parts.ranks)));
         let size = parts.map_or_else(|| "-".to_owned(), |parts| bytes(parts.bytes));
-        let (step, since) = (number(*step), elsewhere_at.as_deref().unwrap_or("-"));
+        let (step, since, path) = (number(*step), elsewhere_at.as_deref().unwrap_or("-"), readable(path));
         writeln!(out, "{step:>10}{files:>7}{ranks:>7}{size:>11}  {state:<10}  {since:<24}  {path}")
             .expect("formatting into memory");
     }

@@ -12,7 +12,7 @@ use super::outcome::{Exit, Failure};
 use crate::error::{Context, Error};
 use crate::json;
 use crate::mount::{self, MountEntry, Pulse};
-use crate::path::Show as _;
+use crate::path::{Show as _, readable};
 use crate::stats::pace::CheckpointPace;
 use crate::stats::status::{Safety, Status};
 
@@ -218,6 +218,20 @@ pub(super) fn finding(kind: &str, line: &str) -> serde_json::Value {
     finding.into()
 }
 
+/// A reply line, `PATH REASON` or `KIND: PATH REASON`, with the path as people read it. Other lines stay.
+pub(super) fn for_people(line: &str) -> String {
+    let is_kind = |kind: &str, rest: &str| !kind.starts_with('/') && rest.starts_with('/');
+    let (kind, rest) = match line.split_once(": ").filter(|(kind, rest)| is_kind(kind, rest)) {
+        Some((kind, rest)) => (format!("{kind}: "), rest),
+        None if line.starts_with('/') => (String::new(), line),
+        None => return line.to_owned(),
+    };
+    // An escaped path has no space.
+    let (word, reason) = rest.split_at(rest.find(' ').unwrap_or(rest.len()));
+    let (path, colon) = word.strip_suffix(':').map_or((word, ""), |path| (path, ":"));
+    format!("{kind}{}{colon}{reason}", readable(path))
+}
+
 /// A line of the daemon's reply.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Said {
@@ -264,9 +278,29 @@ impl ControlCall {
         let line = line.trim_end();
         Ok(match line.split_once(": ") {
             Some(("ok", text)) => Said::Done(text.to_owned()),
-            Some(("error", text)) => Said::Error(text.to_owned()),
+            Some(("error", text)) => Said::Error(for_people(text)),
             _ if line.is_empty() => Said::Error(format!("{}: the reply ended early", self.path)),
             _ => Said::Waiting(line.to_owned()),
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn people_read_the_path_of_a_reply_as_it_is() {
+        for (line, shown) in [
+            ("/run/%C3%A9%201 is pinned", "/run/é 1 is pinned"),
+            ("kept: /%E6%A8%A1: is open", "kept: /模: is open"),
+            ("returned: /a", "returned: /a"),
+            ("/%0A%E2%80%AE", "/\\n\\u{202e}"),
+            ("verifying: 85% compared", "verifying: 85% compared"),
+            ("rule: data/**", "rule: data/**"),
+            ("unreadable: /%FF: open: EIO: %C3%A9", "unreadable: /\\xff: open: EIO: %C3%A9"),
+        ] {
+            assert_eq!(for_people(line), shown);
+        }
     }
 }

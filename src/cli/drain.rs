@@ -104,8 +104,8 @@ fn drain_until(mountpoint: &Path, time: Duration, as_json: bool) -> Outcome {
                 Some((kind @ ("saved" | "not saved" | "left"), what)) if as_json => {
                     findings.push(client::finding(kind, what));
                 }
-                Some(("saved" | "left", _)) => say(line)?,
-                _ => complain(line),
+                Some(("saved" | "left", _)) => say(client::for_people(&line))?,
+                _ => complain(client::for_people(&line)),
             },
         }
     }

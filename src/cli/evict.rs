@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 use serde_json::json;
 
-use super::client::{self, ControlCall, Said};
+use super::client::{self, ControlCall, Said, for_people};
 use super::outcome::{Exit, Failure, Outcome, complain, say, say_json};
 use crate::json;
 use crate::path::Show as _;
@@ -45,7 +45,7 @@ pub(super) fn run(args: &EvictArgs) -> Outcome {
     for (mountpoint, below) in &places {
         let evicted = evict(mountpoint, below, |line| {
             if !args.json {
-                complain(line)
+                complain(for_people(line))
             }
         })?;
         worst = worst.max(evicted.exit);

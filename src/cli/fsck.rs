@@ -8,7 +8,7 @@ use super::outcome::{Exit, Outcome, complain, say, say_json};
 use super::tiers;
 use crate::error::Error;
 use crate::mount::{FastLock, Owner, TrustedTier, boot_id, mountpoint_of};
-use crate::path::Show as _;
+use crate::path::{Show as _, readable};
 use crate::stats::render::count;
 use crate::tiers::{self as engine, Finding, FsckReport, Severity};
 
@@ -76,7 +76,7 @@ fn line(finding: &Finding) -> String {
         Severity::Damage => "DAMAGE",
     };
     let remedy = if remedy.is_empty() { String::new() } else { format!("; {remedy}") };
-    format!("{word}: {place}: {what}{remedy}")
+    format!("{word}: {}: {what}{remedy}", readable(place))
 }
 
 /// Findings that were not repaired.

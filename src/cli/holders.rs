@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{AtFlags, CWD, StatxFlags, statx};
 
 use crate::mount::{self, MountEntry, processes};
-use crate::path::{escape, harmless};
+use crate::path::{Show as _, harmless};
 
 /// A process that keeps a mount busy.
 #[derive(Debug, PartialEq, Eq)]
@@ -23,7 +23,7 @@ pub(super) struct Holder {
 /// Both names may be any user's choice, and root's terminal would follow what is in them.
 impl fmt::Display for Holder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} (pid {}): {}", harmless(&self.name), self.pid, escape(self.path.as_os_str().as_encoded_bytes()))
+        write!(f, "{} (pid {}): {}", harmless(&self.name), self.pid, self.path.shown())
     }
 }
 
@@ -104,6 +104,6 @@ mod tests {
         let holder = Holder { pid: 7, name: "a\u{1b}[2J b".into(), path: "/mnt/x\nSAFE: \u{1b}]0;y".into() };
         let text = holder.to_string();
         assert!(!text.chars().any(char::is_control), "{text:?}");
-        assert_eq!(text, "a\\u{1b}[2J b (pid 7): /mnt/x%0ASAFE:%20%1B%5D0%3By");
+        assert_eq!(text, "a\\u{1b}[2J b (pid 7): /mnt/x\\nSAFE: \\u{1b}]0;y");
     }
 }

@@ -39,7 +39,7 @@ pub(super) fn run(args: &PinArgs) -> Outcome {
         let mountpoint = client::the_mount(args.paths.first().map(PathBuf::as_path))?;
         let list = ControlCall::ask(&mountpoint, "pins")?.bytes()?;
         let list = String::from_utf8_lossy(&list).into_owned();
-        return if list.is_empty() { Ok(Exit::Done) } else { say(list.trim_end()).map(|()| Exit::Done) };
+        return list.lines().try_for_each(|line| say(client::for_people(line))).map(|()| Exit::Done);
     }
     tell_all(&args.paths, "pin")
 }
@@ -51,7 +51,8 @@ pub(super) fn run_unpin(args: &UnpinArgs) -> Outcome {
 fn tell_all(paths: &[PathBuf], verb: &str) -> Outcome {
     for path in paths {
         let (mountpoint, below) = client::mount_of(path).or_else(|failure| gone(path).ok_or(failure))?;
-        say(answer(&mountpoint, &format!("{verb} {}", client::escaped(&below)))?)?;
+        let said = answer(&mountpoint, &format!("{verb} {}", client::escaped(&below)))?;
+        say(client::for_people(&said))?;
     }
     Ok(Exit::Done)
 }

@@ -51,7 +51,7 @@ pub(super) fn run(args: &SetAsideArgs) -> Outcome {
             Said::Error(why) => return Err(Failure::new(Exit::Failure, why)),
             Said::Waiting(line) if line.starts_with("saving: ") => complain(line),
             Said::Waiting(line) if args.json => lines.push(line),
-            Said::Waiting(line) => say(line)?,
+            Said::Waiting(line) => say(client::for_people(&line))?,
         }
     };
     if !args.json {

@@ -12,7 +12,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use super::client::{self, ControlCall, Said};
 use super::outcome::{Exit, Failure, Outcome, complain, say, unusable};
 use crate::error::Error;
-use crate::path::{Show as _, escape, harmless};
+use crate::path::{Show as _, escape, harmless, readable};
 use crate::report::plan::StagePlan;
 use crate::stats::plans::Promise;
 use crate::stats::staging::Staging;
@@ -215,7 +215,7 @@ fn watch(mountpoint: &Path, job: u64) -> Outcome {
     }
     let failures = failures(mountpoint, job)?;
     for (path, why) in &failures {
-        complain(format_args!("{path}: {why}"));
+        complain(format_args!("{}: {why}", readable(path)));
     }
     let cancelled = result.ends_with("; cancelled");
     say(result)?;

@@ -18,7 +18,7 @@ use crate::config::Config;
 use crate::error::{Context, Error};
 use crate::json;
 use crate::mount::{self, Daemon, Detach, Left};
-use crate::path::Show as _;
+use crate::path::{Show as _, readable};
 use crate::stats::render::count;
 use crate::stats::status::Safety;
 
@@ -370,7 +370,7 @@ fn report(mountpoint: &Path, end: End) -> Outcome {
         }
         End::Left(left) if left.is_nothing() => {}
         End::Left(left) => {
-            left.paths.iter().try_for_each(say)?;
+            left.paths.iter().try_for_each(|path| say(readable(path)))?;
             complain(format_args!(
                 "{} and {} stay on the fast tier; the next mount at {} continues with them",
                 count(left.files, "file"),

@@ -6,7 +6,7 @@ use clap::Args;
 use indicatif::ProgressBar;
 use serde_json::json;
 
-use super::client::{self, ControlCall, Said};
+use super::client::{self, ControlCall, Said, for_people};
 use super::outcome::{Exit, Failure, Outcome, complain, say, say_json};
 use crate::path::harmless;
 
@@ -33,7 +33,7 @@ pub(super) fn run(args: &VerifyArgs) -> Outcome {
         let found: Vec<_> = found.iter().map(|(kind, what)| client::finding(kind, what)).collect();
         say_json(&json!({ "findings": found, "summary": summary }))?;
     } else {
-        found.iter().try_for_each(|(which, what)| say(format_args!("{which}: {what}")))?;
+        found.iter().try_for_each(|(which, what)| say(for_people(&format!("{which}: {what}"))))?;
         complain(summary);
     }
     Ok(worst)

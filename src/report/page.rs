@@ -5,7 +5,7 @@
 
 use std::time::{Duration, UNIX_EPOCH};
 
-use crate::path::harmless;
+use crate::path::{harmless, readable};
 
 use super::summary::{Advice, Summary, faster, grouped, percent, render_count, seconds_text, share};
 use crate::stats::counters::Op;
@@ -593,7 +593,7 @@ fn checkpoints(summary: &Summary) -> Option<Section> {
             time(absorbed),
             rate(one.bytes, absorbed),
             drained.map_or_else(|| text("under way"), time),
-            text(shown(&one.path)),
+            text(shown(&readable(&one.path))),
         ]
     };
     let rows: Vec<_> = some.iter().map(row).collect();
@@ -715,7 +715,7 @@ fn top(summary: &Summary) -> Option<Section> {
             number(row.writes),
             size(row.bytes_written),
             number(row.errors),
-            text(shown(&row.path)),
+            text(shown(&readable(&row.path))),
         ]
     };
     let rows: Vec<_> = summary.top.iter().map(row).collect();

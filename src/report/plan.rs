@@ -19,7 +19,7 @@ use super::rebuild;
 use super::summarize;
 use super::summary::{percent, render_count, seconds_text, share};
 use super::totals::{Speeds, size};
-use crate::path;
+use crate::path::{self, readable};
 use crate::stats::plans::{Promise, Spent};
 use crate::stats::record::{Field, FileRecord};
 use crate::stats::recording::{Meta, Recording};
@@ -303,7 +303,8 @@ impl StagePlan {
             writeln!(out, "\n{:>12}{:>12}{:>12}  path", "bytes", "costs", "saved")?;
         }
         for PlannedFile { path, bytes: sum, seconds, saved } in self.files.iter().take(NAMED) {
-            writeln!(out, "{:>12}{:>12}{:>12}  {path}", bytes(*sum), seconds_text(*seconds), seconds_text(*saved))?;
+            let (size, costs, saves) = (bytes(*sum), seconds_text(*seconds), seconds_text(*saved));
+            writeln!(out, "{size:>12}{costs:>12}{saves:>12}  {}", readable(path))?;
         }
         match self.files.len().saturating_sub(NAMED) {
             0 => Ok(()),

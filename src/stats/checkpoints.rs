@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::render::{bytes, count, seconds};
 use crate::json;
+use crate::path::readable;
 
 /// A burst of writes that the engine takes for a checkpoint (`src/tiers/checkpoints/bursts.rs`). Moments are seconds
 /// since the mount was made, negative before it; sizes are bytes; the JSON keys are the field names.
@@ -91,10 +92,10 @@ pub fn text(checkpoints: &[Checkpoint], now: f64) -> String {
         (0, _) => "no checkpoint of 1.0 MiB or more yet\n".to_owned(),
         (n, None) => format!("{}; none of them is complete and still there\n", count(n as u64, "checkpoint")),
         (n, Some(Checkpoint { path, safe: true, .. })) => {
-            format!("{}; the newest, {path}, is on the slow tier\n", count(n as u64, "checkpoint"))
+            format!("{}; the newest, {}, is on the slow tier\n", count(n as u64, "checkpoint"), readable(path))
         }
         (n, Some(Checkpoint { path, .. })) => {
-            format!("{}; the newest, {path}, is not yet on the slow tier\n", count(n as u64, "checkpoint"))
+            format!("{}; the newest, {}, is not yet on the slow tier\n", count(n as u64, "checkpoint"), readable(path))
         }
     };
     if !checkpoints.is_empty() {
@@ -116,6 +117,7 @@ fn line(one: &Checkpoint, now: f64, out: &mut String) {
     let age = seconds(Duration::try_from_secs_f64(now - one.absorbed).unwrap_or_default());
     let Checkpoint { number, files, bytes: size, path, .. } = one;
     let (d1, d2, size, state) = (after(one.durable), after(one.drained), bytes(*size), one.state());
+    let path = readable(path);
     writeln!(
         out,
         "{current}{number:>5}{step:>10}{age:>9}{absorb:>8}{d1:>9}{d2:>9}{files:>7}{size:>11}  {state:<10}{path}"
@@ -158,6 +160,12 @@ mod tests {
 *    7      1200      1 s   2.50s    0.25s    >1.5s      2    3.0 GiB  dirty     /run/ckpt-1400
 "
         );
+        // People read `/%C3%A9t%C3%A9 1`; scripts get what it is.
+        let named = |name: &str| Checkpoint { path: crate::path::escape(name.as_bytes()), ..new.clone() };
+        let told = text(&[named("/été 1/模型")], 14.0);
+        assert!(told.contains("the newest, /été 1/模型, is") && told.ends_with("dirty     /été 1/模型\n"), "{told}");
+        let told = text(&[named("/a\n\u{202e}b")], 14.0);
+        assert!(told.contains("the newest, /a\\n\\u{202e}b, is") && told.lines().count() == 4, "{told}");
         (new.safe, new.verified) = (true, true);
         let told = text(&[new], 14.0);
         assert!(told.starts_with("1 checkpoint; the newest, /run/ckpt-1400, is on the slow tier\n"), "{told}");

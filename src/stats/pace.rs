@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 use super::checkpoints::Checkpoint;
 use super::render::{bytes, seconds, tenths};
 use crate::json;
+use crate::path::readable;
 
 /// Size and interval are the medians of the newest checkpoints, at most so many.
 const LATEST: usize = 9;
@@ -95,7 +96,8 @@ impl CheckpointPace {
             };
             line(format!("the slow tier sustains one every {} at {}/s{verdict}", tenths(shortest), bytes(rate)));
         }
-        match (&self.newest, self.safe_in) {
+        let newest = self.newest.as_deref().map(readable);
+        match (&newest, self.safe_in) {
             (None, _) => {}
             (Some(path), Some(Duration::ZERO)) => line(format!("the newest, {path}, is on the slow tier")),
             (Some(path), Some(left)) => {
@@ -109,9 +111,10 @@ impl CheckpointPace {
             (_, Some(Duration::ZERO), _) => {
                 line(format!("the work since it was begun, {lost}, is in no checkpoint yet"))
             }
-            (.., Some(path)) => {
-                line(format!("without the fast tier, training would go on from {path}: {lost} of work lost"))
-            }
+            (.., Some(path)) => line(format!(
+                "without the fast tier, training would go on from {}: {lost} of work lost",
+                readable(path)
+            )),
             (.., None) => line(format!(
                 "without the fast tier, training would begin anew, or from a checkpoint of an earlier mount: \
                  {lost} of work lost"

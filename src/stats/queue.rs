@@ -9,6 +9,7 @@ use strum::IntoStaticStr;
 use super::render::{bytes, count, one_line, seconds};
 use super::status::HeldUser;
 use crate::json;
+use crate::path::readable;
 
 /// The pending events in the order in which they will be published. Durations are in seconds, sizes in bytes; the JSON
 /// keys are the field names.
@@ -138,11 +139,11 @@ impl Queue {
         }
         if !self.cut_off_shown.is_empty() {
             writeln!(out, "{}", CUT_OFF)?;
-            self.cut_off_shown.iter().try_for_each(|path| writeln!(out, "  {path}"))?;
+            self.cut_off_shown.iter().try_for_each(|path| writeln!(out, "  {}", readable(path)))?;
         }
         if !self.writing_shown.is_empty() {
             writeln!(out, "being written: on its way once it is closed, or has been open for live_after")?;
-            self.writing_shown.iter().try_for_each(|path| writeln!(out, "  {path}"))?;
+            self.writing_shown.iter().try_for_each(|path| writeln!(out, "  {}", readable(path)))?;
         }
         if self.conflicts > 0 {
             writeln!(out, "\n{} since the mount was made", count(self.conflicts, "conflict"))?;
@@ -150,7 +151,7 @@ impl Queue {
         }
         if self.aside > 0 {
             writeln!(out, "\n{} set aside: on the fast tier, and not on the way", count(self.aside, "name"))?;
-            self.aside_shown.iter().try_for_each(|path| writeln!(out, "  {path}"))?;
+            self.aside_shown.iter().try_for_each(|path| writeln!(out, "  {}", readable(path)))?;
         }
         Ok(())
     }
@@ -174,10 +175,10 @@ impl PendingEvent {
             self.tries,
             or_dash(self.eta.map(seconds)),
             self.change,
-            self.path
+            readable(&self.path)
         )?;
         if let Some(to) = &self.to {
-            write!(out, " -> {to}")?;
+            write!(out, " -> {}", readable(to))?;
         }
         if let Some(reason) = &self.reason {
             write!(out, "; {}", one_line(reason))?;
@@ -206,7 +207,7 @@ mod tests {
         let rename = PendingEvent {
             lsn: 9,
             change: "rename".into(),
-            path: "/run/a".into(),
+            path: "/run/%C3%A9%201".into(),
             to: Some("/run/b".into()),
             state: EventState::Settling,
             age: Duration::from_secs(1),
@@ -231,7 +232,7 @@ HELD: quota; raise it
 
         no  state             size      age  tries      ETA  change
          7  held           1.0 GiB     14 s      3        -  content /run/ckpt-1; copy to the slow tier run/ckpt-1: EDQUOT
-         9  settling             -      1 s      0     11 s  rename /run/a -> /run/b
+         9  settling             -      1 s      0     11 s  rename /run/é 1 -> /run/b
 3 more follow
 cut off by a crash: write it again, delete it, or accept it: `dlio-fs sync` publishes it as the mount shows it
   /run/half

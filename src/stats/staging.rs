@@ -8,6 +8,7 @@ use strum::IntoStaticStr;
 
 use super::render::{bytes, count, one_line, seconds};
 use crate::json;
+use crate::path::readable;
 
 /// How many failed files of a job the text names; the JSON has more.
 const FAILURES_SHOWN: usize = 20;
@@ -155,9 +156,10 @@ impl Staging {
         }
         for job in &self.jobs {
             let told = if job.state == JobState::Running { job.progress() } else { job.result() };
-            writeln!(out, "\n{:>4}  {:<10}{}\n      {told}", job.number, <&str>::from(job.state), one_line(&job.what))?;
+            let what = readable(&one_line(&job.what));
+            writeln!(out, "\n{:>4}  {:<10}{what}\n      {told}", job.number, <&str>::from(job.state))?;
             for StagingFailure { path, why } in job.failures.iter().take(FAILURES_SHOWN) {
-                writeln!(out, "      {path}: {}", one_line(why))?;
+                writeln!(out, "      {}: {}", readable(path), one_line(why))?;
             }
             let more = job.failures.len().saturating_sub(FAILURES_SHOWN);
             if more > 0 {

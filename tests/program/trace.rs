@@ -369,7 +369,7 @@ fn a_report_is_made_of_a_mount_and_of_recorded_files() {
         fs::read_to_string(output).unwrap()
     };
     let page = report(&mount.root(), "report.html");
-    assert!(page.starts_with("<!doctype html>") && page.contains("/some%20data") && !page.contains("http://"));
+    assert!(page.starts_with("<!doctype html>") && page.contains("/some data") && !page.contains("http://"));
     // What cannot be read was told as a failure to write.
     let mut merges = Command::new(env!("CARGO_BIN_EXE_dlio-fs"));
     merges.arg("report").arg(mount.root()).args(["--format", "chrome", "--merge", "/nowhere/x", "-o"]);

@@ -16,7 +16,7 @@ use super::shown;
 use super::snapshot::{Snapshot, word};
 use super::state::{State, silence};
 use super::table::{self, ColumnKind, TopView, ViewCell, ViewColumn};
-use crate::path::is_harmless;
+use crate::path::{is_harmless, readable};
 use crate::stats::pace::CheckpointPace;
 use crate::stats::recording::Checkpoint;
 use crate::stats::render::{count, seconds, tenths};
@@ -319,7 +319,7 @@ impl Page<'_> {
         ]);
         // The end of a path says more than its beginning.
         let room = usize::from(self.left.width).saturating_sub(line.width());
-        line.push_span(shown::end_of(&last.path, room));
+        line.push_span(shown::end_of(&readable(&last.path), room));
         self.line(line);
     }
 

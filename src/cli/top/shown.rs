@@ -1,4 +1,6 @@
-//! Numbers for narrow columns. Pure.
+//! Numbers and paths for narrow columns. Pure.
+
+use ratatui::text::Span;
 
 /// A size or a rate in at most five characters, in binary units: `0`, `812`, `1.2K`, `34M`, `1.0G`.
 pub(super) fn size(n: f64) -> String {
@@ -45,12 +47,21 @@ pub(super) fn or_dash<T>(value: Option<T>, shown: impl Fn(T) -> String) -> Strin
 
 /// `text`, or dots and its end if it has more than `width` characters: the end of a path says most.
 pub(super) fn end_of(text: &str, width: usize) -> String {
-    let chars = text.chars().count();
-    if chars <= width {
+    // Some letters take two columns.
+    let columns = |text: &str| Span::raw(text).width();
+    if columns(text) <= width {
         return text.to_owned();
     }
-    let tail: String = text.chars().skip(chars - width.saturating_sub(1)).collect();
-    if width == 0 { String::new() } else { format!("…{tail}") }
+    let Some(mut room) = width.checked_sub(1) else { return String::new() };
+    let fits = |(_, c): &(usize, char)| match room.checked_sub(columns(c.encode_utf8(&mut [0; 4]))) {
+        Some(left) => {
+            room = left;
+            true
+        }
+        None => false,
+    };
+    let start = text.char_indices().rev().take_while(fits).last().map_or(text.len(), |(at, _)| at);
+    format!("…{}", text.get(start..).unwrap_or_default())
 }
 
 #[cfg(test)]
@@ -83,6 +94,8 @@ mod tests {
     fn a_long_path_shows_its_end() {
         assert_eq!(end_of("/run/epoch-1", 12), "/run/epoch-1");
         assert_eq!(end_of("/run/épöch-1", 8), "…épöch-1");
+        assert_eq!((end_of("/run/模型", 6), end_of("/run/模型", 9)), ("…/模型".into(), "/run/模型".into()));
+        assert_eq!(end_of("/run/模型", 4), "…型", "half a letter has no room");
         assert_eq!((end_of("/run", 1), end_of("/run", 0)), ("…".into(), String::new()));
     }
 }

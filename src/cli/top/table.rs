@@ -6,6 +6,7 @@ use std::time::Duration;
 use super::change::{ActivityChange, Delta, OpChange};
 use super::shown;
 use super::snapshot::Snapshot;
+use crate::path::readable;
 use crate::stats::fleet::{FleetStatus, MemberStanding, MemberStatus};
 use crate::stats::queue::{PendingEvent, Queue};
 use crate::stats::render::{one_line, seconds, shown_op};
@@ -215,16 +216,18 @@ fn by_number(a: &ViewCell, b: &ViewCell) -> Ordering {
 fn file(busy: &ActivityChange) -> ViewRow {
     let mut cells = rates(busy);
     cells.insert(4, number(busy.new.slow_share(), shown::percent));
-    cells.push(text(&busy.name));
-    ViewRow { cells, more: busy.name.clone(), idle: busy.new.calls() == 0 }
+    let path = readable(&busy.name);
+    cells.push(text(&path));
+    ViewRow { cells, more: path, idle: busy.new.calls() == 0 }
 }
 
 fn process(busy: &ActivityChange) -> ViewRow {
     let pid = busy.pid.map(|pid| pid as f64);
-    let mut cells = vec![number(pid, |pid| format!("{pid:.0}")), text(&busy.name)];
+    let (name, cgroup) = (readable(&busy.name), readable(&busy.cgroup));
+    let mut cells = vec![number(pid, |pid| format!("{pid:.0}")), text(&name)];
     cells.extend(rates(busy));
-    cells.push(text(&busy.cgroup));
-    ViewRow { cells, more: format!("{} {}", busy.name, busy.cgroup), idle: busy.new.calls() == 0 }
+    cells.push(text(&cgroup));
+    ViewRow { cells, more: format!("{name} {cgroup}"), idle: busy.new.calls() == 0 }
 }
 
 /// Read, written and calls per second, busy share, totals read and written.
@@ -271,8 +274,8 @@ fn pending(pending: &PendingEvent) -> ViewRow {
         value: span.map(|span| span.as_secs_f64()),
     };
     let path = match &pending.to {
-        Some(to) => format!("{} -> {to}", pending.path),
-        None => pending.path.clone(),
+        Some(to) => format!("{} -> {}", readable(&pending.path), readable(to)),
+        None => readable(&pending.path),
     };
     let more = match &pending.reason {
         Some(reason) => format!("{path}; {}", one_line(reason)),

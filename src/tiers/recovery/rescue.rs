@@ -12,6 +12,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 
 use crate::error::{Context, Errno, Error, Result};
+use crate::path::Show as _;
 use crate::tiers::disk::layout::{OURS, split};
 use crate::tiers::disk::layout::{after_move, is_at_or_below};
 use crate::tiers::disk::{Dir, File, Kind, Stat, acl, modes};
@@ -90,12 +91,12 @@ pub fn rescue(fast: Arc<dyn Dir>, to: Arc<dyn Dir>, boot: &str) -> Result<Rescue
     followed.follow(&records, boot);
     let Followed { mut tree, discarded, .. } = followed;
     for (object, path) in discarded.iter().filter(|(object, _)| pool.open_kept(**object).is_ok()) {
-        let path = crate::path::escape(path);
+        let path = path.shown();
         report.unexplained.push(format!("object {object:016x}: {path}, written but not durable before a power cut"));
     }
     add_unlogged(&pool, &records, &mut tree, &mut report)?;
     for (path, found) in tree {
-        let shown = crate::path::escape(&path);
+        let shown = path.shown().to_string();
         match restore(&pool, &*to, &path, &found, is_roots) {
             Ok(Restored::Whole) => report.restored.push(shown),
             Ok(Restored::Without(what)) => {
@@ -291,7 +292,7 @@ fn is_roots(dir: &dyn Dir) -> bool {
 
 fn restore(pool: &Pool, to: &dyn Dir, path: &[u8], found: &RescuedAt, is_roots: bool) -> Result<Restored> {
     let (dirs, name) = split(path);
-    let label = || crate::path::escape(path);
+    let label = || path.shown().to_string();
     let mut dir: Option<Arc<dyn Dir>> = None;
     for part in dirs.split(|b| *b == b'/').filter(|part| !part.is_empty()) {
         let parent: &dyn Dir = dir.as_deref().unwrap_or(to);
