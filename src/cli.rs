@@ -58,7 +58,8 @@ use outcome::{EXIT_CODES, Failure, Outcome, complain, one_line, usage_line};
 /// lands on /optane and is copied to /hdd in the background, in the order in which it happened.
 /// `cat /mnt/train/.dlio/stats` says whether everything has arrived; `dlio-fs demo` shows all of this in a minute.
 #[derive(Debug, Parser)]
-#[command(name = "dlio-fs", version, after_help = EXIT_CODES)]
+// Longer lines are hard to read, however wide the terminal is.
+#[command(name = "dlio-fs", version, after_help = EXIT_CODES, max_term_width = 100)]
 struct Cli {
     #[command(subcommand)]
     command: Command,
@@ -173,6 +174,19 @@ mod tests {
     #[test]
     fn the_command_line_is_consistent() {
         Cli::command().debug_assert();
+    }
+
+    /// Remarks stood behind examples: at 80 columns they were broken, and so were commands that people copy.
+    #[test]
+    fn no_example_is_broken_at_eighty_columns() {
+        fn check(command: &clap::Command) {
+            let help = command.get_after_long_help().map(ToString::to_string).unwrap_or_default();
+            let broken: Vec<_> =
+                help.lines().filter(|line| line.starts_with("  ") && line.chars().count() > 80).collect();
+            assert!(broken.is_empty(), "{}: {broken:#?}", command.get_name());
+            command.get_subcommands().for_each(check);
+        }
+        check(&Cli::command());
     }
 
     #[test]

@@ -36,7 +36,8 @@ use super::outcome::Outcome;
 Examples:
   dlio-fs bench tiers --fast /optane --slow /hdd
   dlio-fs bench checkpoint --fast /optane --slow /hdd --output checkpoint.html
-  dlio-fs bench files --fast /optane --slow /hdd --io exact,cached,passthrough --json")]
+  dlio-fs bench files --fast /optane --slow /hdd \\
+      --io exact,cached,passthrough --json")]
 pub(super) struct BenchArgs {
     #[command(subcommand)]
     what: Benchmark,

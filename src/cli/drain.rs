@@ -13,10 +13,12 @@ use super::progress::{self, News, ProgressDisplay};
 use crate::json;
 use crate::mount::Daemon;
 
-/// Wait until everything, or everything at PATH, is on the slow tier, showing progress
+/// Say whether everything is on the slow tier; with --wait, wait until it is
 ///
-/// The drain runs anyway. Without --wait this only says whether anything of the whole mount is left, with the exit code
-/// of `dlio-fs status`; with --wait it returns once everything written before is on the slow tier under its name.
+/// The drain itself, which copies to the slow tier, always runs in the background. Without options this prints the
+/// verdict about the whole mount at once, with the exit code of `dlio-fs status`. With --wait it shows progress, and
+/// returns once everything written before, or everything at PATH, is on the slow tier under its name. `dlio-fs sync` is
+/// the same wait for scripts: it prints nothing, unless something holds it, and can wait for a whole fleet.
 ///
 /// --deadline is for a machine that will soon be gone (a spot instance, the end of a batch job). Until then the drain
 /// ignores its bandwidth limit, pauses and hours, nothing is staged, and files that were replaced or removed meanwhile
@@ -43,6 +45,8 @@ pub(super) struct DrainArgs {
 }
 
 /// Wait until everything written so far is on the slow tier; prints nothing, unless something holds it
+///
+/// `dlio-fs drain --wait` does the same and shows progress.
 ///
 /// fsync of a file, or of the mount point, waits for the fast tier only; sync(1) and syncfs(2) do not reach a FUSE file
 /// system at all.

@@ -35,7 +35,7 @@ const LINE_EVERY: u32 = 10;
 /// order, and the others wait for that.
 #[derive(Debug, Args)]
 #[command(
-    after_long_help = "Example:\n  dlio-fs forget job17 2 --slow /shared/run     # .dlio/stats of the others names the member"
+    after_long_help = "Example:\n  dlio-fs forget job17 2 --slow /shared/run\n\n.dlio/stats of the others names the member and its number."
 )]
 pub(super) struct ForgetArgs {
     /// The fleet's name

@@ -101,9 +101,9 @@ const SYSTEM_PREFIXES: [&str; 3] = ["/", "/usr", "/usr/local"];
 #[derive(Debug, Args)]
 #[command(after_long_help = "\
 Examples:
-  dlio-fs install                             as root, for the whole machine
-  dlio-fs install --prefix ~/.local           for one user
-  dlio-fs install --root tree --prefix /usr   what a package for a distribution contains
+  dlio-fs install                              # as root, for the whole machine
+  dlio-fs install --prefix ~/.local            # for one user
+  dlio-fs install --root tree --prefix /usr    # what a package contains
   dlio-fs install --prefix ~/.local --uninstall")]
 pub(super) struct InstallArgs {
     /// Where to install

@@ -27,8 +27,8 @@ use crate::path::Show as _;
 #[command(after_long_help = "\
 Examples:
   dlio-fs mount /mnt/train --fast /optane --slow /hdd
-  dlio-fs mount /hdd --fast /optane --slow /hdd                    over the slow tier itself
-  dlio-fs mount --config /etc/dlio-fs/train.toml                   everything from a file
+  dlio-fs mount /hdd --fast /optane --slow /hdd     # over the slow tier itself
+  dlio-fs mount --config /etc/dlio-fs/train.toml    # everything from a file
   dlio-fs mount /mnt/train --fast /optane --slow /hdd -o settle=5s,io=cached
   dlio-fs mount /mnt/train --fast /optane --slow /hdd --read-only
 

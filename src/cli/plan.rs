@@ -22,11 +22,12 @@ use crate::report::plan::{PlannedFile, StagePlan};
 #[derive(Debug, Args)]
 #[command(after_long_help = "\
 Examples:
-  dlio-fs plan /mnt/train                                          for the room that there is
+  dlio-fs plan /mnt/train                       # for the room that there is
   dlio-fs plan /mnt/train --window epoch-3 --size 200GiB
   dlio-fs plan run.dlio --list --size 20GiB | dlio-fs stage --list - /mnt/train
-  dlio-fs plan /mnt/train --json > plan.json; dlio-fs stage --plan plan.json /mnt/train --wait
-  dlio-fs advise /mnt/train                                        what came of it, an epoch later")]
+  dlio-fs plan /mnt/train --json > plan.json
+  dlio-fs stage --plan plan.json /mnt/train --wait
+  dlio-fs advise /mnt/train                     # an epoch later: what it saved")]
 pub(super) struct PlanArgs {
     /// A mount point or a directory on it, or recordings or a directory of them
     #[arg(value_name = "SOURCE")]

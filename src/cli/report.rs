@@ -32,7 +32,8 @@ Examples:
   dlio-fs report /mnt/train -o report.html
   dlio-fs report /mnt/train --window epoch-3 -o epoch-3.html
   dlio-fs report run.dlio --format json | jq .cost
-  dlio-fs report run.dlio --format chrome --merge torch.json.gz -o merged.json.gz")]
+  dlio-fs report run.dlio --format chrome --merge torch.json.gz \\
+      -o merged.json.gz")]
 pub(super) struct ReportArgs {
     /// A mount point or a directory on it, or recordings or a directory of them
     #[arg(value_name = "SOURCE")]

@@ -28,9 +28,9 @@ use crate::stats::staging::Staging;
 Examples:
   dlio-fs stage /mnt/train/data --wait
   dlio-fs stage '/mnt/train/data/**/*.rec'
-  dlio-fs stage --list epoch-2.txt /mnt/train                      in this order, ahead of the reader
+  dlio-fs stage --list epoch-2.txt /mnt/train    # in this order
   dlio-fs plan /mnt/train --json | dlio-fs stage --plan - /mnt/train
-  dlio-fs stage --show                                             progress, and what failed
+  dlio-fs stage --show                           # progress, and what failed
   dlio-fs stage --cancel 3 /mnt/train")]
 pub(super) struct StageArgs {
     /// The files to copy; with --list or the options below, the mount point, optional if there is only one

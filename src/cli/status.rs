@@ -28,7 +28,7 @@ Examples:
   dlio-fs status --json | jq '.mounts[].safety'
   dlio-fs status > /dev/null || echo 'not everything is safe'
   dlio-fs status /mnt/train --fleet
-  dlio-fs status --fleet run7 --slow /shared/run7     # where there is no mount")]
+  dlio-fs status --fleet run7 --slow /shared/run7    # where there is no mount")]
 pub(super) struct StatusArgs {
     /// The mount, or a path on it; default: all mounts
     mountpoint: Option<PathBuf>,

@@ -45,7 +45,9 @@ const POINTER_MAX: u64 = 256;
 Examples:
   dlio-fs wait /mnt/train/ckpt/step-700/.metadata --timeout 10min
   dlio-fs wait /mnt/train/ckpt --step 700
-  dlio-fs wait /shared/run7/ckpt/latest --fleet run7 --slow /shared/run7     # where there is no mount")]
+  dlio-fs wait /shared/run7/ckpt/latest --fleet run7 --slow /shared/run7
+
+The last one is for a machine that has no mount.")]
 pub(super) struct WaitArgs {
     /// A file or directory, in a mount that is a member, or on the slow tier
     path: PathBuf,

@@ -516,8 +516,12 @@ fn status_without_a_mount_does_not_read_as_safe() {
 
 /// Runs a command line on a terminal of 60 columns; what the terminal got, without carriage returns.
 fn on_terminal(arguments: &str, environment: &[(&str, &str)]) -> String {
+    on_terminal_of(60, arguments, environment)
+}
+
+fn on_terminal_of(columns: u32, arguments: &str, environment: &[(&str, &str)]) -> String {
     let mut command = Command::new("script");
-    command.args(["-qec", &format!("stty cols 60 rows 40; exec {PROGRAM} {arguments}"), "/dev/null"]);
+    command.args(["-qec", &format!("stty cols {columns} rows 40; exec {PROGRAM} {arguments}"), "/dev/null"]);
     command
         .env_remove("NO_COLOR")
         .env("TERM", "xterm")
@@ -542,6 +546,10 @@ fn help_fits_the_terminal_and_has_colours_only_where_they_are_wanted() {
     assert!(examples.contains("dlio-fs queue --front /mnt/train/run1/model-09.keras\n"), "{examples}");
     let wide = String::from_utf8(run(&["queue", "--help"]).stdout).unwrap();
     assert!(wide.lines().count() < narrow.lines().count(), "without a terminal it is wider");
+    let widest = on_terminal_of(300, "drain --help", &[("NO_COLOR", "1")]);
+    assert!(widest.lines().all(|line| line.chars().count() <= 100), "nobody reads longer lines: {widest}");
+    let first = "Say whether everything is on the slow tier; with --wait, wait until it is\n";
+    assert!(widest.starts_with(first) && widest.contains("`dlio-fs sync` is the same wait for scripts"), "{widest}");
 }
 
 #[test]

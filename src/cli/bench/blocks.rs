@@ -42,7 +42,8 @@ const TIME_MIN: Duration = Duration::from_millis(1);
 #[command(after_long_help = "\
 Examples:
   dlio-fs bench blocks --fast /optane --slow /hdd
-  dlio-fs bench blocks --fast /optane --slow /hdd --engines io_uring --blocks 4KiB --jobs 16 --time 10s --runs 6")]
+  dlio-fs bench blocks --fast /optane --slow /hdd --engines io_uring \\
+      --blocks 4KiB --jobs 16 --time 10s --runs 6")]
 pub(super) struct BlocksArgs {
     #[command(flatten)]
     common: Common,

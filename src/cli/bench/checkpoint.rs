@@ -24,7 +24,8 @@ use crate::cli::outcome::{Failure, Outcome};
 #[command(after_long_help = "\
 Examples:
   dlio-fs bench checkpoint --fast /optane --slow /hdd
-  dlio-fs bench checkpoint --fast /optane --slow /hdd --interval 10s --runs 6 --output checkpoint.html")]
+  dlio-fs bench checkpoint --fast /optane --slow /hdd --interval 10s --runs 6 \\
+      --output checkpoint.html")]
 pub(super) struct CheckpointArgs {
     #[command(flatten)]
     common: Common,

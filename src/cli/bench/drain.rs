@@ -35,7 +35,8 @@ const BEGIN_WAIT: Duration = Duration::from_secs(120);
 #[command(after_long_help = "\
 Examples:
   dlio-fs bench drain --fast /optane --slow /hdd
-  dlio-fs bench drain --fast /optane --slow /hdd --files 20000 --runs 9 --output drain.html")]
+  dlio-fs bench drain --fast /optane --slow /hdd --files 20000 --runs 9 \\
+      --output drain.html")]
 pub(super) struct DrainBenchArgs {
     #[command(flatten)]
     common: Common,

@@ -25,7 +25,8 @@ use crate::cli::outcome::{Failure, Outcome};
 #[command(after_long_help = "\
 Examples:
   dlio-fs bench epoch --fast /optane --slow /hdd
-  dlio-fs bench epoch --fast /nvme --slow /shared --large-files 168 --large-size 146MB --small-files 20000 --runs 6")]
+  dlio-fs bench epoch --fast /nvme --slow /shared --large-files 168 \\
+      --large-size 146MB --small-files 20000 --runs 6")]
 pub(super) struct EpochArgs {
     #[command(flatten)]
     common: Common,

@@ -33,7 +33,8 @@ const SLOW: &str = "slow";
 #[command(after_long_help = "\
 Examples:
   dlio-fs bench files --fast /optane --slow /hdd
-  dlio-fs bench files --fast /optane --slow /hdd --io exact,cached,passthrough --listing 100000")]
+  dlio-fs bench files --fast /optane --slow /hdd \\
+      --io exact,cached,passthrough --listing 100000")]
 pub(super) struct FilesArgs {
     #[command(flatten)]
     common: Common,

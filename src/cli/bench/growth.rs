@@ -67,7 +67,8 @@ const CASES: [(&str, Unit); 16] = [
 #[command(after_long_help = "\
 Examples:
   dlio-fs bench growth --fast /optane --slow /hdd
-  dlio-fs bench growth --fast /optane --slow /hdd --files 1000,1000000 --runs 1 --output growth.html")]
+  dlio-fs bench growth --fast /optane --slow /hdd --files 1000,1000000 \\
+      --runs 1 --output growth.html")]
 pub(super) struct GrowthArgs {
     /// A directory on the fast tier
     #[arg(long, value_name = "DIR")]

@@ -24,7 +24,8 @@ use crate::stats::render::{bytes, count};
 #[command(after_long_help = "\
 Examples:
   dlio-fs bench ingest --fast /optane --slow /hdd
-  dlio-fs bench ingest --fast /optane --slow /hdd --files 4096 --threads 1,8 --only read --output ingest.html")]
+  dlio-fs bench ingest --fast /optane --slow /hdd --files 4096 --threads 1,8 \\
+      --only read --output ingest.html")]
 pub(super) struct IngestArgs {
     #[command(flatten)]
     common: Common,

@@ -36,7 +36,8 @@ const SAVED: &str = "saved";
 #[command(after_long_help = "\
 Examples:
   dlio-fs bench interference --fast /optane --slow /hdd
-  dlio-fs bench interference --fast /nvme --slow /shared --size 2GB --backlog 40GB --runs 6 --output interference.html")]
+  dlio-fs bench interference --fast /nvme --slow /shared --size 2GB \\
+      --backlog 40GB --runs 6 --output interference.html")]
 pub(super) struct InterferenceArgs {
     #[command(flatten)]
     common: Common,

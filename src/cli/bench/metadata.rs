@@ -25,7 +25,8 @@ const BLOCK: u64 = 4096;
 #[command(after_long_help = "\
 Examples:
   dlio-fs bench metadata --fast /optane --slow /hdd
-  dlio-fs bench metadata --fast /optane --slow /hdd --ranks 16 --files 10000 --runs 6 --output metadata.html")]
+  dlio-fs bench metadata --fast /optane --slow /hdd --ranks 16 --files 10000 \\
+      --runs 6 --output metadata.html")]
 pub(super) struct MetadataArgs {
     #[command(flatten)]
     common: Common,

@@ -32,9 +32,11 @@ const LOOK: Duration = Duration::from_millis(5);
 #[command(after_long_help = "\
 Examples:
   dlio-fs bench ranks --fast /optane --slow /hdd
-  dlio-fs bench ranks --fast /optane --slow /hdd --save dcp --python ~/venv/bin/python
+  dlio-fs bench ranks --fast /optane --slow /hdd --save dcp \\
+      --python ~/venv/bin/python
   dlio-fs bench ranks --fast /optane --slow /hdd --interval 30s --count 3
-  dlio-fs bench ranks --fast /optane --slow /hdd --ranks 16 --shard 1GB --runs 6 --output ranks.html")]
+  dlio-fs bench ranks --fast /optane --slow /hdd --ranks 16 --shard 1GB \\
+      --runs 6 --output ranks.html")]
 pub(super) struct RanksArgs {
     #[command(flatten)]
     common: Common,

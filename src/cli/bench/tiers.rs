@@ -26,7 +26,8 @@ const PIECE: usize = 1 << 20;
 #[command(after_long_help = "\
 Examples:
   dlio-fs bench tiers --fast /optane --slow /hdd
-  dlio-fs bench tiers --fast /optane --slow /hdd --size 4GiB --also nfs=/mnt/nfs --output tiers.md")]
+  dlio-fs bench tiers --fast /optane --slow /hdd --size 4GiB \\
+      --also nfs=/mnt/nfs --output tiers.md")]
 pub(super) struct TiersArgs {
     #[command(flatten)]
     common: Common,

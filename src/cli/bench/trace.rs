@@ -32,7 +32,8 @@ const EVERY_MAX: Duration = Duration::from_secs(3600);
 #[command(after_long_help = "\
 Examples:
   dlio-fs bench trace --fast /optane --slow /hdd
-  dlio-fs bench trace --fast /optane --slow /hdd --output epoch.html -- python train.py --epochs 1")]
+  dlio-fs bench trace --fast /optane --slow /hdd --output epoch.html \\
+      -- python train.py --epochs 1")]
 pub(super) struct TraceArgs {
     /// A directory on the fast tier
     #[arg(long, value_name = "DIR")]
