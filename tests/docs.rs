@@ -11,8 +11,10 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use clap::ValueEnum;
 use dlio_fs::cli::man_pages;
 use dlio_fs::config::{Config, KEYS, ReloadEffect};
+use dlio_fs::report::Format;
 
 /// Beside all pages of `docs`.
 const PAGES: [&str; 6] =
@@ -315,6 +317,34 @@ fn every_command_is_documented_and_every_documented_one_is_there() {
         let is_it = |quotation: &str| quotation.split(' ').nth(1) == Some(name);
         assert!(rows().any(|row| quoted(row).any(is_it)), "{name} is not in docs/commands.md");
     }
+}
+
+/// `-o run.darshan` and `-o run.pfw.gz` needed a `--format`, though the page said that the ending chooses.
+#[test]
+fn the_endings_that_the_pages_tell_of_choose_their_format() {
+    let reports = read("docs/reports.md");
+    let mut rows = 0;
+    for row in reports.lines().filter(|line| line.starts_with("| `") && line.matches(" | ").count() == 2) {
+        let cells: Vec<_> = row.split(" | ").collect();
+        for ending in quoted(cells[1]).filter(|ending| ending.starts_with('.')) {
+            let format = Format::from_str(quoted(row).next().unwrap(), false).unwrap();
+            for packed in ["", ".gz"] {
+                assert_eq!(Format::of_name(&format!("run{ending}{packed}")), Some(format), "{row}");
+            }
+            rows += 1;
+        }
+    }
+    assert!(rows > 6, "{rows}");
+    let mut examples = 0;
+    for page in pages() {
+        for line in read(&page).lines().filter(|line| line.starts_with("    dlio-fs report ")) {
+            let Some((_, file)) = line.split_once(" -o ") else { continue };
+            let file = file.split(' ').next().unwrap();
+            assert!(line.contains("--format") || Format::of_name(file).is_some(), "{page}: {line}");
+            examples += 1;
+        }
+    }
+    assert!(examples > 4, "{examples}");
 }
 
 /// All files below a directory of the repository, by their paths from the top.

@@ -71,10 +71,11 @@ pub(super) fn run(args: &ReportArgs) -> Outcome {
 /// Checks the arguments before anything is read.
 fn format(args: &ReportArgs) -> Result<Format, Failure> {
     let by_ending = |file: &PathBuf| {
-        let ending = file.extension().and_then(|ending| ending.to_str()).unwrap_or_default();
-        Format::of_ending(ending).ok_or_else(|| {
-            let what = format!("the ending of {} names no format", file.shown());
-            Failure::new(Exit::Usage, format!("{what}; add --format, or end it with .html, .md, .json, .csv or .txt"))
+        let name = file.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+        Format::of_name(name).ok_or_else(|| {
+            let remedy =
+                "add --format, or end it with .html, .md, .json, .csv, .txt, .darshan, .pfw or .folded, also with .gz";
+            unusable("--output", file, &"its ending names no format", remedy)
         })
     };
     match (args.format, &args.output) {

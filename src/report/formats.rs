@@ -37,14 +37,18 @@ pub enum Format {
 }
 
 impl Format {
-    /// The format for a file extension.
-    pub fn of_ending(ending: &str) -> Option<Format> {
-        match ending {
+    /// The format that the ending of a file's name chooses, before a `.gz`, which says that it is compressed.
+    pub fn of_name(name: &str) -> Option<Format> {
+        let name = name.strip_suffix(".gz").unwrap_or(name);
+        match name.rsplit_once('.')?.1 {
             "txt" | "text" => Some(Format::Text),
             "md" => Some(Format::Md),
             "html" | "htm" => Some(Format::Html),
             "json" => Some(Format::Json),
             "csv" => Some(Format::Csv),
+            "pfw" => Some(Format::Dftracer),
+            "folded" => Some(Format::Folded),
+            "darshan" => Some(Format::Darshan),
             _ => None,
         }
     }
@@ -98,16 +102,23 @@ mod tests {
 
     #[test]
     fn the_ending_of_a_file_names_its_format() {
-        for (ending, format) in [
-            ("txt", Format::Text),
-            ("md", Format::Md),
-            ("html", Format::Html),
-            ("json", Format::Json),
-            ("csv", Format::Csv),
+        for (name, format) in [
+            ("a.txt", Format::Text),
+            ("a.md", Format::Md),
+            ("a.html", Format::Html),
+            ("a.html.gz", Format::Html),
+            ("a.json", Format::Json),
+            ("a.csv.gz", Format::Csv),
+            ("a.pfw", Format::Dftracer),
+            ("a.pfw.gz", Format::Dftracer),
+            ("a.folded", Format::Folded),
+            ("a.b.darshan", Format::Darshan),
         ] {
-            assert_eq!(Format::of_ending(ending), Some(format));
+            assert_eq!(Format::of_name(name), Some(format), "{name}");
         }
-        assert_eq!(Format::of_ending("dlio"), None);
+        for name in ["a.dlio", "a", "html", "a.gz", ".gz"] {
+            assert_eq!(Format::of_name(name), None, "{name}");
+        }
     }
 
     #[test]
