@@ -53,7 +53,7 @@ pub(crate) struct BurstVersion {
     pub(crate) began: Duration,
     pub(crate) now: Duration,
     pub(crate) bytes: u64,
-    /// The bytes that the file had when the version was begun and that were not truncated.
+    /// The first bytes that are older than the version.
     pub(crate) kept: u64,
 }
 

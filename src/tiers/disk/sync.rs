@@ -398,7 +398,7 @@ pub mod turns {
             AtomicBool(bool): swap;
             AtomicU8(u8): fetch_and, fetch_or;
             AtomicU32(u32): fetch_add, fetch_sub, swap;
-            AtomicU64(u64): fetch_max;
+            AtomicU64(u64): fetch_max, fetch_min;
         }
     }
 }

@@ -300,7 +300,7 @@ pub(crate) mod tests {
         queue.0.view.add(new, Kind::File, NodeAttrs::default());
         let (dir, name) = at(ROOT, "name");
         queue.0.view.set_view(dir, &name, Some(new));
-        queue.0.uncommitted.bind(new, 2, ObjectId { home: Home::Fast, number: 1 }, Duration::ZERO, 0);
+        queue.0.uncommitted.bind(new, 2, ObjectId { home: Home::Fast, number: 1 }, Duration::ZERO);
         assert_eq!(queue.closure(old).uncommitted, [new]);
         let elsewhere = queue.file(ROOT, "elsewhere");
         assert!(queue.closure(elsewhere).uncommitted.is_empty());

@@ -10,8 +10,8 @@ use crate::tiers::{Ino, Lsn};
 
 #[derive(Debug, Default)]
 pub(crate) struct UncommittedFiles {
-    /// Since when a file has such bytes, and how many others it had then.
-    since: HashMap<Ino, (Duration, u64)>,
+    /// Since when a file has such bytes.
+    since: HashMap<Ino, Duration>,
     /// The newest `bind` record of each; logged again before `applied` passes it.
     binds: BTreeMap<Lsn, (Ino, ObjectId)>,
     bound_at: HashMap<Ino, Lsn>,
@@ -22,13 +22,12 @@ pub(crate) struct UncommittedFiles {
 }
 
 impl UncommittedFiles {
-    /// The file's bytes are ahead of its events, at the latest since now; the record at `lsn` says so. `kept`: how many
-    /// bytes it had before, as far as known.
-    pub(crate) fn bind(&mut self, ino: Ino, lsn: Lsn, object: ObjectId, now: Duration, kept: u64) {
+    /// The file's bytes are ahead of its events, at the latest since now; the record at `lsn` says so.
+    pub(crate) fn bind(&mut self, ino: Ino, lsn: Lsn, object: ObjectId, now: Duration) {
         self.unbind(ino);
         self.binds.insert(lsn, (ino, object));
         self.bound_at.insert(ino, lsn);
-        self.since.entry(ino).or_insert((now, kept));
+        self.since.entry(ino).or_insert(now);
     }
 
     fn unbind(&mut self, ino: Ino) {
@@ -70,19 +69,7 @@ impl UncommittedFiles {
     }
 
     pub(crate) fn since(&self, ino: Ino) -> Option<Duration> {
-        self.since.get(&ino).map(|(since, _)| *since)
-    }
-
-    /// The bytes behind `size` are gone.
-    pub(crate) fn truncated(&mut self, ino: Ino, size: u64) {
-        if let Some((_, kept)) = self.since.get_mut(&ino) {
-            *kept = size.min(*kept);
-        }
-    }
-
-    /// How many bytes of the file are older.
-    pub(crate) fn kept(&self, ino: Ino) -> u64 {
-        self.since.get(&ino).map_or(0, |(_, kept)| *kept)
+        self.since.get(&ino).copied()
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -95,7 +82,7 @@ impl UncommittedFiles {
 
     /// Each file, and since when.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (Ino, Duration)> {
-        self.since.iter().map(|(ino, (since, _))| (*ino, *since))
+        self.since.iter().map(|(ino, since)| (*ino, *since))
     }
 
     /// The `bind` records.

@@ -22,6 +22,8 @@ pub(crate) struct FileState {
     pub(crate) io: RwLock<Io>,
     /// The longest pending version that is still unchanged, in bytes: a write below it changes a pending version.
     guard: AtomicU64,
+    /// How many of the first bytes are as they were when the version that is being written was begun.
+    kept: AtomicU64,
     pub(crate) opens: AtomicU32,
     pub(crate) writers: AtomicU32,
     /// The uptime in milliseconds, modulo 2^32, when the file got its first writer. Only 32 bits: there may be a
@@ -112,6 +114,7 @@ impl FileState {
             ino,
             io: RwLock::new(Rank::Io, ino, io),
             guard: AtomicU64::new(0),
+            kept: AtomicU64::new(0),
             opens: AtomicU32::new(0),
             writers: AtomicU32::new(0),
             opened: AtomicU32::new(0),
@@ -230,6 +233,24 @@ impl FileState {
     pub(crate) fn is_only_appended_to(&self, io: &Io) -> bool {
         let guard = self.guard.load(Ordering::Acquire);
         io.latest.as_ref().is_some_and(|latest| latest.is_intact() && latest.size > 0 && latest.size <= guard)
+    }
+
+    /// The next version begins with so many bytes of the one before.
+    pub(crate) fn begin_version(&self, kept: u64) {
+        self.kept.store(kept, Ordering::Relaxed);
+    }
+
+    /// Bytes from here on change.
+    pub(crate) fn change_from(&self, offset: u64) {
+        if offset < self.kept.load(Ordering::Relaxed) {
+            self.kept.fetch_min(offset, Ordering::Relaxed);
+        }
+    }
+
+    /// How many of the first bytes are older than the version that is being written. What the kernel writes by itself is
+    /// not seen.
+    pub(crate) fn kept(&self) -> u64 {
+        if self.is_pinned() { 0 } else { self.kept.load(Ordering::Relaxed) }
     }
 
     /// Whether an object holds the bytes (or did a moment ago).

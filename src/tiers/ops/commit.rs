@@ -356,7 +356,8 @@ impl Tiers {
         st.note_checkpoint(last - 1, &change, self.uptime(), self.stamp(Duration::ZERO));
         self.queue_event(&mut st, (last - 1, origin.by), now, change);
         st.uncommitted.remove(state.ino);
-        st.uncommitted.bind(state.ino, last, live, now, size);
+        st.uncommitted.bind(state.ino, last, live, now);
+        state.begin_version(size);
         st.uncommitted.start(state.ino, writer, origin.stamps.map(|stamps| stamps.end));
         self.take_up(&Cx::internal(), &mut st, state.ino, last - 1)?;
         Ok(Some(last - 1))
@@ -452,8 +453,8 @@ impl Tiers {
     /// A version is complete; returns the number of the burst it belongs to, or 0 if it is of a log.
     fn note_burst(&self, st: &mut EngineState, ino: Ino, path: &[u8], bytes: u64) -> u64 {
         let now = self.uptime();
-        let (began, kept) = (st.began_to_write(ino, now), st.uncommitted.kept(ino));
-        let version = BurstVersion { step: certain_step(path), began, now, bytes, kept };
+        let kept = st.known_file(ino).map_or(0, |file| file.kept());
+        let version = BurstVersion { step: certain_step(path), began: st.began_to_write(ino, now), now, bytes, kept };
         // What is changed of a checkpoint's large file is no log.
         if version.is_of_a_log() && !st.checkpoints.ask(|index| index.has_large(path)) {
             return 0;

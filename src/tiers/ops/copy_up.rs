@@ -148,7 +148,7 @@ impl Tiers {
     pub(crate) fn rebind_to(&self, cx: &Cx, state: &FileState, io: &Io, (object, kept): (ObjectId, u64)) -> Result<()> {
         cx.proceed()?;
         let mut st = self.state.lock();
-        self.log_bind(cx, &mut st, state.ino, object, kept)?;
+        self.log_bind(cx, &mut st, state, object, kept)?;
         st.objects.add(object);
         st.clean.remove(state.ino);
         if let Some(old) = io.object() {

@@ -26,7 +26,7 @@ use crate::tiers::objects::copy::CHUNK;
 use crate::tiers::objects::file::{Bytes, FileState, Io};
 use crate::tiers::objects::pool::{Pool, label};
 use crate::tiers::objects::version::Content;
-use crate::tiers::{Cx, Ino, OpenFile, Tiers};
+use crate::tiers::{Cx, OpenFile, Tiers};
 
 /// Writeback of a large file to the fast disk begins after each such number of bytes.
 const PIECE: u64 = 8 << 20;
@@ -189,6 +189,7 @@ impl Tiers {
                         cx.slow()?;
                     }
                     self.invalidate(state, &io, from)?; // 3
+                    state.change_from(from);
                     state.at_work().begin(cx.process, !span.is_empty());
                     let done = act(&**fd);
                     drop(io);
@@ -294,7 +295,7 @@ impl Tiers {
         }
         if io.dirty {
             if io.mtime_set_since_bind {
-                self.log_bind(cx, &mut self.state.lock(), state.ino, object, 0)?;
+                self.log_bind(cx, &mut self.state.lock(), state, object, 0)?;
                 io.mtime_set_since_bind = false;
             }
             return Ok(());
@@ -343,7 +344,7 @@ impl Tiers {
         let mut st = self.state.lock();
         st.clean.remove(state.ino);
         if !left_out!(Bind) {
-            self.log_bind(cx, &mut st, state.ino, object, kept)?; // 2
+            self.log_bind(cx, &mut st, state, object, kept)?; // 2
         }
         io.dirty = true;
         io.mtime_set_since_bind = false;
@@ -352,14 +353,25 @@ impl Tiers {
 
     /// Logs that the file's bytes are this object and ahead of its events. A file without a name needs no record: it
     /// ends with its last handle. `kept`: how many of the bytes are not new.
-    pub(crate) fn log_bind(&self, cx: &Cx, st: &mut EngineState, ino: Ino, object: ObjectId, kept: u64) -> Result<()> {
+    pub(crate) fn log_bind(
+        &self,
+        cx: &Cx,
+        st: &mut EngineState,
+        state: &FileState,
+        object: ObjectId,
+        kept: u64,
+    ) -> Result<()> {
+        let ino = state.ino;
         let Some(path) = st.view.path(ino) else { return Ok(()) };
         self.room_for_event(cx, st)?;
         let bind = Record::Bind { path: path.into(), ino, object };
         let records: Vec<Record> = st.before_bind(ino).chain([bind]).collect();
         let lsn = self.log.append(&records)?;
         let now = self.uptime();
-        st.uncommitted.bind(ino, lsn, object, now, kept);
+        if !st.uncommitted.has(ino) {
+            state.begin_version(kept);
+        }
+        st.uncommitted.bind(ino, lsn, object, now);
         st.uncommitted.start(ino, cx.uid, self.stamp_of_now());
         Ok(())
     }
@@ -374,9 +386,7 @@ impl Tiers {
         };
         match place {
             Bytes::Object(_) if size > 0 || fresh || state.is_pinned() => {
-                self.change(cx, state, size, size..size, |fd| fd.set_len(size))?;
-                self.state.lock().uncommitted.truncated(state.ino, size);
-                Ok(())
+                self.change(cx, state, size, size..size, |fd| fd.set_len(size))
             }
             Bytes::Object(object) => {
                 let (id, fd) = self.new_object(cx, &self.birth_like(cx, state)?, 0, || self.path(state.ino))?;

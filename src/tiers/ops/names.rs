@@ -375,7 +375,7 @@ impl Tiers {
             self.count_open(&state);
             st.objects.add(object);
             st.view.set_view(parent, name, Some(ino));
-            st.uncommitted.bind(ino, lsn, object, uptime, 0);
+            st.uncommitted.bind(ino, lsn, object, uptime);
             st.uncommitted.start(ino, cx.uid, self.stamp_of_now());
             touch(&mut st, parent, now);
             return Ok(state);

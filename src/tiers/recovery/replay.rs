@@ -439,7 +439,7 @@ impl<'a> Recovery<'a> {
         io.attrs_in_view = false;
         io.dirty = true;
         io.unset_clean();
-        self.tiers.state.lock().uncommitted.bind(file.ino, lsn, object, self.uptime, 0);
+        self.tiers.state.lock().uncommitted.bind(file.ino, lsn, object, self.uptime);
     }
 
     /// Someone else has changed the file under the name while no daemon ran: the view goes on from the earlier file,

@@ -501,7 +501,7 @@ impl Recovery<'_> {
         let first = last + 1 - records.len() as u64 + before;
         let now = self.tiers.uptime();
         for (lsn, (ino, object, _)) in (first..).zip(bound) {
-            st.uncommitted.bind(ino, lsn, object, now, 0);
+            st.uncommitted.bind(ino, lsn, object, now);
         }
         self.tiers.log_aside_again(&mut st, self.renumbered.clone())?;
         drop(st);

@@ -665,7 +665,7 @@ impl Tiers {
         let last = self.log.append(&records)?; // 7
         let first = last + 1 - records.len() as u64 + names;
         for (lsn, (ino, object, _)) in (first..).zip(rebound) {
-            st.uncommitted.bind(ino, lsn, object, self.uptime(), 0);
+            st.uncommitted.bind(ino, lsn, object, self.uptime());
         }
         let superseded = superseded(&st, *upto, planned);
         self.let_go(st.queue.up_to(*upto).map(|event| event.by));
