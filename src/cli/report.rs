@@ -28,7 +28,8 @@ use crate::stats::recording::{Recording, Source};
 #[derive(Debug, Args)]
 #[command(after_long_help = "\
 Examples:
-  dlio-fs report /mnt/train
+  dlio-fs report /mnt/train                    # what matters, on one screen
+  dlio-fs report /mnt/train --all | less
   dlio-fs report /mnt/train -o report.html
   dlio-fs report /mnt/train --window epoch-3 -o epoch-3.html
   dlio-fs report run.dlio --format json | jq .cost
@@ -47,6 +48,9 @@ pub(super) struct ReportArgs {
     /// Write to this file, compressed if its name ends in `.gz`
     #[arg(long, short, value_name = "FILE")]
     output: Option<PathBuf>,
+    /// text: everything, and not only what fits on a screen
+    #[arg(long)]
+    all: bool,
     /// chrome: add the calls to this trace of the PyTorch profiler, at its time
     #[arg(long, value_name = "TRACE")]
     merge: Option<PathBuf>,
@@ -149,7 +153,7 @@ fn write(args: &ReportArgs, format: Format, recording: &mut Recording) -> Result
     // Told apart from a failure to write, which is the output's.
     let is_input = |e: io::Error| io::Error::new(io::ErrorKind::InvalidData, e.to_string());
     let merge = args.merge.clone().map(|path| Box::new(move || opened(&path).map_err(is_input)) as Merge);
-    let asked = DocumentOptions { weigh: args.weigh, split: args.split.as_u64(), merge };
+    let asked = DocumentOptions { all: args.all, weigh: args.weigh, split: args.split.as_u64(), merge };
     let mut out = FileOutlet::new(args.output.as_deref(), format.is_tables());
     let written = format.write(recording, &asked, &mut out).and_then(|()| out.end());
     match (written, &args.output, &args.merge) {

@@ -4,8 +4,10 @@ use std::io::{self, Read};
 
 /// The user's options for a document besides its kind. Each applies to the kinds that have it.
 #[derive(derive_more::Debug)]
-#[debug("DocumentOptions({weigh:?}, {split}, {})", merge.is_some())]
+#[debug("DocumentOptions({all}, {weigh:?}, {split}, {})", merge.is_some())]
 pub struct DocumentOptions {
+    /// Everything, and not only what fits on a screen.
+    pub all: bool,
     /// What the width of a flame shows.
     pub weigh: Weigh,
     /// The most bytes of a part, before compression.

@@ -287,7 +287,7 @@ mod tests {
 
     fn asked(split: u64, merge: Option<&'static str>) -> DocumentOptions {
         let open = |text: &'static str| Box::new(move || Ok(Box::new(text.as_bytes()) as Box<dyn Read>)) as Merge;
-        DocumentOptions { weigh: Weigh::Time, split, merge: merge.map(open) }
+        DocumentOptions { all: false, weigh: Weigh::Time, split, merge: merge.map(open) }
     }
 
     fn written(split: u64, merge: Option<&'static str>) -> Vec<Value> {

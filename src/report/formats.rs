@@ -12,7 +12,7 @@ use crate::stats::recording::Recording;
 /// A kind of document.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Format {
-    /// For a terminal: 80 columns
+    /// For a terminal: 80 columns, and with --all everything
     Text,
     /// Markdown, for an issue or a wiki
     Md,
@@ -63,7 +63,7 @@ impl Format {
         // A recording that was cut off has files and operations only in its calls.
         rebuild::rebuild(recording);
         match self {
-            Format::Text => out.write_all(text::report(&Summary::of(recording)).as_bytes()),
+            Format::Text => out.write_all(text::report(&Summary::of(recording), asked.all).as_bytes()),
             Format::Md => out.write_all(markdown::report(&Summary::of(recording)).as_bytes()),
             Format::Html => out.write_all(html::report(&Summary::of(recording)).as_bytes()),
             Format::Json => {
@@ -88,10 +88,11 @@ mod tests {
     use crate::report::asked::Weigh;
     use crate::report::sample::{Made, Memory, empty, few_hostile, hostile, made, read};
     use crate::stats::counters::{Op, Tier};
+    use crate::stats::recording::Checkpoint;
     use clap::ValueEnum;
 
     fn asked() -> DocumentOptions {
-        DocumentOptions { weigh: Weigh::Time, split: 1 << 30, merge: None }
+        DocumentOptions { all: true, weigh: Weigh::Time, split: 1 << 30, merge: None }
     }
 
     fn document(format: Format, made: &Made) -> String {
@@ -155,6 +156,28 @@ mod tests {
             let long: Vec<_> = text.lines().filter(|line| line.chars().count() > 80 && !is_free(line)).collect();
             assert!(long.is_empty(), "{long:#?}");
         }
+    }
+
+    /// A mount of an hour filled six screens, and the verdict was on none that one saw.
+    #[test]
+    fn the_text_is_a_screen_unless_all_of_it_is_asked_for() {
+        let mut busy = made();
+        let checkpoint = busy.meta.checkpoints[0].clone();
+        busy.meta.checkpoints = (1..200).map(|number| Checkpoint { number, ..checkpoint.clone() }).collect();
+        for made in [&made(), &busy, &hostile(), &empty()] {
+            let summary = Summary::of(&mut made.recording());
+            let (short, whole) = (text::report(&summary, false), text::report(&summary, true));
+            assert!(short.lines().count() <= 46, "{} lines: {short}", short.lines().count());
+            let first = whole.lines().next();
+            assert_eq!(short.lines().next(), first, "the verdict is first");
+            let words = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
+            assert!(short.contains("\nAdvice\n") && words(&short).ends_with("--all, or -o report.html."), "{short}");
+        }
+        let short = text::report(&Summary::of(&mut busy.recording()), false);
+        for part in ["what moved", "Checkpoints: absorbed", "/ckpt/c", "and 194 before"] {
+            assert!(short.contains(part), "{part} is not in {short}");
+        }
+        assert!(!short.contains("I/O path"), "{short}");
     }
 
     /// A row said `refused 2,341`. Scripts keep the name.

@@ -9,7 +9,7 @@ use crate::path::{harmless, readable};
 
 use super::summary::{Advice, Summary, faster, grouped, percent, render_count, seconds_text, share};
 use crate::stats::counters::Op;
-use crate::stats::recording::{Epoch, RecordedProcess, TierPlace};
+use crate::stats::recording::{Checkpoint, Epoch, RecordedProcess, TierPlace};
 use crate::stats::render::bytes;
 
 /// The most rows of lists that grow with time.
@@ -129,13 +129,17 @@ fn none() -> Cell {
 }
 
 /// Columns from their names: a leading `#` marks numbers.
-fn table<const N: usize>(title: &'static str, names: [&'static str; N], rows: Vec<[Cell; N]>) -> PageBlock {
+fn grid<const N: usize>(title: &'static str, names: [&'static str; N], rows: Vec<[Cell; N]>) -> Table {
     let column = |name: &'static str| match name.strip_prefix('#') {
         Some(name) => Column { name, is_number: true },
         None => Column { name, is_number: false },
     };
     let (columns, rows) = (names.map(column).to_vec(), rows.into_iter().map(Vec::from).collect());
-    PageBlock::Table(Table { title, columns, rows, note: None, is_searched: false })
+    Table { title, columns, rows, note: None, is_searched: false }
+}
+
+fn table<const N: usize>(title: &'static str, names: [&'static str; N], rows: Vec<[Cell; N]>) -> PageBlock {
+    PageBlock::Table(grid(title, names, rows))
 }
 
 /// The first [`ROWS_MAX`] of a list, and a note about the others.
@@ -250,6 +254,17 @@ pub fn completeness(summary: &Summary) -> Vec<(&'static str, String)> {
     facts
 }
 
+/// Only what is missing, and that those who read nothing else must know.
+pub fn gaps(summary: &Summary) -> Vec<(&'static str, String)> {
+    let all = &summary.completeness;
+    let is_gap = |label: &str| match label {
+        "Dropped" => all.dropped > 0,
+        "Files" => all.unnamed > 0,
+        label => label == "Cut off",
+    };
+    completeness(summary).into_iter().filter(|(label, _)| is_gap(label)).collect()
+}
+
 /// Advice as facts; [`command`] has how to do it.
 pub fn advised(advice: &Advice) -> Vec<(&'static str, String)> {
     let mut facts = vec![("Seen", shown(&advice.evidence)), ("Told when", shown(&advice.threshold))];
@@ -278,29 +293,33 @@ fn date(since: Duration, after: f64) -> String {
     told.replace('T', " ").replace('Z', " UTC")
 }
 
+/// How many bytes each tier moved, and how fast.
+pub fn moved(summary: &Summary) -> Option<Table> {
+    let timeline = &summary.timeline;
+    let peak = |name: &'static str, values: &[u64]| {
+        let most = values.iter().enumerate().max_by_key(|(_, n)| **n).filter(|(_, n)| **n > 0)?;
+        let all = values.iter().fold(0, |sum: u64, n| sum.saturating_add(*n));
+        let begins = summary.timeline_from + most.0 as f64 * timeline.span;
+        let moving = values.iter().filter(|n| **n > 0).count() as f64 * timeline.span;
+        Some([text(name), size(all), rate(all, moving), rate(*most.1, timeline.span), at(begins)])
+    };
+    let rows = [
+        peak("read from the fast tier", &timeline.read_fast),
+        peak("read from the slow tier", &timeline.read_slow),
+        peak("written to the fast tier", &timeline.written_fast),
+        peak("written to the slow tier", &timeline.written_slow),
+        peak("drained to the slow tier", &timeline.drained),
+    ];
+    let rows: Vec<_> = rows.into_iter().flatten().collect();
+    (!rows.is_empty()).then(|| grid("", ["what moved", "#bytes", "#mean while moving", "#peak", "#at"], rows))
+}
+
 fn over_time(summary: &Summary) -> Option<Section> {
     let (timeline, spans) = (&summary.timeline, &summary.spans);
     let mut blocks = Vec::new();
     if !timeline.calls.is_empty() {
         blocks.push(PageBlock::Chart(Chart::Timeline));
-        let peak = |name: &'static str, values: &[u64]| {
-            let most = values.iter().enumerate().max_by_key(|(_, n)| **n).filter(|(_, n)| **n > 0)?;
-            let all = values.iter().fold(0, |sum: u64, n| sum.saturating_add(*n));
-            let begins = summary.timeline_from + most.0 as f64 * timeline.span;
-            let moving = values.iter().filter(|n| **n > 0).count() as f64 * timeline.span;
-            Some([text(name), size(all), rate(all, moving), rate(*most.1, timeline.span), at(begins)])
-        };
-        let rows = [
-            peak("read from the fast tier", &timeline.read_fast),
-            peak("read from the slow tier", &timeline.read_slow),
-            peak("written to the fast tier", &timeline.written_fast),
-            peak("written to the slow tier", &timeline.written_slow),
-            peak("drained to the slow tier", &timeline.drained),
-        ];
-        let rows: Vec<_> = rows.into_iter().flatten().collect();
-        if !rows.is_empty() {
-            blocks.push(table("", ["what moved", "#bytes", "#mean while moving", "#peak", "#at"], rows));
-        }
+        blocks.extend(moved(summary).map(PageBlock::Table));
     }
     if !summary.heat.rows.is_empty() {
         blocks.push(PageBlock::Chart(Chart::Heat));
@@ -580,9 +599,17 @@ fn staging(summary: &Summary) -> Option<Section> {
     (!rows.is_empty()).then_some(Section { id: "staging", title: "Staging", lead, blocks })
 }
 
-fn checkpoints(summary: &Summary) -> Option<Section> {
-    let (some, note) = first(&summary.checkpoints);
-    let row = |one: &crate::stats::recording::Checkpoint| {
+/// The last checkpoints, at most so many.
+pub fn last_checkpoints(summary: &Summary, rows: usize) -> Option<Table> {
+    let all = &summary.checkpoints;
+    let before = all.len().saturating_sub(rows);
+    let note = (before > 0).then(|| format!("and {} before", grouped(before as u64)));
+    let last = all.get(before..).filter(|last| !last.is_empty())?;
+    Some(Table { note, ..checkpoint_table(last) })
+}
+
+fn checkpoint_table(some: &[Checkpoint]) -> Table {
+    let row = |one: &Checkpoint| {
         let absorbed = one.absorbed - one.began;
         let drained = one.drained.map(|drained| drained - one.absorbed);
         [
@@ -596,13 +623,17 @@ fn checkpoints(summary: &Summary) -> Option<Section> {
             text(shown(&readable(&one.path))),
         ]
     };
-    let rows: Vec<_> = some.iter().map(row).collect();
     let names = ["##", "#at", "#files", "#bytes", "#absorb", "#rate", "#drain", "path"];
+    grid("", names, some.iter().map(row).collect())
+}
+
+fn checkpoints(summary: &Summary) -> Option<Section> {
+    let (some, note) = first(&summary.checkpoints);
     let lead = "Absorbed: from the first open to the end of the last close or fsync, while the program waits. Drained: from then until all of it \
                 is on the slow tier; until then it is lost with the node."
         .to_owned();
-    let blocks = vec![PageBlock::Chart(Chart::Checkpoints), with_note(table("", names, rows.clone()), note)];
-    (!rows.is_empty()).then_some(Section { id: "checkpoints", title: "Checkpoints", lead, blocks })
+    let blocks = vec![PageBlock::Chart(Chart::Checkpoints), with_note(PageBlock::Table(checkpoint_table(some)), note)];
+    (!some.is_empty()).then_some(Section { id: "checkpoints", title: "Checkpoints", lead, blocks })
 }
 
 fn epochs(summary: &Summary) -> Option<Section> {

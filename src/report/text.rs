@@ -14,10 +14,11 @@ const LEVELS: &[u8] = b" .:-=+*#%@";
 /// The number of spans of a line that shows a course of time.
 const COURSE: usize = 44;
 
-/// The whole report. Ends with a newline.
-pub fn report(summary: &Summary) -> String {
+/// What fits on a screen, or all of the report. Ends with a newline.
+pub fn report(summary: &Summary, all: bool) -> String {
     let mut out = String::new();
-    whole(&mut out, summary).expect("formatting into memory");
+    let written = if all { whole(&mut out, summary) } else { short(&mut out, summary) };
+    written.expect("formatting into memory");
     out
 }
 
@@ -26,6 +27,45 @@ pub fn advice(all: &[Advice]) -> String {
     let mut out = String::new();
     advised(&mut out, all).expect("formatting into memory");
     out
+}
+
+/// The verdict, what to do, what moved and the last checkpoints, in about forty lines.
+fn short(out: &mut String, summary: &Summary) -> Result {
+    const ADVICE: usize = 3;
+    const CHECKPOINTS: usize = 5;
+    paragraph(out, &page::shown(&summary.verdict), 0)?;
+    writeln!(out)?;
+    let told = ["Mount", "Fast tier", "Slow tier", "Window", "Began", "Time"];
+    let job: Vec<_> = page::job(summary).into_iter().filter(|(label, _)| told.contains(label)).collect();
+    facts(out, &job)?;
+    facts(out, &page::gaps(summary))?;
+    writeln!(out, "\nAdvice")?;
+    for (at, advice) in summary.advice.iter().take(ADVICE).enumerate() {
+        let number = format!("{}. ", at + 1);
+        write!(out, "{number}")?;
+        paragraph(out, &page::shown(&advice.what), number.len())?;
+        let (command, comment) = page::command(advice);
+        writeln!(out, "   {command}")?;
+        if let Some(comment) = comment {
+            write!(out, "   ")?;
+            paragraph(out, &format!("({comment})"), 3)?;
+        }
+    }
+    match summary.advice.len() {
+        0 => writeln!(out, "Nothing: no rule found its threshold passed.")?,
+        n if n > ADVICE => writeln!(out, "and {} more: dlio-fs advise, which has the evidence, too", n - ADVICE)?,
+        _ => {}
+    }
+    if let Some(moved) = page::moved(summary) {
+        writeln!(out)?;
+        table(out, &moved)?;
+    }
+    if let Some(last) = page::last_checkpoints(summary, CHECKPOINTS) {
+        writeln!(out, "\nCheckpoints: absorbed while the program waits, then drained to the slow tier")?;
+        table(out, &last)?;
+    }
+    writeln!(out)?;
+    writeln!(out, "Evidence, I/O cost, latency, sizes, files, workers: --all, or -o report.html.")
 }
 
 fn whole(out: &mut String, summary: &Summary) -> Result {

@@ -211,7 +211,7 @@ impl Outlet for Taken {
 
 fn written(recording: &mut Recording, format: Format, merge: Option<Merge>) -> io::Result<Vec<Vec<u8>>> {
     let mut out = Taken::default();
-    format.write(recording, &DocumentOptions { weigh: Weigh::Time, split: 2_000, merge }, &mut out)?;
+    format.write(recording, &DocumentOptions { all: true, weigh: Weigh::Time, split: 2_000, merge }, &mut out)?;
     Ok(out.0)
 }
 

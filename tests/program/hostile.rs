@@ -393,6 +393,7 @@ fn what_a_user_names_writes_no_line_and_nothing_that_a_terminal_follows() {
         "queue",
         "checkpoints",
         "report",
+        "report --all",
         "advise",
         "top --count 1 --interval 200ms",
         "stage",

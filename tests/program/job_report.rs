@@ -46,8 +46,9 @@ fn a_mount_and_its_windows_leave_a_record_of_the_job_to_its_user() {
         let stat = fs::metadata(dir.path().join(name)).unwrap();
         assert_eq!((stat.uid(), stat.mode() & 0o777), (owner, 0o600), "{name:?}");
     }
-    let report =
-        |name: &OsString| succeeded(Command::new(PROGRAM).arg("report").arg(dir.path().join(name)).output().unwrap());
+    let report = |name: &OsString| {
+        succeeded(Command::new(PROGRAM).args(["report", "--all"]).arg(dir.path().join(name)).output().unwrap())
+    };
     assert!(report(&expected[2]).contains("/before") && report(&expected[2]).contains("/inside"));
     assert!(!report(&expected[4]).contains("/before") && report(&expected[4]).contains("/inside"));
     assert!(fs::read_to_string(dir.path().join(&expected[5])).unwrap().starts_with("<!doctype html>"));

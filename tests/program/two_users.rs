@@ -67,7 +67,7 @@ fn control(mount: &Mount, user: u32, line: &str) -> String {
 fn each_command_tells_an_ordinary_user_what_is_theirs() {
     needs!(MOUNTS);
     let (mount, program) = (mount(&["settle=1h", "live_after=2h"]), Program::new());
-    let recordings: &[&[&str]] = &[&["report", "."], &["advise", "."], &["plan", "."]];
+    let recordings: &[&[&str]] = &[&["report", "--all", "."], &["advise", "."], &["plan", "."]];
     for words in recordings.iter().copied().chain([
         &["status", "."][..],
         &["queue", "."],
