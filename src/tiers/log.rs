@@ -368,18 +368,21 @@ impl Log {
             (!tail.broken).then(|| tail.segment.clone())
         };
         let Some(segment) = of_now() else { return Ok(()) };
-        // On an xfs that was shut down, an fsync with nothing to write succeeds.
-        let there = match segment.stat() {
+        let is_suspect = self.suspect.swap(false, Ordering::Relaxed);
+        let gone = match segment.stat() {
             // A segment that was full meanwhile may have been deleted meanwhile, too.
-            Ok(stat) if stat.nlink > 0 || !of_now().is_some_and(|now| Arc::ptr_eq(&now, &segment)) => Ok(()),
-            Ok(_) => Err(io::Error::new(io::ErrorKind::NotFound, "it was removed")),
-            Err(e) => Err(e),
+            Ok(stat) if stat.nlink == 0 && of_now().is_some_and(|now| Arc::ptr_eq(&now, &segment)) => {
+                Some(io::Error::new(io::ErrorKind::NotFound, "it was removed"))
+            }
+            Ok(_) => None,
+            // On an xfs that was shut down, an fsync with nothing to write succeeds.
+            Err(e) => Some(e).filter(|_| is_suspect),
         };
-        if let Err(e) = there {
+        if let Some(e) = gone {
             self.tail.lock().broken = true;
             return Err(Error::io_on_fast("find", "log", e));
         }
-        if !self.suspect.swap(false, Ordering::Relaxed) {
+        if !is_suspect {
             return Ok(());
         }
         let _syncing = self.syncing.lock();

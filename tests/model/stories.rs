@@ -618,7 +618,7 @@ fn a_remembered_file_that_cannot_be_looked_at_keeps_nothing_on_the_fast_tier() {
     let (mut machine, cx) = (Machine::new(), Cx::internal());
     (machine.options.high, machine.options.low) = (0.0, 0.0);
     let engine = machine.open("boot");
-    for file in ["ckpt-1", "ckpt-2"] {
+    for file in ["model", "optimizer"] {
         engine.release(&cx, create(&engine, ROOT, file, &vec![1; 2 << 20]).1);
     }
     drain(&engine);
@@ -633,14 +633,14 @@ fn a_remembered_file_that_cannot_be_looked_at_keeps_nothing_on_the_fast_tier() {
         drain(&engine);
     }
     for _ in 0..10 {
-        // The first one asks for the space.
-        machine.slow.fail_look(2);
+        // The first two ask for the space, and whether the directory still has a name.
+        machine.slow.fail_look(3);
         engine.evict_step().unwrap();
     }
     machine.slow.fail_look(0);
     assert_eq!(engine.status().cache.objects, 0);
     // It is looked up once it can be.
-    machine.slow.root().unlink(b"ckpt-1").unwrap();
+    machine.slow.root().unlink(b"model").unwrap();
     engine.release(&cx, create(&engine, ROOT, "c", &[2; 5000]).1);
     drain(&engine);
     while engine.evict_step().unwrap() == Progress::Did {}
