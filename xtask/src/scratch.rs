@@ -278,26 +278,32 @@ pub(crate) fn sweep() -> Result<()> {
         let owner = dir.file_name().and_then(|name| name.to_str()?.strip_prefix(PREFIX)?.parse::<u32>().ok());
         if owner.is_some_and(|pid| !Path::new(&format!("/proc/{pid}")).exists()) {
             println!("cleaning up after an interrupted run: {}", dir.display());
-            clean(&dir)?;
+            if let Err(error) = clean(&dir) {
+                println!("left behind: {error:#}");
+            }
         }
     }
     Ok(())
 }
 
-/// Unmounts all below `dir`, the latest mount first, and removes the empty directories. Should something still be
-/// mounted, its files are not ours to delete.
+/// Unmounts all below `dir`, the latest mount first, and removes it: a client of a killed run may have written into the mount
+/// point. Should something still be mounted, its files are not ours to delete.
 fn clean(dir: &Path) -> Result<()> {
     let dir = dir.canonicalize()?;
-    let mountinfo = fs::read("/proc/self/mountinfo")?;
-    for point in mount_points(&String::from_utf8_lossy(&mountinfo)).iter().rev().filter(|point| point.starts_with(&dir))
-    {
+    for point in mounts_below(&dir)?.iter().rev() {
         umount2(point, MntFlags::MNT_DETACH).with_context(|| format!("cannot unmount {}", point.display()))?;
     }
-    for entry in fs::read_dir(&dir)? {
-        let path = entry?.path();
-        fs::remove_dir(&path).with_context(|| format!("cannot remove {}", path.display()))?;
+    if let Some(point) = mounts_below(&dir)?.first() {
+        bail!("{} is still mounted", point.display());
     }
-    fs::remove_dir(&dir).with_context(|| format!("cannot remove {}", dir.display()))
+    fs::remove_dir_all(&dir).with_context(|| format!("cannot remove {}", dir.display()))
+}
+
+fn mounts_below(dir: &Path) -> Result<Vec<PathBuf>> {
+    let mountinfo = fs::read("/proc/self/mountinfo")?;
+    let mut points = mount_points(&String::from_utf8_lossy(&mountinfo));
+    points.retain(|point| point.starts_with(dir));
+    Ok(points)
 }
 
 /// The fifth field of each line of mountinfo, where the kernel writes blank, tab, newline and backslash in octal.
