@@ -3,6 +3,7 @@
 //! Parses, calls one function per command and prints one line when it fails. Commands talk to a running daemon through
 //! its mount (`.dlio/control`, `.dlio/stats.json`), so whoever may use the mount needs nothing else.
 
+mod accept_loss;
 mod advise;
 mod bench;
 mod checkpoints;
@@ -20,6 +21,7 @@ mod fsck;
 mod helper;
 mod holders;
 mod install;
+mod made;
 mod mount;
 mod options;
 mod outcome;
@@ -91,6 +93,7 @@ enum Command {
     Fsck(fsck::FsckArgs),
     Rescue(rescue::RescueArgs),
     Forget(forget::ForgetArgs),
+    AcceptLoss(accept_loss::AcceptLossArgs),
     Doctor(doctor::DoctorArgs),
     Demo(demo::DemoArgs),
     Bench(bench::BenchArgs),
@@ -141,6 +144,7 @@ pub fn run() -> ExitCode {
         Command::Fsck(args) => fsck::run(args),
         Command::Rescue(args) => rescue::run(args),
         Command::Forget(args) => forget::run(args),
+        Command::AcceptLoss(args) => accept_loss::run(args),
         Command::Doctor(args) => doctor::run(args),
         Command::Demo(args) => demo::run(args),
         Command::Bench(args) => bench::run(args),

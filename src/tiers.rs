@@ -75,7 +75,7 @@ use writeback::Writeback;
 
 pub use capacity::evict::{Evictable, Evicted};
 pub(crate) use checkpoints::index::{FLEET_MARKERS, is_temporary};
-pub(crate) use checkpoints::step::step_in;
+pub(crate) use checkpoints::step::{certain_step, step_in};
 pub use fleet::forget::Watched;
 pub(crate) use fleet::periods::FleetPeriods;
 pub use fleet::reader::FleetReader;

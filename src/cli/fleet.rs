@@ -12,7 +12,7 @@ use super::outcome::{Exit, Failure, Outcome, say, say_json};
 use super::{client, tiers};
 use crate::error::Error;
 use crate::path::Show as _;
-use crate::stats::fleet::{FleetAnswer, FleetStatus, FleetVerdict};
+use crate::stats::fleet::{FleetAnswer, FleetStatus, FleetVerdict, MadeWithin};
 use crate::tiers::disk::os::OsClock;
 use crate::tiers::{FleetPeriods, FleetReader};
 
@@ -99,13 +99,15 @@ impl FleetSource {
 pub(super) struct FleetQuestion {
     source: FleetSource,
     as_of: Duration,
+    /// It is about this only, as far as something is lost.
+    made: Option<MadeWithin>,
     status: FleetStatus,
 }
 
 impl FleetQuestion {
     pub(super) fn ask(mut source: FleetSource) -> Result<FleetQuestion, Failure> {
         let status = source.look()?;
-        Ok(FleetQuestion { source, as_of: status.asked_at, status })
+        Ok(FleetQuestion { source, as_of: status.asked_at, made: None, status })
     }
 
     /// The same, with its answer. Returns at once if it is a good one, and otherwise once every member has had the time to
@@ -127,15 +129,20 @@ impl FleetQuestion {
         }
     }
 
-    /// The same about now.
-    pub(super) fn ask_again(&mut self) -> Result<(), Failure> {
+    /// The same about now, and about what was made then.
+    pub(super) fn ask_about(&mut self, made: MadeWithin) -> Result<(), Failure> {
         self.status = self.source.look()?;
         self.as_of = self.status.asked_at;
+        let began = made.began.saturating_sub(2 * self.status.clock_error);
+        self.made = Some(MadeWithin { began, ..made });
         Ok(())
     }
 
     pub(super) fn answer(&self) -> FleetAnswer<'_> {
-        self.status.answer(self.as_of)
+        match self.made {
+            None => self.status.answer(self.as_of),
+            Some(made) => self.status.answer_about(self.as_of, made),
+        }
     }
 
     /// Looks until all is safe that is not lost for good, for `limit` at most.

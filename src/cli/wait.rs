@@ -6,8 +6,7 @@
 //!
 //! With a step, PATH is the directory of the checkpoints, and what is looked for in it is the marker of that step.
 
-use std::fs::File;
-use std::io::{ErrorKind, Read};
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -16,16 +15,15 @@ use clap::Args;
 
 use super::client;
 use super::fleet::{self, FleetQuestion, FleetSource};
+use super::made::{self, made, pointed_to};
 use super::outcome::{Exit, Failure, Outcome, complain};
 use super::progress::News;
 use crate::error::{Context, Error};
 use crate::path::Show as _;
-use crate::tiers::{FLEET_MARKERS, is_temporary, step_in};
+use crate::tiers::FLEET_MARKERS;
 
 /// How often PATH is looked for.
 const LOOK: Duration = Duration::from_millis(250);
-/// A pointer names its checkpoint in its first bytes.
-const POINTER_MAX: u64 = 256;
 
 /// Wait until a path exists and everything that any node wrote before it is on the slow tier; prints nothing
 ///
@@ -39,7 +37,8 @@ const POINTER_MAX: u64 = 256;
 /// checkpoint that is a single file, until that is there. For one without a marker, name its last file.
 ///
 /// At the timeout the exit code is 1 if the path does not exist, and otherwise that of `dlio-fs status --fleet`. It is 3
-/// also if what a forgotten member had may be missing.
+/// also if a part of the checkpoint may have been lost with a node, by the times of its files, until somebody accepts that
+/// (dlio-fs accept-loss).
 #[derive(Debug, Args)]
 #[command(after_long_help = "\
 Examples:
@@ -84,7 +83,7 @@ impl WaitArgs {
 
 /// 1. PATH exists.
 /// 2. The question is asked: what was answered before PATH was made is part of it.
-/// 3. All members are past the question.
+/// 3. All members are past the question, and none was lost while the checkpoint was made.
 pub(super) fn run(args: &WaitArgs) -> Outcome {
     let begun = Instant::now();
     let left = || args.timeout.map(|timeout| timeout.saturating_sub(begun.elapsed()));
@@ -107,7 +106,7 @@ pub(super) fn run(args: &WaitArgs) -> Outcome {
         news.tell(&format!("waits for {}, which does not exist", args.wanted()));
         thread::sleep(LOOK.min(left().unwrap_or(LOOK)));
     }; // 1
-    question.ask_again()?; // 2
+    question.ask_about(made(&path, args.step)?)?; // 2
     question.wait(left(), |line| news.tell(line))?; // 3
     let answer = question.answer();
     answer.why.iter().for_each(complain);
@@ -120,18 +119,7 @@ pub(super) fn run(args: &WaitArgs) -> Outcome {
 
 /// The file that says that the checkpoint of a step in this directory is whole.
 fn of_step(dir: &Path, step: u64) -> Result<Option<PathBuf>, Error> {
-    let entries = match std::fs::read_dir(dir) {
-        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
-        entries => entries.at("list", dir.shown())?,
-    };
-    for entry in entries {
-        let entry = entry.at("list", dir.shown())?;
-        let name = entry.file_name();
-        let name = name.as_encoded_bytes();
-        if is_temporary(name) || step_in(name).is_none_or(|(_, found)| found != step) {
-            continue;
-        }
-        let path = entry.path();
+    for path in made::of_step(dir, step)? {
         // Gone meanwhile.
         let Ok(found) = path.metadata() else { continue };
         if found.is_file() {
@@ -142,21 +130,13 @@ fn of_step(dir: &Path, step: u64) -> Result<Option<PathBuf>, Error> {
             if exists(&inside)? {
                 return Ok(Some(inside));
             }
-            if points_to(&beside, step) {
+            // That step, or a later one.
+            if pointed_to(&beside).is_some_and(|found| found >= step) {
                 return Ok(Some(beside));
             }
         }
     }
     Ok(None)
-}
-
-/// Whether the first line of this file names that step or a later one.
-fn points_to(pointer: &Path, step: u64) -> bool {
-    let mut text = Vec::new();
-    // A directory may have this name, too.
-    let read = File::open(pointer).and_then(|file| file.take(POINTER_MAX).read_to_end(&mut text));
-    let line = text.split(|byte| *byte == b'\n').next().unwrap_or_default().trim_ascii();
-    read.is_ok() && step_in(line).is_some_and(|(_, found)| found >= step)
 }
 
 fn exists(path: &Path) -> Result<bool, Error> {

@@ -45,9 +45,15 @@ pub struct MemberStatus {
     /// How long its lease had been the same when it was read last, as far as the reader has watched.
     #[serde(with = "json::seconds")]
     pub unchanged_for: Duration,
-    /// A forgotten member had this place until then: what it had logged may be missing on the slow tier.
+    /// What was logged in this place from then on may be missing on the slow tier: by a forgotten member, or by one whose
+    /// place a copy took. Rounded down.
+    #[serde(with = "json::optional_date")]
+    pub lost_from: Option<Duration>,
+    /// And until then; `None`: nobody knows until when. Rounded up.
     #[serde(with = "json::optional_date")]
     pub lost_before: Option<Duration>,
+    /// Somebody has accepted that: the verdicts leave it out.
+    pub loss_accepted: bool,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
@@ -70,12 +76,19 @@ pub enum MemberStanding {
 #[serde(rename_all = "kebab-case")]
 pub enum FleetVerdict {
     Safe,
-    /// Safe, but for what forgotten members logged after their last lease.
+    /// Safe, but for what was lost with members that did not come back.
     SafeBut,
     /// Something is only on a fast tier, as far as the leases tell.
     NotSafe,
     /// The same, and somebody must do something.
     Held,
+}
+
+/// What a verdict is about: from when on it was made, and when it was whole.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MadeWithin {
+    pub began: Duration,
+    pub finished: Duration,
 }
 
 /// The verdict about one moment.
@@ -101,6 +114,24 @@ impl MemberStatus {
 
     fn is_forgotten(&self) -> bool {
         self.standing == MemberStanding::Forgotten
+    }
+
+    /// Whether a part of this may be lost, be that accepted or not.
+    pub fn may_have_lost(&self, made: MadeWithin) -> bool {
+        self.lost_from.is_some_and(|from| from < made.finished)
+            && self.lost_before.is_none_or(|before| made.began <= before)
+    }
+
+    fn loss(&self, now: Duration) -> String {
+        let of = |at: Option<Duration>| at.filter(|at| !at.is_zero()).map(|at| moment(at, now));
+        let from = of(self.lost_from);
+        if self.is_forgotten() {
+            let after = from.map_or_else(String::new, |from| format!(" after {from}"));
+            return format!("{}, which was forgotten, logged{after}", self.name());
+        }
+        let from = from.map_or_else(String::new, |from| format!(" from {from}"));
+        let until = of(self.lost_before).map_or_else(String::new, |until| format!(" until {until}"));
+        format!("was logged{from}{until} on the node that {} replaces", self.name())
     }
 
     /// Why a member that is not up to the moment is not, and whether somebody must do something about it.
@@ -154,12 +185,19 @@ impl FleetStatus {
 
     /// Whether the slow tier has everything that any member had logged when the reader's clock showed `as_of`.
     pub fn answer(&self, as_of: Duration) -> FleetAnswer<'_> {
+        self.answer_about(as_of, MadeWithin { began: Duration::ZERO, finished: as_of })
+    }
+
+    /// The same, but that of what was lost only what may be a part of this counts.
+    pub fn answer_about(&self, as_of: Duration, made: MadeWithin) -> FleetAnswer<'_> {
         if self.read_ago.is_none() {
             let why = Some("the leases of the members have not been read yet".to_owned());
             return FleetAnswer { verdict: FleetVerdict::NotSafe, as_of, why, status: self };
         }
-        let (late, lost): (Vec<_>, Vec<_>) =
-            self.members.iter().filter(|member| !member.is_up_to(as_of)).partition(|member| !member.is_forgotten());
+        let late: Vec<_> =
+            self.members.iter().filter(|member| !member.is_forgotten() && !member.is_up_to(as_of)).collect();
+        let lost: Vec<_> =
+            self.members.iter().filter(|member| !member.loss_accepted && member.may_have_lost(made)).collect();
         let delays = late.iter().map(|member| (member.up_to, member.delay(self.asked_at)));
         // The one that is the furthest behind, but first of all one that needs help.
         let worst = delays.min_by_key(|(up_to, (needs_help, _))| (!needs_help, *up_to));
@@ -178,13 +216,8 @@ impl FleetStatus {
     }
 
     fn lost(&self, lost: &[&MemberStatus]) -> String {
-        let one = |member: &&MemberStatus| {
-            let since =
-                member.up_to.map_or_else(String::new, |up_to| format!(" after {}", moment(up_to, self.asked_at)));
-            format!("{}, which was forgotten, logged{since}", member.name())
-        };
-        let all: Vec<String> = lost.iter().map(one).collect();
-        format!("what {} may be missing on the slow tier", all.join(" and what "))
+        let all: Vec<String> = lost.iter().map(|member| member.loss(self.asked_at)).collect();
+        format!("what {} may be missing on the slow tier; see dlio-fs accept-loss", all.join(" and what "))
     }
 
     /// The verdict about the latest moment for which there is one.
@@ -250,8 +283,13 @@ impl FleetAnswer<'_> {
         for member in members.iter().filter(|_| read_ago.is_some()) {
             let up_to = member.up_to.map_or_else(|| "unknown".to_owned(), |up_to| moment(up_to, *asked_at));
             let host = if member.host.is_empty() { "-" } else { &member.host };
+            let lost = match (member.lost_from, member.loss_accepted) {
+                (None, _) => "",
+                (Some(_), false) => "; something may be lost",
+                (Some(_), true) => "; a loss was accepted",
+            };
             line(format!(
-                "{:>4}  {:<24} {:<24} on the slow tier up to {up_to}",
+                "{:>4}  {:<24} {:<24} on the slow tier up to {up_to}{lost}",
                 member.slot,
                 host,
                 member.standing_text()
@@ -292,7 +330,9 @@ mod tests {
     fn member(slot: u32, standing: MemberStanding, up_to: Option<u64>) -> MemberStatus {
         let unchanged_for = Duration::from_secs(if standing == MemberStanding::Silent { 47 } else { 0 });
         let host = if standing == MemberStanding::NotMounted { String::new() } else { format!("node{slot}") };
-        MemberStatus { slot, host, standing, up_to: up_to.map(Duration::from_secs), unchanged_for, lost_before: None }
+        let up_to = up_to.map(Duration::from_secs);
+        let lost_from = up_to.filter(|_| standing == MemberStanding::Forgotten);
+        MemberStatus { slot, host, standing, up_to, unchanged_for, lost_from, ..MemberStatus::default() }
     }
 
     fn fleet(members: Vec<MemberStatus>) -> FleetStatus {
@@ -337,6 +377,35 @@ mod tests {
             assert!(answer.why.as_deref().unwrap_or_default().contains(why), "{answer:?}");
             assert_eq!(answer.why.is_none(), verdict == FleetVerdict::Safe);
         }
+    }
+
+    /// A spare node that takes the place of a lost one brings nothing back: the verdict was SAFE from then on.
+    #[test]
+    fn a_loss_stays_in_the_verdicts_until_somebody_accepts_it() {
+        let at = Duration::from_secs;
+        let next = MemberStatus {
+            lost_from: Some(at(NOW - 90)),
+            lost_before: Some(at(NOW - 20)),
+            ..member(1, MemberStanding::Here, Some(NOW))
+        };
+        let status = fleet(vec![member(0, MemberStanding::Here, Some(NOW)), next.clone()]);
+        let answer = status.answer(at(NOW));
+        assert_eq!(answer.verdict, FleetVerdict::SafeBut);
+        let why = answer.why.unwrap_or_default();
+        assert!(
+            why.contains("(90 s ago) until ") && why.contains("on the node that member 1 on node1 replaces"),
+            "{why}"
+        );
+        // What was whole before, or was begun afterwards, lacks nothing.
+        let about = |began, finished| {
+            status.answer_about(at(NOW), MadeWithin { began: at(NOW - began), finished: at(NOW - finished) }).verdict
+        };
+        assert_eq!([about(200, 90), about(19, 5)], [FleetVerdict::Safe; 2]);
+        assert_eq!([about(200, 89), about(20, 5), about(60, 50)], [FleetVerdict::SafeBut; 3]);
+        assert_eq!(status.answer(at(NOW - 90)).verdict, FleetVerdict::Safe);
+        let accepted = fleet(vec![MemberStatus { loss_accepted: true, ..next }]);
+        assert_eq!(accepted.answer(at(NOW)).verdict, FleetVerdict::Safe);
+        assert!(accepted.text().contains("a loss was accepted"), "{}", accepted.text());
     }
 
     #[test]

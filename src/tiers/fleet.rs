@@ -54,7 +54,7 @@ use crate::tiers::fleet::members::{Members, OwnNames};
 use crate::tiers::fleet::names::{ChangedName, FILE_MAX, NamesEnd};
 use crate::tiers::fleet::partner::PartnerState;
 use crate::tiers::fleet::periods::FleetPeriods;
-use crate::tiers::fleet::rule::{FleetGate, MemberLease, SeenLease, Standing};
+use crate::tiers::fleet::rule::{FleetGate, Loss, MemberLease, SeenLease, Standing};
 use crate::tiers::log::record::Stamps;
 
 thread_local! {
@@ -123,8 +123,8 @@ struct FleetState {
     /// Lines for the names that we have published and not told yet, and our file of them.
     untold: Vec<u8>,
     names: OwnNames,
-    /// What our lease says of a forgotten member that had our slot before.
-    lost_before: u64,
+    /// What our lease says of those that had our slot before.
+    loss: Option<Loss>,
     /// Since when they let nothing go that is pending here.
     refused: Option<Duration>,
     /// Why nothing is published, until somebody has done something.
@@ -155,7 +155,7 @@ impl Fleet {
         let first = MemberLease::first(id, host, turn);
         let (members, slot, lease) = Members::join(ours, settings, error, &first)?;
         let size = settings.size as usize;
-        let (beat, least, lost_before) = (lease.beat, lease.least, lease.lost_before);
+        let (beat, least, loss) = (lease.beat, lease.least, lease.lost);
         let is_collected = settings.size > collect_above.max(1);
         let periods = FleetPeriods::new(settings.size, is_collected);
         let collected = is_collected.then(|| CollectedFleet::new(CollectorDuty::new(slot, settings.size, periods)));
@@ -172,7 +172,7 @@ impl Fleet {
             collected,
             followed,
             names,
-            lost_before,
+            loss,
             ..FleetState::default()
         };
         let fleet = Fleet {

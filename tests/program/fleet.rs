@@ -586,6 +586,7 @@ fn a_copy_at_the_partner_takes_the_place_of_a_lost_node() {
     std::os::unix::fs::chown(&its_dir, Some(0), None).unwrap();
     let copies: Arc<dyn Dir> = Arc::new(OsDir::open(partner.path()).unwrap());
     watched.hand_over(&tier, &copies).unwrap();
+    let verdict = || told(&["status", "--fleet", "job", "--slow"], slow.path());
     assert!(!slow.path().join("latest").exists() && !slow.path().join("step").exists());
     at_copy.start();
     at_copy.sync();
@@ -595,6 +596,57 @@ fn a_copy_at_the_partner_takes_the_place_of_a_lost_node() {
     (0..3).for_each(|rank| assert!(body(&format!("step/rank-{rank}")) == vec![rank; SHARD], "{rank}"));
     let (code, said) = members[0].refused();
     assert!(code != Some(0) && said.contains("a copy of this fast tier has taken its place"), "{said}");
+    // Nobody knows what the node did in its last moments.
+    let (code, said) = verdict();
+    assert!(code == 3 && said.contains("on the node that member 0 on"), "{said}");
+    assert_eq!(told(&["accept-loss", "job", "--slow"], slow.path()).0, 0);
+    assert_eq!(verdict().0, 0);
+}
+
+/// A spare node took the place of a lost one: from then on the verdict was SAFE, and `wait` called a checkpoint whole that
+/// lacked the lost node's part.
+#[test]
+fn a_checkpoint_that_lacks_a_lost_part_is_not_called_whole() {
+    needs!(MOUNTS);
+    let dir = tempfile::tempdir().unwrap();
+    let slow = dir.path();
+    let mut members = [0, 1, 2].map(|_| member(slow, &["fleet_size=2"]));
+    members[..2].iter_mut().for_each(Mount::start);
+    let outside = ["wait", "--fleet", "job", "--slow", slow.to_str().unwrap(), "--timeout", "20s"];
+    let marker = |step: u32| slow.join(format!("step-{step}/.metadata"));
+    let save = |step: u32, ranks: &[&Mount]| {
+        for (rank, member) in ranks.iter().enumerate() {
+            fs::create_dir_all(member.at(format!("step-{step}"))).unwrap();
+            member.put(&format!("step-{step}/rank-{rank}"), vec![step as u8; SHARD]);
+        }
+        ranks[0].put(&format!("step-{step}/.metadata"), "all");
+    };
+    save(1, &[&members[0], &members[1]]);
+    assert_eq!(told(&outside, &marker(1)).0, 0);
+    members[1].control("pause");
+    // What was whole before is whole; the times of files are good for two seconds.
+    thread::sleep(Duration::from_secs(3));
+    save(2, &[&members[0], &members[1]]);
+    members[1].kill();
+    let tier: Arc<dyn Dir> = Arc::new(OsDir::open(slow).unwrap());
+    Watched::begin(&*tier, "job", 1).unwrap().forget().unwrap();
+    until("the others go on", || marker(2).exists());
+    assert!(!slow.join("step-2/rank-1").exists());
+    let verdict = || told(&["status", "--fleet", "job", "--slow"], slow);
+    let lost = |(code, said): (i32, String), what: &str| assert!(code == 3 && said.contains(what), "{code}: {said}");
+    lost(verdict(), "which was forgotten, logged after ");
+    lost(told(&outside, &marker(2)), "which was forgotten, logged after ");
+    members[2].start();
+    lost(verdict(), "on the node that member 1 on ");
+    lost(told(&outside, &marker(2)), "on the node that member 1 on ");
+    let of_step = |step: &str| told(&["wait", "--step", step, "--timeout", "20s"], &members[0].root());
+    lost(of_step("2"), "on the node that member 1 on ");
+    save(3, &[&members[0], &members[2]]);
+    assert_eq!([told(&outside, &marker(1)).0, told(&outside, &marker(3)).0, of_step("3").0], [0; 3]);
+    let (code, said) = told(&["accept-loss"], &members[0].root());
+    assert!(code == 0 && said.contains("accepted: what the node that member 1 on "), "{said}");
+    assert_eq!([verdict().0, told(&outside, &marker(2)).0, of_step("2").0], [0; 3]);
+    assert!(told(&["accept-loss", "job", "--slow"], slow).1.contains("has lost nothing that was not accepted"));
 }
 
 #[test]

@@ -22,8 +22,8 @@
 use std::time::Duration;
 
 use crate::error::Result;
-use crate::stats::fleet::{FleetStatus, FleetVerdict};
-use crate::tiers::checkpoints::index::{FLEET_MARKERS, UnprovedCheckpoint, join};
+use crate::stats::fleet::{FleetStatus, MadeWithin};
+use crate::tiers::checkpoints::index::{FLEET_MARKERS, POINTERS, UnprovedCheckpoint, join};
 use crate::tiers::checkpoints::step::step_in;
 use crate::tiers::disk::Kind;
 use crate::tiers::disk::layout::split;
@@ -131,7 +131,7 @@ fn pause(one: &UnprovedCheckpoint, now: Duration) -> Duration {
 
 /// Steps 4 and 5.
 fn has_all(status: &FleetStatus, one: &UnprovedCheckpoint, finished: Duration) -> bool {
-    let began = one.began.saturating_sub(2 * status.clock_error);
-    let has_nothing_lost = status.members.iter().all(|member| member.lost_before.is_none_or(|at| began > at));
-    status.answer(finished).verdict == FleetVerdict::Safe && has_nothing_lost
+    let made = MadeWithin { began: one.began.saturating_sub(2 * status.clock_error), finished };
+    // Whoever accepts a loss goes on without a part, and gets none back.
+    status.answer(finished).is_final() && !status.members.iter().any(|member| member.may_have_lost(made))
 }

@@ -141,7 +141,7 @@ impl Watched {
 
     /// Steps 3 and 4. The caller has watched for long enough, and has done step 2.
     pub fn forget(&self) -> Result<()> {
-        let forgotten = MemberLease { standing: Standing::Forgotten, ..self.first.clone() };
+        let forgotten = self.first.forgotten();
         self.give_slot_to(&forgotten, || note_forgotten(&*self.dir, &forgotten)) // 3, 4
     }
 

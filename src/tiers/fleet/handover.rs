@@ -44,7 +44,7 @@ impl Watched {
             // The beats of a slot only grow.
             beat: self.first.beat + 1,
             copy: 0,
-            lost_before: u64::MAX,
+            lost: Some(self.first.loss()),
             ..self.first.clone()
         };
         self.give_slot_to(&next, || Ok(())) // 4

@@ -14,6 +14,9 @@
 //! 3. Write the lease, before anything is logged.
 //!
 //! After a crash the claim is there, and its maker goes on.
+//!
+//! Beside a slot, `0.accepted` is the beat up to which somebody has accepted what was lost with members that had it. It is
+//! read only while the slot's lease tells of a loss.
 
 use std::io;
 use std::sync::Arc;
@@ -26,13 +29,13 @@ use crate::config::{FLEET_MAX, FleetSettings};
 use crate::error::{Context, Error, Result};
 use crate::path::escape;
 use crate::tiers::disk::errors::{absent_is_none, is_silence};
-use crate::tiers::disk::layout::{OURS, ensure_dir, is_taken, read_text, remove_leftover};
+use crate::tiers::disk::layout::{OURS, ensure_dir, is_taken, read_text, remove_leftover, replace_text};
 use crate::tiers::disk::{Access, Dir, File, RenameMode, Stat};
 use crate::tiers::fleet::names::{
     ChangedName, FILE_MAX, HEADER_LEN, NamesEnd, NamesFrom, decode_names, goes_on, header,
 };
 use crate::tiers::fleet::periods::COLLECT_ABOVE;
-use crate::tiers::fleet::rule::{LEASE_LEN, MemberLease, Standing};
+use crate::tiers::fleet::rule::{LEASE_LEN, Loss, MemberLease, Standing};
 use crate::tiers::fleet::smallest::{SMALLEST_LEN, SmallestLeases};
 
 /// For how many seconds a claim is kept.
@@ -91,11 +94,11 @@ impl Members {
             let Some(lease) = given_up.filter(|lease| lease.member != first.member) else { continue };
             if claim(&*dir, slot, &lease, first)? {
                 // The beats of a slot only grow, so that no two claims have one name.
-                let (beat, lost_before) = (lease.beat + 1, lease.lost_before_next());
+                let (beat, lost) = (lease.beat + 1, lease.lost);
                 // Nor do the stamps of a slot go back when its next member's clock is behind: somebody may have read the last
                 // lease. Nobody waits for what a forgotten one had, and at least a minute is between it and the next.
                 let least = if lease.standing == Standing::Left { lease.least } else { 0 };
-                let first = MemberLease { least, beat, names: lease.names, lost_before, ..first.clone() };
+                let first = MemberLease { least, beat, names: lease.names, lost, ..first.clone() };
                 replace(&*dir, slot, &first)?;
                 return Members::of(dir, &settings.name, slot, first);
             }
@@ -270,7 +273,22 @@ pub(super) fn read(dir: &dyn Dir, slot: u32) -> Result<Option<MemberLease>> {
         return Ok(None);
     };
     let lease = read_lease(&*file, slot)?;
-    lease.map(Some).ok_or_else(|| Error::refused(format!("{} is not readable", what()), "see who writes to it"))
+    let mut lease =
+        lease.ok_or_else(|| Error::refused(format!("{} is not readable", what()), "see who writes to it"))?;
+    if let Some(loss) = &mut lease.lost {
+        let accepted = read_text(dir, &accepted_name(slot))?.and_then(|beat| beat.trim().parse::<u64>().ok());
+        loss.is_accepted = accepted.is_some_and(|beat| beat >= loss.beat);
+    }
+    Ok(Some(lease))
+}
+
+fn accepted_name(slot: u32) -> Vec<u8> {
+    format!("{slot}.accepted").into_bytes()
+}
+
+/// From now on the verdicts leave out what the lease in this slot says is lost. What is lost later is told again.
+pub(super) fn accept(dir: &dyn Dir, slot: u32, loss: &Loss) -> Result<()> {
+    replace_text(dir, &accepted_name(slot), &format!("{}\n", loss.beat))
 }
 
 /// `None`: it is not readable.

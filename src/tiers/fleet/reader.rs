@@ -1,16 +1,16 @@
 //! Reads the leases of a fleet from outside of it: a machine that sees only the slow tree asks how far all members are.
-//! It writes nothing there.
+//! It writes nothing there, but that somebody accepts a loss.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, UNIX_EPOCH};
 
 use crate::error::{Error, Result};
 use crate::stats::fleet::FleetStatus;
 use crate::tiers::disk::{Clock, Dir};
-use crate::tiers::fleet::members::{agreed, dir_of, read_settled};
+use crate::tiers::fleet::members::{accept, agreed, dir_of, read_settled};
 use crate::tiers::fleet::nanos;
 use crate::tiers::fleet::periods::FleetPeriods;
-use crate::tiers::fleet::rule::{self, ReadAt, SeenLease};
+use crate::tiers::fleet::rule::{self, ReadAt, SeenLease, Standing};
 
 /// The leases of one fleet, as they were read last.
 #[derive(Debug)]
@@ -39,6 +39,28 @@ impl FleetReader {
     /// For how long a member of this fleet must be silent before somebody may forget it.
     pub fn forget_after(&self) -> Duration {
         FleetPeriods::of(self.seen.len()).forget
+    }
+
+    /// Accepts what may be lost with members of this fleet that did not come back: the verdicts leave it out from now on.
+    /// Returns what, one line for each.
+    pub fn accept_losses(&self) -> Result<Vec<String>> {
+        let mut accepted = Vec::new();
+        for slot in 0..self.seen.len() as u32 {
+            let Some(lease) = read_settled(&*self.dir, slot)? else { continue };
+            let Some(loss) = lease.lost.filter(|loss| !loss.is_accepted) else { continue };
+            accept(&*self.dir, slot, &loss)?;
+            let date = |nanos| humantime::format_rfc3339_seconds(UNIX_EPOCH + Duration::from_nanos(nanos));
+            let until = match loss.before {
+                u64::MAX => "its end".to_owned(),
+                before => date(before).to_string(),
+            };
+            let place = match lease.standing {
+                Standing::Forgotten => format!("member {slot} on {}", lease.host),
+                _ => format!("the node that member {slot} on {} replaces", lease.host),
+            };
+            accepted.push(format!("what {place} logged from {} until {until}", date(loss.from)));
+        }
+        Ok(accepted)
     }
 
     /// Reads all leases.

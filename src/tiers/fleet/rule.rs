@@ -10,8 +10,9 @@ use crate::tiers::fleet::lines::{checked, with_crc};
 use crate::tiers::fleet::names::NamesEnd;
 use crate::tiers::fleet::periods::FleetPeriods;
 
-/// Bytes of a lease in its file. It is overwritten in place by one write, so it has always the same length.
-pub(crate) const LEASE_LEN: usize = 320;
+/// Bytes of a lease in its file. It is overwritten in place by one write, so it has always the same length. Those of earlier
+/// versions are shorter, and say less.
+pub(crate) const LEASE_LEN: usize = 512;
 /// A longer host name is cut.
 const HOST_MAX: usize = 64;
 
@@ -27,14 +28,42 @@ pub(crate) struct MemberLease {
     pub(crate) beat: u64,
     /// How far its file of published names goes.
     pub(crate) names: NamesEnd,
-    /// 0, or a forgotten member had the slot until then: what it logged may be missing. The largest number until the
-    /// next one has written its first own lease.
-    pub(crate) lost_before: u64,
+    /// What may be missing of those that had the slot before.
+    pub(crate) lost: Option<Loss>,
     /// How often the member's place was handed to a copy of its fast tier (`handover.rs`).
     pub(crate) turn: u32,
     /// The copy that may take the member's place (`partner.rs`); 0: none.
     pub(crate) copy: u64,
     pub(crate) standing: Standing,
+}
+
+/// What a member had logged that was forgotten, or whose place a copy took, and that may be missing on the slow tree.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Loss {
+    /// What it logged with a smaller `end` is there.
+    pub(crate) from: u64,
+    /// Nor did it log anything later. The largest number until the next one has written its first own lease.
+    pub(crate) before: u64,
+    /// The beat of its last lease: who accepts the loss names this.
+    pub(crate) beat: u64,
+    /// Somebody has (`members.rs`). Not written in the lease.
+    pub(crate) is_accepted: bool,
+}
+
+impl Loss {
+    fn encode(loss: Option<Loss>) -> String {
+        loss.map_or_else(|| "0".to_owned(), |Loss { from, before, beat, .. }| format!("{before}:{from}:{beat}"))
+    }
+
+    /// Earlier versions wrote the end only. The outer `None`: it is not readable.
+    fn decode(word: &str) -> Option<Option<Loss>> {
+        let mut numbers = word.split(':').map(|number| number.parse::<u64>().ok());
+        let before = numbers.next()??;
+        let from = numbers.next().unwrap_or(Some(0))?;
+        let beat = numbers.next().unwrap_or(Some(0))?;
+        let loss = (before > 0).then_some(Loss { from, before, beat, is_accepted: false });
+        numbers.next().is_none().then_some(loss)
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -71,16 +100,16 @@ impl MemberLease {
     /// Of a member that has logged nothing yet.
     pub(crate) fn first(member: Uuid, host: String, turn: u32) -> MemberLease {
         let (names, standing) = (NamesEnd::default(), Standing::Here);
-        MemberLease { member, host, least: 0, beat: 0, names, lost_before: 0, turn, copy: 0, standing }
+        MemberLease { member, host, least: 0, beat: 0, names, lost: None, turn, copy: 0, standing }
     }
 
     /// One line of `lines.rs`, padded to [`LEASE_LEN`].
     pub(crate) fn encode(&self) -> Vec<u8> {
-        let MemberLease { member, least, beat, names, lost_before, turn, copy, .. } = self;
+        let MemberLease { member, least, beat, names, turn, copy, .. } = self;
         let host = plain_host(&self.host);
-        let standing = self.standing.word();
+        let (lost, standing) = (Loss::encode(self.lost), self.standing.word());
         let words = format!(
-            "lease member={member} host={host} least={least} beat={beat} names={names} lost={lost_before} turn={turn} \
+            "lease member={member} host={host} least={least} beat={beat} names={names} lost={lost} turn={turn} \
              copy={copy:x} {standing}"
         );
         let mut line = with_crc(&words).into_bytes();
@@ -96,25 +125,31 @@ impl MemberLease {
         let mut value = |key: &str| words.next()?.strip_prefix(key)?.strip_prefix('=');
         let (member, host) = (Uuid::try_parse(value("member")?).ok()?, plain_host(value("host")?));
         let (least, beat) = (value("least")?.parse().ok()?, value("beat")?.parse().ok()?);
-        let (names, lost_before) = (value("names")?.parse().ok()?, value("lost")?.parse().ok()?);
+        let (names, lost) = (value("names")?.parse().ok()?, Loss::decode(value("lost")?)?);
         let (turn, copy) = (value("turn")?.parse().ok()?, u64::from_str_radix(value("copy")?, 16).ok()?);
         let standing = Standing::of_word(words.next()?)?;
-        words.next().is_none().then_some(MemberLease {
-            member,
-            host,
-            least,
-            beat,
-            names,
-            lost_before,
-            turn,
-            copy,
-            standing,
+        let lease = MemberLease { member, host, least, beat, names, lost, turn, copy, standing };
+        words.next().is_none().then(|| match (standing, lost) {
+            // Earlier versions did not write what a forgotten member's loss is.
+            (Standing::Forgotten, loss) if loss.is_none_or(|loss| loss.before < u64::MAX) => lease.forgotten(),
+            _ => lease,
         })
     }
 
-    /// The same of whoever has the slot next.
-    pub(crate) fn lost_before_next(&self) -> u64 {
-        if self.standing == Standing::Forgotten { u64::MAX } else { self.lost_before }
+    /// What the fleet goes on with once nobody waits for the member any more.
+    pub(crate) fn forgotten(&self) -> MemberLease {
+        MemberLease { standing: Standing::Forgotten, lost: Some(self.loss()), ..self.clone() }
+    }
+
+    /// What may be missing if the member does not come back, with what may be missing before. One that wrote no lease of its
+    /// own has logged nothing.
+    pub(crate) fn loss(&self) -> Loss {
+        let from = match self.lost {
+            Some(loss) if self.least == 0 => loss.from,
+            Some(loss) => loss.from.min(self.least),
+            None => self.least,
+        };
+        Loss { from, before: u64::MAX, beat: self.beat, is_accepted: false }
     }
 }
 
@@ -175,7 +210,7 @@ impl SeenLease {
 
     /// What was logged until then may be missing. The largest number: nobody knows until when.
     pub(crate) fn lost_before(&self) -> u64 {
-        if self.is_ahead { u64::MAX } else { self.lease.lost_before_next() }
+        if self.is_ahead { u64::MAX } else { self.lease.lost.map_or(0, |loss| loss.before) }
     }
 }
 
@@ -206,7 +241,9 @@ impl SeenLease {
         // What a forgotten member still had is lost, whoever has its slot next.
         let is_forgotten = self.lease.standing == Standing::Forgotten;
         let least = if is_forgotten { self.lease.least } else { self.least(errors) };
-        let up_to = least.checked_sub(errors + 1).map(|nanos| Duration::from_millis(nanos / 1_000_000));
+        // By the reader's clock, rounded to the side on which a verdict is none too good.
+        let there = |least: u64| least.checked_sub(errors + 1).map(|nanos| Duration::from_millis(nanos / 1_000_000));
+        let up_to = there(least);
         let unchanged_for = self.seen_at.saturating_sub(self.since);
         let standing = match self.lease.standing {
             Standing::Forgotten => MemberStanding::Forgotten,
@@ -216,9 +253,13 @@ impl SeenLease {
             Standing::Here => MemberStanding::Here,
         };
         let up_to = up_to.filter(|_| !self.is_ahead);
-        let lost = self.lease.lost_before;
-        let lost_before = (lost > 0).then(|| Duration::from_millis(lost.div_ceil(1_000_000)));
-        MemberStatus { slot, host: self.lease.host.clone(), standing, up_to, unchanged_for, lost_before }
+        let lost = self.lease.lost;
+        let lost_from = lost.map(|loss| there(loss.from).unwrap_or_default());
+        let lost_before = lost.map(|loss| loss.before).filter(|before| *before < u64::MAX);
+        let lost_before = lost_before.map(|before| Duration::from_millis(before.div_ceil(1_000_000)));
+        let loss_accepted = lost.is_some_and(|loss| loss.is_accepted);
+        let host = self.lease.host.clone();
+        MemberStatus { slot, host, standing, up_to, unchanged_for, lost_from, lost_before, loss_accepted }
     }
 }
 
@@ -296,7 +337,7 @@ mod tests {
             least,
             beat: 3,
             names: NamesEnd { file: 2, len: 5 },
-            lost_before: least / 2,
+            lost: Some(Loss { from: least / 3, before: least / 2 + 1, beat: least, is_accepted: false }),
             turn: u32::MAX,
             copy: least,
             standing: Standing::Here,
@@ -373,7 +414,7 @@ mod tests {
         assert_eq!(up_to(lease(20 * MS, 1)), None);
         let left = MemberLease { standing: Standing::Left, ..lease(3, 1) };
         assert_eq!((told(left.clone()).standing, up_to(left)), (MemberStanding::Left, Some(959)));
-        let forgotten = MemberLease { standing: Standing::Forgotten, ..lease(500 * MS, 1) };
+        let forgotten = lease(500 * MS, 1).forgotten();
         assert_eq!((told(forgotten.clone()).standing, up_to(forgotten)), (MemberStanding::Forgotten, Some(479)));
         // A clock that is off says nothing.
         assert_eq!(told(lease(1021 * MS, 1)).standing, MemberStanding::Here);
@@ -383,14 +424,34 @@ mod tests {
 
     #[test]
     fn whoever_takes_the_slot_of_a_forgotten_member_says_that_something_is_lost() {
-        let left = MemberLease { standing: Standing::Left, lost_before: 0, ..lease(900 * MS, 1) };
-        assert_eq!((left.lost_before_next(), told(left.clone()).lost_before), (0, None));
-        let forgotten = MemberLease { standing: Standing::Forgotten, ..left };
-        assert_eq!(forgotten.lost_before_next(), u64::MAX, "until it has a lease of its own");
-        let next = MemberLease { lost_before: 950 * MS + 1, ..lease(990 * MS, 2) };
-        assert_eq!(told(next.clone()).lost_before, Some(Duration::from_millis(951)));
-        let after = MemberLease { standing: Standing::Left, ..next };
-        assert_eq!(after.lost_before_next(), 950 * MS + 1, "the one after it, too");
+        let left = MemberLease { standing: Standing::Left, lost: None, ..lease(900 * MS, 1) };
+        assert_eq!((told(left.clone()).lost_from, told(left.clone()).lost_before), (None, None));
+        let forgotten = left.forgotten();
+        let span = |lease: MemberLease| [told(lease.clone()).lost_from, told(lease).lost_before];
+        let ms = |ms| Some(Duration::from_millis(ms));
+        assert_eq!(span(forgotten.clone()), [ms(879), None], "until the next one has a lease of its own");
+        let lost = forgotten.lost.map(|loss| Loss { before: 950 * MS + 1, ..loss });
+        let next = MemberLease { lost, ..lease(990 * MS, 2) };
+        assert_eq!(span(next.clone()), [ms(879), ms(951)]);
+        let again = MemberLease { beat: 9, ..next }.forgotten();
+        assert_eq!((span(again.clone()), again.lost.map(|loss| loss.beat)), ([ms(879), None], Some(9)), "both");
+        // It never wrote a lease of its own.
+        assert_eq!(span(MemberLease { least: 0, ..again }.forgotten()), [ms(879), None]);
+    }
+
+    #[test]
+    fn what_an_earlier_version_wrote_of_a_loss_is_read() {
+        let line = |lost: u64, standing: &str| {
+            let member = Uuid::from_u128(1);
+            let words =
+                format!("lease member={member} host=h least=7 beat=3 names=2:5 lost={lost} turn=0 copy=0 {standing}");
+            MemberLease::decode(format!("{:<320}", with_crc(&words)).as_bytes())
+        };
+        let lost = |lost, standing| line(lost, standing).expect("readable").lost.map(|loss| (loss.from, loss.before));
+        assert_eq!(lost(0, "here"), None);
+        assert_eq!(lost(9, "here"), Some((0, 9)));
+        assert_eq!(lost(0, "forgotten"), Some((7, u64::MAX)));
+        assert_eq!(lost(9, "forgotten"), Some((0, u64::MAX)));
     }
 
     #[test]

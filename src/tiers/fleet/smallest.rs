@@ -324,12 +324,12 @@ impl SmallestReader<'_> {
 mod tests {
     use super::*;
     use crate::tiers::fleet::names::NamesEnd;
-    use crate::tiers::fleet::rule::MemberLease;
+    use crate::tiers::fleet::rule::{Loss, MemberLease};
 
     fn seen(least: u64, member: u128, standing: Standing) -> Option<SeenLease> {
         let (host, names) = ("h".repeat(64), NamesEnd::default());
         let member = Uuid::from_u128(member);
-        let lease = MemberLease { member, host, least, beat: 3, names, lost_before: 0, turn: 0, copy: 0, standing };
+        let lease = MemberLease { member, host, least, beat: 3, names, lost: None, turn: 0, copy: 0, standing };
         Some(SeenLease { lease, read: 1000, since: Duration::ZERO, seen_at: Duration::ZERO, is_ahead: false })
     }
 
@@ -459,14 +459,17 @@ mod tests {
     #[test]
     fn what_all_are_past_is_there_unless_somebody_was_lost_or_has_a_wrong_clock() {
         let ahead = |seen: Option<SeenLease>| seen.map(|seen| SeenLease { is_ahead: true, ..seen });
-        let lost = |lost_before| {
-            let lease = here(500, 2).map(|seen| seen.lease).map(|lease| MemberLease { lost_before, ..lease });
-            here(500, 2).zip(lease).map(|(seen, lease)| SeenLease { lease, ..seen })
+        let with = |change: &dyn Fn(MemberLease) -> MemberLease| {
+            here(500, 2).map(|seen| SeenLease { lease: change(seen.lease.clone()), ..seen })
+        };
+        let lost = |before| {
+            let lost = Some(Loss { from: 0, before, beat: 1, is_accepted: true });
+            with(&|lease| MemberLease { lost, ..lease })
         };
         for (third, is_there) in [
             (here(500, 2), true),
             (here(339, 2), false),
-            (seen(500, 2, Standing::Forgotten), false),
+            (with(&|lease| lease.forgotten()), false),
             (ahead(here(500, 2)), false),
             (lost(59), true),
             (lost(60), false),

@@ -40,14 +40,15 @@ impl Tiers {
         fleet.check_clock(&*self.clock); // 1
         // Before step 2: what was read in it may be old when the lease is written.
         let now = self.uptime();
-        let (oldest, least) = {
+        let (oldest, least, clock) = {
             let st = self.state.lock();
+            let clock = nanos(self.now());
             let oldest = st.queue.oldest_stamps(usize::from(left_out!(LeaseLast)));
             let oldest = oldest.map(|stamps| stamps.end);
             let least = oldest.unwrap_or_else(|| fleet.stamp(self.now()));
             // What the copy does not know of holds the lease as if it were pending (`partner.rs`).
             let (oldest, least) = fleet.partner.lock().limit(oldest, least);
-            (oldest, fleet.at_most(least))
+            (oldest, fleet.at_most(least), clock)
         }; // 3
         if fleet.partner.lock().give_up_hanging(now) {
             tracing::warn!("the partner directory does not answer; its copy is given up");
@@ -58,7 +59,7 @@ impl Tiers {
         if fleet.is_ourselves()? {
             // 2
             fleet.tell_names(); // 4
-            fleet.write(least, Standing::Here)?; // 5
+            fleet.write(least, clock, Standing::Here)?; // 5
             let mut state = fleet.state.lock();
             (state.written, state.oldest) = (Some(now), oldest);
         }
@@ -83,7 +84,7 @@ impl Tiers {
             if given_up() {
                 return Ok(());
             }
-            fleet.write(fleet.stamp(self.now()), Standing::Left)?;
+            fleet.write(fleet.stamp(self.now()), nanos(self.now()), Standing::Left)?;
             fleet.stop_collecting()?;
         }
         Ok(())
@@ -211,12 +212,12 @@ impl Fleet {
     }
 
     /// Step 5.
-    fn write(&self, least: u64, standing: Standing) -> Result<()> {
+    fn write(&self, least: u64, now: u64, standing: Standing) -> Result<()> {
         {
             let mut state = self.state.lock();
-            if state.lost_before == u64::MAX && least > 0 {
-                // Our first one: what begins from now on is ours.
-                state.lost_before = least.max(self.floor.load(Ordering::Acquire));
+            if let Some(loss) = state.loss.as_mut().filter(|loss| loss.before == u64::MAX) {
+                // Our first one: what begins from now on is ours. A copy's log may end long before.
+                loss.before = now.max(self.floor.load(Ordering::Acquire));
             }
         }
         self.write_as_found(least, standing)
@@ -225,14 +226,14 @@ impl Fleet {
     /// The same of a member that has only just found its slot and knows neither its log nor the time: from when on
     /// everything is there stays as it is.
     pub(super) fn write_as_found(&self, least: u64, standing: Standing) -> Result<()> {
-        let (beat, names, lost_before) = {
+        let (beat, names, lost) = {
             let state = self.state.lock();
-            (state.beat + 1, state.names.end, state.lost_before)
+            (state.beat + 1, state.names.end, state.loss)
         };
         let (member, host, turn) = (self.id, self.host.clone(), self.turn);
         // Who leaves has nothing that a copy could give back.
         let copy = if standing == Standing::Here { self.partner.lock().name_copy() } else { 0 };
-        let lease = MemberLease { member, host, least, beat, names, lost_before, turn, copy, standing };
+        let lease = MemberLease { member, host, least, beat, names, lost, turn, copy, standing };
         self.members.write(&lease)?;
         self.partner.lock().named(copy);
         let mut state = self.state.lock();
