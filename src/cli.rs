@@ -9,6 +9,7 @@ mod bench;
 mod checkpoints;
 mod checkpoints_of_fleet;
 mod client;
+mod clock_error;
 mod completions;
 mod demo;
 mod doctor;
@@ -94,6 +95,7 @@ enum Command {
     Rescue(rescue::RescueArgs),
     Forget(forget::ForgetArgs),
     AcceptLoss(accept_loss::AcceptLossArgs),
+    ClockError(clock_error::ClockErrorArgs),
     Doctor(doctor::DoctorArgs),
     Demo(demo::DemoArgs),
     Bench(bench::BenchArgs),
@@ -145,6 +147,7 @@ pub fn run() -> ExitCode {
         Command::Rescue(args) => rescue::run(args),
         Command::Forget(args) => forget::run(args),
         Command::AcceptLoss(args) => accept_loss::run(args),
+        Command::ClockError(args) => clock_error::run(args),
         Command::Doctor(args) => doctor::run(args),
         Command::Demo(args) => demo::run(args),
         Command::Bench(args) => bench::run(args),

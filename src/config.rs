@@ -17,4 +17,4 @@ pub use rules::{DrainPolicy, Durable, FullSlow, OnTerm, PathRule, Pattern, Rules
 pub use settings::{Origin, Reloaded, SettingSources, Settings};
 pub use streams::{DrainStreams, STREAMS_MAX};
 pub(crate) use values::FLEET_MAX;
-pub use values::{Config, FleetSettings, KEYS, ReloadEffect, is_job};
+pub use values::{Config, FleetSettings, KEYS, ReloadEffect, check_clock_error, is_job};

@@ -1,7 +1,6 @@
 //! `dlio-fs accept-loss`: go on with what a fleet has after a node was lost.
 
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
 use clap::Args;
 use serde::Deserialize;
@@ -11,8 +10,6 @@ use super::{client, tiers};
 use crate::error::Error;
 use crate::mount;
 use crate::path::Show as _;
-use crate::tiers::FleetReader;
-use crate::tiers::disk::os::OsClock;
 
 /// Accept what was lost with a node of a fleet, so that the fleet is SAFE again
 ///
@@ -43,9 +40,9 @@ pub(super) fn run(args: &AcceptLossArgs) -> Outcome {
         Some(slow) => (args.fleet.clone(), slow.clone()),
         None => of_mount(Path::new(&args.fleet))?,
     };
-    let held = tiers::open(&slow)?;
+    let held = tiers::open("--slow", &slow)?;
     tiers::enter(&[(tiers::SLOW, &held)])?;
-    let reader = FleetReader::open(&*tiers::slow_dir(&held)?, &fleet, Arc::new(OsClock)).map_err(Failure::usage)?;
+    let reader = tiers::fleet_reader(&held, &fleet).map_err(Failure::usage)?;
     let accepted = reader.accept_losses()?;
     if accepted.is_empty() {
         say(format!("fleet {fleet} has lost nothing that was not accepted"))?;

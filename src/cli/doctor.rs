@@ -46,6 +46,7 @@ pub(super) fn run(args: &DoctorArgs) -> Outcome {
         return visibility::run(args.json);
     }
     let mut findings = machine::examine();
+    findings.extend(machine::clock(args.slow.as_deref()));
     findings.extend(args.fast.iter().flat_map(|path| tier::examine(tier::Role::Fast, path)));
     findings.extend(args.slow.iter().flat_map(|path| tier::examine(tier::Role::Slow, path)));
     if let (Some(fast), Some(slow)) = (&args.fast, &args.slow) {

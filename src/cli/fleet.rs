@@ -2,7 +2,6 @@
 //! tree itself, from a machine that has no mount.
 
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -13,7 +12,6 @@ use super::{client, tiers};
 use crate::error::Error;
 use crate::path::Show as _;
 use crate::stats::fleet::{FleetAnswer, FleetStatus, FleetVerdict, MadeWithin};
-use crate::tiers::disk::os::OsClock;
 use crate::tiers::{FleetPeriods, FleetReader};
 
 /// How often the leases are looked at.
@@ -66,7 +64,7 @@ impl FleetSource {
     pub(super) fn on_slow(fleet: &str, slow: &Path) -> Result<FleetSource, Failure> {
         let slow = tiers::open("--slow", slow)?;
         tiers::enter(&[(tiers::SLOW, &slow)])?;
-        let reader = FleetReader::open(&*tiers::dir(&slow)?, fleet, Arc::new(OsClock)).map_err(Failure::usage)?;
+        let reader = tiers::fleet_reader(&slow, fleet).map_err(Failure::usage)?;
         Ok(FleetSource::Slow(Box::new(reader)))
     }
 

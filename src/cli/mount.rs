@@ -10,6 +10,7 @@ use clap::Args;
 use super::options::MountOptions;
 use super::outcome::{Exit, Failure, Outcome, complain, unusable};
 use super::remount::remount;
+use super::tiers;
 use crate::config::{Config, Listen, SettingSources, Settings};
 use crate::error::{Context, Error};
 use crate::mount::{self, Daemon, LogTo, MountFlags, Places, Request, Started};
@@ -114,9 +115,13 @@ pub(super) fn run(args: &MountArgs) -> Outcome {
     let fleet = config.fleet().map_err(Failure::usage)?.map(|fleet| fleet.name);
     // Before this one is among them; told once it is.
     let others = places.slow_is_writable.then(|| mount::note_of_other_mounts(&places.slow, fleet.as_deref()));
+    // A mount over the slow tier itself hides this.
+    let slow = fleet.as_ref().and_then(|_| tiers::open("--slow", &places.slow).ok());
     let started = start(args, &config, &places)?;
-    let others = others.flatten().filter(|_| matches!(started, Exit::Done));
-    others.iter().for_each(|note| complain(format_args!("note: {note}")));
+    // Which bound the fleet has is known once this one is in it.
+    let clock = || tiers::fleet_reader(&slow?, &fleet?).ok()?.clock_trouble();
+    let notes = matches!(started, Exit::Done).then(|| [others.flatten(), clock()]);
+    notes.into_iter().flatten().flatten().for_each(|note| complain(format_args!("note: {note}")));
     Ok(started)
 }
 

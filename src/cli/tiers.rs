@@ -8,8 +8,9 @@ use super::outcome::{Failure, complain, unusable};
 use crate::error::{Context, Error};
 use crate::mount::{self, HeldDir, PRIVATE_DIR, TrustedTier};
 use crate::path::Show as _;
+use crate::tiers::FleetReader;
 use crate::tiers::disk::Dir;
-use crate::tiers::disk::os::OsDir;
+use crate::tiers::disk::os::{OsClock, OsDir};
 
 pub(super) const SLOW: TrustedTier = TrustedTier::Slow { writable: true };
 
@@ -52,6 +53,11 @@ pub(super) fn dir(tier: &HeldDir) -> Result<Arc<dyn Dir>, Error> {
 /// The slow tier for a command that changes what is there: it tells apart the files that have had one inode number.
 pub(super) fn slow_dir(tier: &HeldDir) -> Result<Arc<dyn Dir>, Error> {
     Ok(Arc::new(opened(tier)?.telling_births()))
+}
+
+/// Of a fleet on this slow tier.
+pub(super) fn fleet_reader(slow: &HeldDir, fleet: &str) -> Result<FleetReader, Error> {
+    FleetReader::open(&*dir(slow)?, fleet, Arc::new(OsClock))
 }
 
 fn opened(tier: &HeldDir) -> Result<OsDir, Error> {

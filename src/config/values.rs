@@ -319,10 +319,7 @@ impl Config {
             return Err(Error::refused(format!("fleet = {name:?} without its size"), remedy));
         };
         check_range("fleet_size", size, 1, FLEET_MAX, u32::to_string)?;
-        let (least, most) = (Duration::from_micros(1), Duration::from_secs(10));
-        if let Some(error) = self.clock_error {
-            check_range("clock_error", error, least, most, |d| humantime::format_duration(*d).to_string())?;
-        }
+        self.clock_error.map_or(Ok(()), check_clock_error)?;
         if self.full_slow == FullSlow::RemoveFirst {
             let what = "full_slow = \"remove-first\" changes the order that a fleet keeps";
             return Err(Error::refused(what, "write full_slow = \"hold\", or mount without a fleet"));
@@ -566,6 +563,12 @@ mod word {
         };
         if word.is_empty() { Err(de::Error::custom("no name; write it as \"alice\"")) } else { Ok(Some(word)) }
     }
+}
+
+/// Errors: no clocks can be kept as well, or an answer would wait for too long.
+pub fn check_clock_error(error: Duration) -> Result<()> {
+    let (least, most) = (Duration::from_micros(1), Duration::from_secs(10));
+    check_range("clock_error", error, least, most, |d| humantime::format_duration(*d).to_string())
 }
 
 #[cfg(test)]

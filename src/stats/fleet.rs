@@ -54,6 +54,8 @@ pub struct MemberStatus {
     pub lost_before: Option<Duration>,
     /// Somebody has accepted that: the verdicts leave it out.
     pub loss_accepted: bool,
+    /// Its clock is ahead of the reader's by at least so many seconds, or behind it.
+    pub clock_ahead: Option<f64>,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
@@ -68,7 +70,7 @@ pub enum MemberStanding {
     Left,
     /// Somebody has said that it does not come back. `up_to` stays where it was.
     Forgotten,
-    /// Its lease lies in the future of the reader: one of the two clocks is further off than the fleet allows.
+    /// Its clock, or the reader's, is further off than the fleet allows: its leases say so, or its own machine does.
     ClockOff,
 }
 
@@ -101,6 +103,23 @@ pub struct FleetAnswer<'a> {
     pub why: Option<String>,
     #[serde(flatten)]
     pub status: &'a FleetStatus,
+}
+
+/// What is wrong with the clock of this member, and what to do. `ahead`: by so many seconds at least; `None`: its own machine
+/// says that it is.
+pub(crate) fn clock_off(name: &str, ahead: Option<f64>) -> String {
+    let Some(ahead) = ahead else {
+        return format!(
+            "waits for {name}, whose machine says that its clock is not synchronized well enough for the fleet; let chrony or \
+             systemd-timesyncd run there, or see dlio-fs clock-error"
+        );
+    };
+    let by = humantime::format_duration(Duration::from_millis((ahead.abs() * 1e3) as u64));
+    let is = if ahead < 0.0 { "behind this machine's" } else { "ahead of this machine's" };
+    format!(
+        "the clock of {name} is {is} by {by} or more, which the fleet does not allow; let chrony or systemd-timesyncd run on \
+         both"
+    )
 }
 
 impl MemberStatus {
@@ -146,13 +165,7 @@ impl MemberStatus {
                 let remedy = "mount it again there, or see dlio-fs forget";
                 (true, format!("waits for {name}, whose lease has not changed for {ago}; {remedy}"))
             }
-            MemberStanding::ClockOff => {
-                let remedy = "let chrony or systemd-timesyncd run on both";
-                (
-                    true,
-                    format!("the clock of {name} is ahead of this machine's by more than the fleet allows; {remedy}"),
-                )
-            }
+            MemberStanding::ClockOff => (true, clock_off(&name, self.clock_ahead)),
             MemberStanding::Here | MemberStanding::Left | MemberStanding::Forgotten => {
                 let since = self.up_to.map_or_else(String::new, |up_to| format!(" from {}", moment(up_to, now)));
                 (false, format!("waits for {name}, which may have changes{since} on its fast tier only"))
@@ -362,7 +375,12 @@ mod tests {
             (member(1, Left, Some(NOW - 1)), FleetVerdict::NotSafe, "waits for member 1"),
             (member(1, Silent, Some(NOW - 50)), FleetVerdict::Held, "has not changed for 47 s"),
             (member(1, NotMounted, None), FleetVerdict::Held, "member 1, which has not been mounted yet"),
-            (member(1, ClockOff, None), FleetVerdict::Held, "the clock of member 1 on node1"),
+            (member(1, ClockOff, None), FleetVerdict::Held, "member 1 on node1, whose machine says that its clock"),
+            (
+                MemberStatus { clock_ahead: Some(0.196), ..member(1, ClockOff, None) },
+                FleetVerdict::Held,
+                "the clock of member 1 on node1 is ahead of this machine's by 196ms or more",
+            ),
             (member(1, Forgotten, Some(NOW)), FleetVerdict::Safe, ""),
             (
                 member(1, Forgotten, Some(NOW - 60)),

@@ -8,8 +8,8 @@
 //!    logged, too.
 //! 3. *Lease*: the `end` of the oldest event that is not durable on the slow tree, or the clock if there is none. Read
 //!    under the state lock, written to the slow tree after it was synced (`fleet/step.rs`).
-//! 4. *Gate*: an event is published once each other member's lease is larger than its `start` (`rule.rs`). Copies are
-//!    made at any time.
+//! 4. *Gate*: an event is published once each other member's lease is larger than its `start` (`rule.rs`), and its clock is
+//!    not ahead (`clocks.rs`). Copies are made at any time.
 //! 5. *Names*: what a member publishes, it tells the others before its lease lets them go on, and they look these names
 //!    up again (`names.rs`, `views.rs`).
 //!
@@ -18,6 +18,7 @@
 //! stamps and for the gate; all else happens in the background. In a large fleet, one member collects the leases of all
 //! (`collector.rs`, `collected.rs`); `periods.rs` has how often each of them does what.
 
+mod clocks;
 mod collected;
 mod collector;
 pub(crate) mod forget;
@@ -67,7 +68,7 @@ thread_local! {
 const WAIT_MAX: Duration = Duration::from_secs(1);
 /// A member that lets nothing of ours go for so long is named.
 const REFUSED_LONG: Duration = Duration::from_secs(5);
-/// The bound for the clocks' errors where the configuration has none.
+/// The bound for the clocks' errors where neither the configuration nor the fleet has one.
 const CLOCK_ERROR: Duration = Duration::from_millis(20);
 
 /// This mount's membership.
@@ -149,11 +150,10 @@ impl Fleet {
         (uuid, turn): (&str, u32),
         collect_above: u32,
     ) -> Result<Fleet> {
-        let error = settings.error.unwrap_or(CLOCK_ERROR);
         let id = Uuid::try_parse(uuid).map_err(|why| Error::refused(why.to_string(), "report this"))?;
         let host = nix::unistd::gethostname().ok().and_then(|host| host.into_string().ok()).unwrap_or_default();
         let first = MemberLease::first(id, host, turn);
-        let (members, slot, lease) = Members::join(ours, settings, error, &first)?;
+        let (members, slot, lease) = Members::join(ours, settings, CLOCK_ERROR, &first)?;
         let size = settings.size as usize;
         let (beat, least, loss) = (lease.beat, lease.least, lease.lost);
         let is_collected = settings.size > collect_above.max(1);
@@ -182,8 +182,8 @@ impl Fleet {
             turn,
             host: first.host,
             size: settings.size,
-            error,
-            believed: settings.error.is_some(),
+            error: members.agreed.error,
+            believed: members.agreed.is_believed,
             members,
             periods,
             journal: CopyJournal::new(),
@@ -343,21 +343,28 @@ impl Fleet {
         let floor = self.floor.load(Ordering::Acquire);
         let back = floor.saturating_sub(nanos(clock.now()));
         let error = if self.believed { Some(Duration::ZERO) } else { clock.error() };
-        let is_off = error.is_none_or(|error| error > self.error);
         let trouble = if back > 0 {
             let by = humantime::format_duration(Duration::from_millis(back.div_ceil(1_000_000)));
             Some(format!("this machine's clock was set back by {by}; nothing is published until it has caught up"))
         } else {
-            is_off.then(|| not_exact(error, self.error))
+            not_exact(&self.name, error, self.error)
         };
+        let is_off = back == 0 && trouble.is_some();
         let mut state = self.state.lock();
         // Set back by less, it may have been right before and be right now.
         state.off = is_off || back > 2 * self.error.as_nanos() as u64;
+        if let Some(why) = trouble.as_ref().filter(|_| state.clock.is_none()) {
+            tracing::warn!(why, "nothing is published in this fleet");
+        }
         state.clock = trouble;
     }
 }
 
-fn not_exact(error: Option<Duration>, bound: Duration) -> String {
+/// What is wrong with this machine's clock for a fleet of this name and bound, and what to do. `error`: how far it may be off.
+pub(crate) fn not_exact(fleet: &str, error: Option<Duration>, bound: Duration) -> Option<String> {
+    if error.is_some_and(|error| error <= bound) {
+        return None;
+    }
     let bound = humantime::format_duration(bound);
     let is = match error {
         Some(error) => {
@@ -365,8 +372,8 @@ fn not_exact(error: Option<Duration>, bound: Duration) -> String {
         }
         None => "is not synchronized".to_owned(),
     };
-    format!(
-        "this machine's clock {is}, the fleet's bound is {bound}; let chrony or systemd-timesyncd run here, or set \
-         clock_error to what all its clocks keep"
-    )
+    Some(format!(
+        "this machine's clock {is}, the fleet's bound is {bound}; let chrony or systemd-timesyncd run here, or unmount all \
+         members and say `dlio-fs clock-error {fleet} TIME --slow DIR` with what all their clocks keep"
+    ))
 }

@@ -752,6 +752,47 @@ fn a_member_whose_clock_is_off_holds_up_the_fleet_and_says_so() {
     }
 }
 
+/// Two members, the clock of one of which is 200 ms ahead, with a bound of 10 ms: it has a shard, and the other one, in the
+/// moment after, a marker.
+fn with_a_clock_that_is_ahead() -> Fleet {
+    let fleet = Fleet::of(0, 2, false);
+    fleet.members[1].clock.off.store(200_000_000, Ordering::Relaxed);
+    fleet.clock.advance(Duration::from_millis(700));
+    fleet.put(1, ROOT, "shard", 5);
+    fleet.clock.advance(Duration::from_millis(30));
+    fleet.put(0, ROOT, "marker", 5);
+    for _ in 0..100 {
+        fleet.publish(0);
+        fleet.fleet_steps();
+        fleet.clock.advance(Duration::from_millis(100));
+    }
+    fleet
+}
+
+/// The marker went before the shard.
+#[test]
+fn a_clock_that_is_ahead_of_another_s_holds_up_the_fleet() {
+    let is_there = |fleet: &Fleet, name: &str| fleet.slow.root().stat(name.as_bytes()).is_ok();
+    assert!(leaving_out(Lapse::OthersClocks, || is_there(&with_a_clock_that_is_ahead(), "marker")));
+    let fleet = with_a_clock_that_is_ahead();
+    assert!(!is_there(&fleet, "marker"), "the shard is not there");
+    let held = || fleet.engine(0).status().safety.held;
+    assert!(held().is_some_and(|held| held.contains("the clock of member 1 on ")), "{:?}", held());
+    fleet.engine(0).fleet_status().unwrap();
+    fleet.fleet_steps();
+    let status = fleet.engine(0).fleet_status().unwrap();
+    let answer = status.answer(status.asked_at);
+    assert!(answer.verdict == FleetVerdict::Held && answer.why.unwrap().contains("ahead of this machine's by "));
+    fleet.members[1].clock.off.store(0, Ordering::Relaxed);
+    for _ in 0..700 {
+        (0..2).for_each(|at| fleet.publish(at));
+        fleet.fleet_steps();
+        fleet.clock.advance(Duration::from_millis(100));
+    }
+    assert!(is_there(&fleet, "marker") && is_there(&fleet, "shard"));
+    assert_eq!(held(), None);
+}
+
 /// Without each of them the order breaks, or everything stays.
 #[test]
 fn each_part_of_the_rule_is_needed() {
@@ -782,6 +823,12 @@ fn slow_to_ask() -> Fleet {
     for at in 0..2 {
         fleet.kill(at);
         fleet.start(at);
+    }
+    // Nothing goes before each has seen the other write a lease.
+    for _ in 0..40 {
+        (0..2).for_each(|at| drop(fleet.engine(at).fleet_status()));
+        fleet.fleet_steps();
+        fleet.clock.advance(Duration::from_millis(100));
     }
     fleet
 }

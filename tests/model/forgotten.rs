@@ -151,6 +151,8 @@ fn wait_for_the_turn(pair: &Pair) {
     }
     for _ in 0..10 {
         pair.work(0);
+        // A clock is known once a lease was read soon after it was written.
+        drop(engine.fleet_step());
     }
 }
 

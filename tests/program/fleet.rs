@@ -678,6 +678,37 @@ fn a_mount_that_does_not_agree_with_its_fleet_is_refused() {
     members[2].sync();
 }
 
+/// The remedy was to set another `clock_error`, which the fleet refused, and then another name, which the pending changes did.
+#[test]
+fn another_bound_for_the_clocks_is_one_command() {
+    needs!(MOUNTS);
+    let dir = tempfile::tempdir().unwrap();
+    let mut members = [0, 1].map(|_| member(dir.path(), &["fleet_size=2"]));
+    members.iter_mut().for_each(Mount::start);
+    members[0].control("pause");
+    members[0].put("pending", "1");
+    let set = |error: &str| told(&["clock-error", "job", error, "--slow"], dir.path());
+    let (code, said) = set("50ms");
+    assert!(code == 2 && said.contains("is mounted on") && said.contains("umount --now"), "{said}");
+    assert_eq!(set("1h").0, 2, "no clock is as bad");
+    for member in &mut members {
+        let (code, said) = told(&["umount", "--now"], &member.root());
+        assert!(matches!(code, 0 | 3), "{said}");
+        member.ended();
+    }
+    members[0].option("clock_error=50ms");
+    let (code, said) = members[0].refused();
+    assert!(code != Some(0) && said.contains("dlio-fs clock-error job 50ms --slow DIR"), "{said}");
+    assert_eq!(set("50ms").0, 0);
+    members[1].leave_out("clock_error");
+    members.iter_mut().for_each(Mount::start);
+    members[0].control("resume");
+    members[0].sync();
+    assert!(dir.path().join("pending").exists());
+    let text = fs::read_to_string(members[1].at(".dlio/fleet")).unwrap();
+    assert!(text.contains("clocks within 50ms"), "{text}");
+}
+
 #[test]
 fn mounts_that_keep_no_order_name_each_other() {
     needs!(MOUNTS);

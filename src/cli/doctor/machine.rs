@@ -1,18 +1,43 @@
 //! The machine: kernel, FUSE device, who may mount, limits, log.
 
+use std::fs;
+use std::path::Path;
+
 use nix::sys::resource::{Resource, getrlimit};
 use nix::sys::utsname::uname;
 use nix::unistd::geteuid;
 use procfs::process::Process;
 
 use super::finding::DoctorFinding;
+use crate::cli::tiers;
 use crate::mount;
+use crate::tiers::disk::Clock as _;
+use crate::tiers::disk::os::OsClock;
 
 /// The capability that `mount(2)` asks for, as a bit of `CapEff`.
 const CAP_SYS_ADMIN: u32 = 21;
 
 pub(super) fn examine() -> Vec<DoctorFinding> {
     vec![kernel(), device(), who_mounts(), who_uses(), descriptors(), request_size(), log()]
+}
+
+/// What the kernel knows of the clock. Only a fleet needs a right one: those on this slow tier tell how right.
+pub(super) fn clock(slow: Option<&Path>) -> Vec<DoctorFinding> {
+    let about = "clock";
+    let found = match OsClock.error() {
+        Some(error) => format!("synchronized, off by {} at most", humantime::format_duration(error)),
+        None => "the kernel does not know it to be synchronized; only a fleet needs that".to_owned(),
+    };
+    let mut findings = vec![DoctorFinding::ok(about, found)];
+    let fleets = slow.and_then(|slow| Some((tiers::open("--slow", slow).ok()?, fs::read_dir(slow.join(".dlio-fs/fleet")).ok()?)));
+    let Some((slow, fleets)) = fleets else { return findings };
+    for fleet in fleets.flatten().filter_map(|entry| entry.file_name().into_string().ok()) {
+        let trouble = tiers::fleet_reader(&slow, &fleet).ok().and_then(|reader| reader.clock_trouble());
+        if let Some((what, remedy)) = trouble.as_ref().and_then(|trouble| trouble.split_once("; ")) {
+            findings.push(DoctorFinding::warn(about, format!("fleet {fleet}: {what}"), remedy));
+        }
+    }
+    findings
 }
 
 fn kernel() -> DoctorFinding {
@@ -99,7 +124,7 @@ fn descriptors() -> DoctorFinding {
 fn request_size() -> DoctorFinding {
     let about = "request size";
     let setting = "/proc/sys/fs/fuse/max_pages_limit";
-    let pages = std::fs::read_to_string(setting).ok().and_then(|text| text.trim().parse::<u64>().ok());
+    let pages = fs::read_to_string(setting).ok().and_then(|text| text.trim().parse::<u64>().ok());
     // Before Linux 6.13 the limit was a constant.
     let size = bytesize::ByteSize(pages.unwrap_or(256) * 4096);
     match pages {

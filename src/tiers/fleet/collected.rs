@@ -19,8 +19,9 @@ use crate::error::Result;
 use crate::tiers::Tiers;
 use crate::tiers::disk::Clock;
 use crate::tiers::disk::errors::is_silence;
+use crate::tiers::fleet::clocks::ReadAt;
 use crate::tiers::fleet::collector::CollectorDuty;
-use crate::tiers::fleet::rule::{ReadAt, SeenLease};
+use crate::tiers::fleet::rule::SeenLease;
 use crate::tiers::fleet::smallest::{SeenSmallest, SmallestLeases, SmallestReader};
 use crate::tiers::fleet::{Fleet, FleetState, nanos};
 
@@ -144,7 +145,8 @@ impl Fleet {
         collected.duty.note_look(smallest.as_ref().map(SmallestLeases::head), uptime);
         if let Some(smallest) = smallest {
             let errors = 2 * self.error.as_nanos() as u64;
-            let at = ReadAt { began, ended: began, uptime, has_watched, errors };
+            let patience = self.periods.patience;
+            let at = ReadAt { began, ended: began, uptime, has_watched, errors, is_right: true, patience };
             SeenSmallest::renew(&mut collected.seen, smallest, self.slot, at);
         }
         Ok(())
@@ -182,9 +184,12 @@ impl Fleet {
         let errors = 2 * self.error.as_nanos() as u64;
         let ended = nanos(clock.now());
         let mut state = self.state.lock();
+        let is_off = state.off;
         if let Some(seen) = state.seen.get_mut(slot as usize) {
             let has_watched = SeenLease::is_watched(seen.as_ref(), uptime, self.periods.silent);
-            SeenLease::renew(seen, lease, ReadAt { began, ended, uptime, has_watched, errors });
+            let (is_right, patience) = (!is_off, self.periods.patience);
+            let at = ReadAt { began, ended, uptime, has_watched, errors, is_right, patience };
+            SeenLease::renew(seen, lease, at);
         }
     }
 

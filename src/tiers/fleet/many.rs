@@ -9,9 +9,10 @@ use std::time::Duration;
 use uuid::Uuid;
 
 use crate::stats::fleet::{MemberStanding, MemberStatus};
+use crate::tiers::fleet::clocks::ReadAt;
 use crate::tiers::fleet::collector::CollectorDuty;
 use crate::tiers::fleet::periods::{FleetPeriods, LeaseNews, ROUND};
-use crate::tiers::fleet::rule::{self, MemberLease, ReadAt, SeenLease};
+use crate::tiers::fleet::rule::{self, MemberLease, SeenLease};
 use crate::tiers::fleet::smallest::{SeenSmallest, SmallestLeases, SmallestReader};
 
 /// Requests, where opening by a name is one and closing none: a lease is read by two, and written after it was read.
@@ -65,7 +66,15 @@ struct SimFleet {
 
 fn at(now: Duration) -> ReadAt {
     let nanos = now.as_nanos() as u64;
-    ReadAt { began: nanos, ended: nanos, uptime: now, has_watched: true, errors: 0 }
+    ReadAt {
+        began: nanos,
+        ended: nanos,
+        uptime: now,
+        has_watched: true,
+        errors: 0,
+        is_right: true,
+        patience: Duration::ZERO,
+    }
 }
 
 impl SimFleet {

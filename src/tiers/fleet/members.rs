@@ -18,7 +18,9 @@
 //! Beside a slot, `0.accepted` is the beat up to which somebody has accepted what was lost with members that had it. It is
 //! read only while the slot's lease tells of a loss.
 
+use std::fmt;
 use std::io;
+use std::str::FromStr;
 use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
@@ -48,6 +50,7 @@ const PAUSE: Duration = Duration::from_millis(20);
 pub(super) struct Members {
     dir: Arc<dyn Dir>,
     own: Arc<dyn File>,
+    pub(super) agreed: Agreed,
 }
 
 impl Members {
@@ -56,11 +59,11 @@ impl Members {
     pub(super) fn join(
         ours: &dyn Dir,
         settings: &FleetSettings,
-        error: Duration,
+        usual: Duration,
         first: &MemberLease,
     ) -> Result<(Members, u32, MemberLease)> {
         let dir = ensure_dir(&*ensure_dir(ours, b"fleet")?, settings.name.as_bytes())?;
-        agree(&*dir, settings, error, first)?;
+        let agreed = agree(&*dir, settings, usual, first)?;
         let was_forgotten = || {
             Error::refused(
                 format!("this fast tier was forgotten by fleet {}, which has gone on without it", settings.name),
@@ -86,7 +89,7 @@ impl Members {
             }
             check_turn(&settings.name, &lease, first)?;
             if lease.standing == Standing::Here || claim(&*dir, slot, &lease, first)? {
-                return Members::of(dir, &settings.name, slot, lease);
+                return Members::of(dir, &settings.name, agreed, slot, lease);
             }
         }
         for slot in 0..settings.size {
@@ -100,7 +103,7 @@ impl Members {
                 let least = if lease.standing == Standing::Left { lease.least } else { 0 };
                 let first = MemberLease { least, beat, names: lease.names, lost, ..first.clone() };
                 replace(&*dir, slot, &first)?;
-                return Members::of(dir, &settings.name, slot, first);
+                return Members::of(dir, &settings.name, agreed, slot, first);
             }
         }
         Err(Error::refused(
@@ -109,19 +112,31 @@ impl Members {
         ))
     }
 
-    fn of(dir: Arc<dyn Dir>, fleet: &str, slot: u32, lease: MemberLease) -> Result<(Members, u32, MemberLease)> {
+    fn of(
+        dir: Arc<dyn Dir>,
+        fleet: &str,
+        agreed: Agreed,
+        slot: u32,
+        lease: MemberLease,
+    ) -> Result<(Members, u32, MemberLease)> {
         let own = dir.open(slot_name(slot).as_bytes(), Access::ReadWrite).at("open", label(fleet, slot))?;
         // Somebody may have given the place to a copy since the lease was read: this file is then the copy's.
         if read_lease(&*own, slot)?.is_some_and(|opened| opened.turn != lease.turn && !left_out!(PartnerTurn)) {
             return Err(was_handed_on(fleet));
         }
-        Ok((Members { dir, own }, slot, lease))
+        Ok((Members { dir, own, agreed }, slot, lease))
     }
 
     /// Reads one member's lease. `None`: nobody has taken the slot. An unreadable lease, which is being written, is an
     /// error.
     pub(super) fn read(&self, slot: u32) -> Result<Option<MemberLease>> {
         read(&*self.dir, slot)
+    }
+
+    /// Whether the members still agree on what they did when this one joined.
+    pub(super) fn still_agree(&self) -> Result<bool> {
+        let same = |agreed: Agreed| (agreed.size, agreed.error) == (self.agreed.size, self.agreed.error);
+        Ok(agreed(&*self.dir)?.is_some_and(same))
     }
 
     /// Writes our own lease, durably.
@@ -400,36 +415,70 @@ pub(super) fn dir_of(slow: &dyn Dir, fleet: &str) -> Result<Arc<dyn Dir>> {
     Err(Error::refused(format!("the slow tier has no fleet {fleet}: {there}"), remedy))
 }
 
-/// The size of a fleet and the bound for its clocks' errors, as its first member wrote them down. `None`: not readable.
-pub(super) fn agreed(dir: &dyn Dir) -> Result<Option<(u32, Duration)>> {
-    let text = read_text(dir, b"fleet")?.unwrap_or_default();
-    let value = |key: &str| text.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(" = "));
-    let size = value("fleet_size").and_then(|size| size.parse().ok()).filter(|size| (1..=FLEET_MAX).contains(size));
-    let error = value("clock_error").and_then(|error| humantime::parse_duration(error.trim_matches('"')).ok());
-    Ok(size.zip(error))
+/// What all members of a fleet agree on, in its file `fleet`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Agreed {
+    pub(super) size: u32,
+    /// The bound for the errors of all clocks.
+    pub(super) error: Duration,
+    /// An operator has set the bound for all: what the machines say of their clocks is not asked.
+    pub(super) is_believed: bool,
 }
 
-/// The first member writes down what all have to agree on; the others compare it.
-fn agree(dir: &dyn Dir, settings: &FleetSettings, error: Duration, first: &MemberLease) -> Result<()> {
-    let FleetSettings { name, size, .. } = settings;
-    let wanted = format!("fleet_size = {size}\nclock_error = \"{}\"\n", humantime::format_duration(error));
+impl fmt::Display for Agreed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Agreed { size, error, is_believed } = self;
+        write!(f, "fleet_size = {size}\nclock_error = \"{}\"\n", humantime::format_duration(*error))?;
+        if *is_believed { f.write_str("believed = true\n") } else { Ok(()) }
+    }
+}
+
+impl FromStr for Agreed {
+    type Err = ();
+
+    fn from_str(text: &str) -> Result<Agreed, ()> {
+        let value = |key: &str| text.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(" = "));
+        let size = value("fleet_size").and_then(|size| size.parse().ok());
+        let error = value("clock_error").and_then(|error| humantime::parse_duration(error.trim_matches('"')).ok());
+        let size = size.filter(|size| (1..=FLEET_MAX).contains(size)).ok_or(())?;
+        Ok(Agreed { size, error: error.ok_or(())?, is_believed: value("believed") == Some("true") })
+    }
+}
+
+/// `None`: not there, or not readable.
+pub(super) fn agreed(dir: &dyn Dir) -> Result<Option<Agreed>> {
+    Ok(read_text(dir, b"fleet")?.and_then(|text| text.parse().ok()))
+}
+
+/// Changes the bound for all. The caller has seen that no member is there.
+pub(super) fn agree_on(dir: &dyn Dir, agreed: &Agreed) -> Result<()> {
+    replace_text(dir, b"fleet", &agreed.to_string())
+}
+
+/// The first member writes down what all have to agree on; the others compare it. One that names no bound takes what is there.
+fn agree(dir: &dyn Dir, settings: &FleetSettings, usual: Duration, first: &MemberLease) -> Result<Agreed> {
+    let FleetSettings { name, size, error } = settings;
+    let wanted = Agreed { size: *size, error: error.unwrap_or(usual), is_believed: false };
     if read_text(dir, b"fleet")?.is_none() {
-        make(dir, b"fleet", first.member, wanted.as_bytes())?;
+        make(dir, b"fleet", first.member, wanted.to_string().as_bytes())?;
     }
-    match read_text(dir, b"fleet")? {
-        Some(text) if text == wanted => Ok(()),
-        text => {
-            let told = |text: &str| text.trim().replace('\n', ", ");
-            Err(Error::refused(
-                format!(
-                    "fleet {name} was begun with {}; this mount has {}",
-                    told(&text.unwrap_or_default()),
-                    told(&wanted)
-                ),
-                "give all its mounts the same fleet_size and clock_error, or choose another name",
-            ))
-        }
+    let agreed = agreed(dir)?;
+    if let Some(agreed) =
+        agreed.filter(|agreed| agreed.size == *size && error.is_none_or(|error| error == agreed.error))
+    {
+        return Ok(Agreed { is_believed: agreed.is_believed || error.is_some(), ..agreed });
     }
+    let told = |agreed: &Agreed| agreed.to_string().trim().replace('\n', ", ");
+    let begun = agreed.as_ref().map_or_else(|| "something unreadable".to_owned(), told);
+    let remedy = match agreed.filter(|agreed| agreed.size == *size) {
+        Some(_) => format!(
+            "leave clock_error out to take the fleet's; `dlio-fs clock-error {name} {} --slow DIR` changes it for all its \
+             mounts",
+            humantime::format_duration(wanted.error)
+        ),
+        None => "give all its mounts the same fleet_size, or choose another name".to_owned(),
+    };
+    Err(Error::refused(format!("fleet {name} was begun with {begun}; this mount has {}", told(&wanted)), remedy))
 }
 
 /// Makes a file that must not exist and whose bytes are all there as soon as its name is: `false` if it exists.
@@ -495,7 +544,8 @@ mod tests {
         let dir = tempfile::tempdir().expect("a directory");
         let dir: Arc<dyn Dir> = Arc::new(OsDir::open(dir.path()).expect("opened"));
         let own = dir.create(b"0", 0o644).expect("made");
-        let members = Members { dir, own };
+        let agreed = Agreed { size: 1, error: PAUSE, is_believed: false };
+        let members = Members { dir, own, agreed };
         let since = |known, told| members.names_since(0, known, told).expect("it answers");
         let append = |own: &OwnNames, lines: &[u8]| members.append_names(0, own, lines).expect("written");
         let (some, bytes) = lines(1000);

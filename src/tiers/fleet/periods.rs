@@ -52,6 +52,9 @@ pub(crate) struct FleetPeriods {
     pub(crate) forget: Duration,
     /// By then every member has had the time to say in its lease that it has nothing pending, and somebody to read it.
     pub(crate) answer: Duration,
+    /// For so long a lease that does not change leaves its member's clock unknown (`clocks.rs`). Where the leases are
+    /// collected, most are read late, and nobody waits for a better reading.
+    pub(crate) patience: Duration,
     /// So many leases are collected in one round, so that the slow tree gets them spread over the period.
     slots_at_once: u32,
 }
@@ -72,6 +75,7 @@ impl FleetPeriods {
             forget: longer(60),
             // A pass over all leases may be under way, and another one begins behind it.
             answer: period * if is_collected { 6 } else { 3 },
+            patience: if is_collected { Duration::ZERO } else { period * 3 },
             slots_at_once: size.div_ceil(rounds),
         }
     }

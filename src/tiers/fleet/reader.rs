@@ -7,17 +7,18 @@ use std::time::{Duration, UNIX_EPOCH};
 use crate::error::{Error, Result};
 use crate::stats::fleet::FleetStatus;
 use crate::tiers::disk::{Clock, Dir};
-use crate::tiers::fleet::members::{accept, agreed, dir_of, read_settled};
-use crate::tiers::fleet::nanos;
+use crate::tiers::fleet::clocks::ReadAt;
+use crate::tiers::fleet::members::{Agreed, accept, agree_on, agreed, dir_of, read_settled};
 use crate::tiers::fleet::periods::FleetPeriods;
-use crate::tiers::fleet::rule::{self, ReadAt, SeenLease, Standing};
+use crate::tiers::fleet::rule::{self, SeenLease, Standing};
+use crate::tiers::fleet::{nanos, not_exact};
 
 /// The leases of one fleet, as they were read last.
 #[derive(Debug)]
 pub struct FleetReader {
     dir: Arc<dyn Dir>,
     fleet: String,
-    error: Duration,
+    agreed: Agreed,
     clock: Arc<dyn Clock>,
     seen: Vec<Option<SeenLease>>,
     /// Our uptime at the last look.
@@ -28,17 +29,41 @@ impl FleetReader {
     /// Finds a fleet below `slow`. `clock` has to be as right as those of the members. Errors: there is no such fleet.
     pub fn open(slow: &dyn Dir, fleet: &str, clock: Arc<dyn Clock>) -> Result<FleetReader> {
         let dir = dir_of(slow, fleet)?;
-        let Some((size, error)) = agreed(&*dir)? else {
+        let Some(agreed) = agreed(&*dir)? else {
             let what = format!("what the members of fleet {fleet} agree on is not readable");
             return Err(Error::refused(what, "see whether .dlio-fs/fleet on the slow tier is damaged"));
         };
-        let seen = vec![None; size as usize];
-        Ok(FleetReader { dir, fleet: fleet.to_owned(), error, clock, seen, looked: None })
+        let seen = vec![None; agreed.size as usize];
+        Ok(FleetReader { dir, fleet: fleet.to_owned(), agreed, clock, seen, looked: None })
     }
 
     /// For how long a member of this fleet must be silent before somebody may forget it.
     pub fn forget_after(&self) -> Duration {
         FleetPeriods::of(self.seen.len()).forget
+    }
+
+    /// What is wrong with this machine's clock, as its kernel knows it, for a member of this fleet, and what to do.
+    pub fn clock_trouble(&self) -> Option<String> {
+        let Agreed { error, is_believed, .. } = self.agreed;
+        not_exact(&self.fleet, self.clock.error(), error).filter(|_| !is_believed)
+    }
+
+    /// Who writes leases: the beats of all slots, and the hosts.
+    pub fn beats(&self) -> Result<Vec<(u64, String)>> {
+        let beat =
+            |slot| Ok(read_settled(&*self.dir, slot)?.map_or((0, String::new()), |lease| (lease.beat, lease.host)));
+        (0..self.seen.len() as u32).map(beat).collect()
+    }
+
+    /// For how long nobody must have written a lease before the bound of the clocks is changed.
+    pub fn change_after(&self) -> Duration {
+        FleetPeriods::of(self.seen.len()).watched
+    }
+
+    /// Sets the bound for the errors of all clocks, which all members take from now on. The caller has seen for
+    /// [`Self::change_after`] that no member is there; one that was only frozen finds the other bound before it writes a lease.
+    pub fn set_clock_error(&self, error: Duration) -> Result<()> {
+        agree_on(&*self.dir, &Agreed { error, is_believed: true, ..self.agreed })
     }
 
     /// Accepts what may be lost with members of this fleet that did not come back: the verdicts leave it out from now on.
@@ -67,16 +92,17 @@ impl FleetReader {
     pub fn look(&mut self) -> Result<FleetStatus> {
         let asked = nanos(self.clock.now());
         let uptime = self.clock.uptime();
-        let watched = FleetPeriods::of(self.seen.len()).watched;
+        let FleetPeriods { watched, patience, .. } = FleetPeriods::of(self.seen.len());
         let has_watched = self.looked.is_some_and(|at| uptime.saturating_sub(at) < watched);
         for (slot, seen) in (0..).zip(&mut self.seen) {
             let began = nanos(self.clock.now());
             let Some(lease) = read_settled(&*self.dir, slot)? else { continue };
             let ended = nanos(self.clock.now());
-            let errors = 2 * self.error.as_nanos() as u64;
-            SeenLease::renew(seen, lease, ReadAt { began, ended, uptime, has_watched, errors });
+            let errors = 2 * self.agreed.error.as_nanos() as u64;
+            let at = ReadAt { began, ended, uptime, has_watched, errors, is_right: true, patience };
+            SeenLease::renew(seen, lease, at);
         }
         self.looked = Some(uptime);
-        Ok(rule::fleet_status(&self.fleet, &self.seen, self.error, asked, Some(Duration::ZERO)))
+        Ok(rule::fleet_status(&self.fleet, &self.seen, self.agreed.error, asked, Some(Duration::ZERO)))
     }
 }

@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use uuid::Uuid;
 
-use crate::stats::fleet::{FleetStatus, MemberStanding, MemberStatus};
+use crate::stats::fleet::{FleetStatus, MemberStanding, MemberStatus, clock_off};
+use crate::tiers::fleet::clocks::{KnownClock, LeaseClock, ReadAt, SeenClock, ToldClock};
 use crate::tiers::fleet::lines::{checked, with_crc};
 use crate::tiers::fleet::names::NamesEnd;
 use crate::tiers::fleet::periods::FleetPeriods;
@@ -34,6 +35,7 @@ pub(crate) struct MemberLease {
     pub(crate) turn: u32,
     /// The copy that may take the member's place (`partner.rs`); 0: none.
     pub(crate) copy: u64,
+    pub(crate) clock: LeaseClock,
     pub(crate) standing: Standing,
 }
 
@@ -99,8 +101,8 @@ pub(crate) fn plain_host(host: &str) -> String {
 impl MemberLease {
     /// Of a member that has logged nothing yet.
     pub(crate) fn first(member: Uuid, host: String, turn: u32) -> MemberLease {
-        let (names, standing) = (NamesEnd::default(), Standing::Here);
-        MemberLease { member, host, least: 0, beat: 0, names, lost: None, turn, copy: 0, standing }
+        let (names, clock, standing) = (NamesEnd::default(), LeaseClock::Untold, Standing::Here);
+        MemberLease { member, host, least: 0, beat: 0, names, lost: None, turn, copy: 0, clock, standing }
     }
 
     /// One line of `lines.rs`, padded to [`LEASE_LEN`].
@@ -108,9 +110,14 @@ impl MemberLease {
         let MemberLease { member, least, beat, names, turn, copy, .. } = self;
         let host = plain_host(&self.host);
         let (lost, standing) = (Loss::encode(self.lost), self.standing.word());
+        let clock = match self.clock {
+            LeaseClock::Untold => "-".to_owned(),
+            LeaseClock::At(clock) => clock.to_string(),
+            LeaseClock::Off => "off".to_owned(),
+        };
         let words = format!(
             "lease member={member} host={host} least={least} beat={beat} names={names} lost={lost} turn={turn} \
-             copy={copy:x} {standing}"
+             copy={copy:x} clock={clock} {standing}"
         );
         let mut line = with_crc(&words).into_bytes();
         line.resize(LEASE_LEN - 1, b' ');
@@ -127,8 +134,18 @@ impl MemberLease {
         let (least, beat) = (value("least")?.parse().ok()?, value("beat")?.parse().ok()?);
         let (names, lost) = (value("names")?.parse().ok()?, Loss::decode(value("lost")?)?);
         let (turn, copy) = (value("turn")?.parse().ok()?, u64::from_str_radix(value("copy")?, 16).ok()?);
-        let standing = Standing::of_word(words.next()?)?;
-        let lease = MemberLease { member, host, least, beat, names, lost, turn, copy, standing };
+        // Earlier versions did not write it.
+        let (clock, standing) = match words.next()? {
+            word if word.starts_with("clock=") => (word.strip_prefix("clock=")?, words.next()?),
+            standing => ("-", standing),
+        };
+        let clock = match clock {
+            "-" => LeaseClock::Untold,
+            "off" => LeaseClock::Off,
+            clock => LeaseClock::At(clock.parse().ok()?),
+        };
+        let standing = Standing::of_word(standing)?;
+        let lease = MemberLease { member, host, least, beat, names, lost, turn, copy, clock, standing };
         words.next().is_none().then(|| match (standing, lost) {
             // Earlier versions did not write what a forgotten member's loss is.
             (Standing::Forgotten, loss) if loss.is_none_or(|loss| loss.before < u64::MAX) => lease.forgotten(),
@@ -162,21 +179,9 @@ pub(crate) struct SeenLease {
     /// Our uptime when we first saw this beat, and when we read it last.
     pub(crate) since: Duration,
     pub(crate) seen_at: Duration,
-    /// The lease is further in the future than the clocks' bound allows.
-    pub(crate) is_ahead: bool,
-}
-
-/// The reader's clocks around one reading of a lease.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct ReadAt {
-    /// Nanoseconds since 1970, before and after.
-    pub(crate) began: u64,
-    pub(crate) ended: u64,
-    pub(crate) uptime: Duration,
-    /// The reader has looked lately, so that an unchanged beat says something about the member.
-    pub(crate) has_watched: bool,
-    /// Twice the bound for the clocks' errors.
-    pub(crate) errors: u64,
+    /// Our clock when we began the last reading that showed another lease.
+    pub(crate) after: Option<u64>,
+    pub(crate) clock: SeenClock,
 }
 
 impl SeenLease {
@@ -188,8 +193,21 @@ impl SeenLease {
             Some(seen) if seen.lease.beat == lease.beat && at.has_watched => seen.since,
             _ => at.uptime,
         };
-        let is_ahead = lease.least > at.ended.saturating_add(at.errors);
-        *seen = Some(SeenLease { lease, read: at.began, since, seen_at: at.uptime, is_ahead });
+        let after = match seen {
+            Some(seen) if seen.lease.beat == lease.beat => seen.after,
+            Some(other) => Some(other.read),
+            None => None,
+        };
+        let known = seen.as_ref().filter(|seen| seen.lease.member == lease.member);
+        let known = known.map(|seen| KnownClock {
+            clock: seen.clock,
+            is_new: seen.lease.beat != lease.beat,
+            read: seen.read,
+            after: seen.after,
+        });
+        let told = ToldClock { clock: lease.clock, least: lease.least, is_here: lease.standing == Standing::Here };
+        let clock = SeenClock::renewed(known, told, since, at);
+        *seen = Some(SeenLease { lease, read: at.began, since, seen_at: at.uptime, after, clock });
     }
 
     /// Whether a reader that now comes to this slot has watched it. It reads all slots one after another, so how long ago it
@@ -210,7 +228,7 @@ impl SeenLease {
 
     /// What was logged until then may be missing. The largest number: nobody knows until when.
     pub(crate) fn lost_before(&self) -> u64 {
-        if self.is_ahead { u64::MAX } else { self.lease.lost.map_or(0, |loss| loss.before) }
+        if self.clock.lets_go() { self.lease.lost.map_or(0, |loss| loss.before) } else { u64::MAX }
     }
 }
 
@@ -245,21 +263,23 @@ impl SeenLease {
         let there = |least: u64| least.checked_sub(errors + 1).map(|nanos| Duration::from_millis(nanos / 1_000_000));
         let up_to = there(least);
         let unchanged_for = self.seen_at.saturating_sub(self.since);
+        let clock = self.clock.trouble();
         let standing = match self.lease.standing {
             Standing::Forgotten => MemberStanding::Forgotten,
-            _ if self.is_ahead => MemberStanding::ClockOff,
+            _ if clock.is_some() => MemberStanding::ClockOff,
             Standing::Left => MemberStanding::Left,
             Standing::Here if unchanged_for > silent => MemberStanding::Silent,
             Standing::Here => MemberStanding::Here,
         };
-        let up_to = up_to.filter(|_| !self.is_ahead);
+        let up_to = up_to.filter(|_| standing == MemberStanding::Forgotten || self.clock == SeenClock::Right);
         let lost = self.lease.lost;
         let lost_from = lost.map(|loss| there(loss.from).unwrap_or_default());
         let lost_before = lost.map(|loss| loss.before).filter(|before| *before < u64::MAX);
         let lost_before = lost_before.map(|before| Duration::from_millis(before.div_ceil(1_000_000)));
         let loss_accepted = lost.is_some_and(|loss| loss.is_accepted);
         let host = self.lease.host.clone();
-        MemberStatus { slot, host, standing, up_to, unchanged_for, lost_from, lost_before, loss_accepted }
+        let clock_ahead = clock.flatten();
+        MemberStatus { slot, host, standing, up_to, unchanged_for, lost_from, lost_before, loss_accepted, clock_ahead }
     }
 }
 
@@ -270,7 +290,7 @@ pub(crate) enum FleetGate {
     Open,
     /// Those that began before this, of the member with the second id.
     Before((u64, Uuid), Uuid),
-    /// None: a member is not known, or this one may be taken for gone.
+    /// None: a member is not known, or its clock is not as right as it has to be, or this one may be taken for gone.
     Shut,
 }
 
@@ -290,19 +310,22 @@ pub(crate) fn gate(own: Uuid, slot: u32, seen: &[Option<SeenLease>], errors: Dur
     let errors = errors.as_nanos() as u64;
     let mut least = None;
     for (_, seen) in (0..).zip(seen).filter(|(other, _)| *other != slot) {
-        let Some(seen) = seen else { return FleetGate::Shut };
+        let Some(seen) = seen.as_ref().filter(|seen| seen.clock.lets_go()) else { return FleetGate::Shut };
         let this = (seen.least(errors), seen.lease.member);
         least = Some(least.map_or(this, |least: (u64, Uuid)| least.min(this)));
     }
     least.map_or(FleetGate::Open, |least| FleetGate::Before(least, own))
 }
 
-/// The member for which others wait and which does nothing: not there yet, or silent.
+/// The member for which others wait and which does nothing: not there yet, or silent. Or its clock is off.
 pub(crate) fn missing(slot: u32, seen: &[Option<SeenLease>], now: Duration) -> Option<String> {
     let silent = FleetPeriods::of(seen.len()).silent;
     let others = (0..).zip(seen).filter(|(other, _): &(u32, _)| *other != slot);
     others.into_iter().find_map(|(other, seen)| match seen {
         None => Some(format!("waits for member {other}, which has not been mounted yet")),
+        Some(SeenLease { lease, clock, .. }) if clock.trouble().is_some() && lease.standing != Standing::Forgotten => {
+            Some(clock_off(&format!("member {other} on {}", lease.host), clock.trouble().flatten()))
+        }
         Some(SeenLease { lease, since, .. })
             if lease.standing == Standing::Here && now.saturating_sub(*since) > silent =>
         {
@@ -340,12 +363,14 @@ mod tests {
             lost: Some(Loss { from: least / 3, before: least / 2 + 1, beat: least, is_accepted: false }),
             turn: u32::MAX,
             copy: least,
+            clock: LeaseClock::At(least),
             standing: Standing::Here,
         }
     }
 
     fn seen(lease: MemberLease) -> Option<SeenLease> {
-        Some(SeenLease { lease, read: 1000, since: Duration::ZERO, seen_at: Duration::ZERO, is_ahead: false })
+        let (since, seen_at) = (Duration::ZERO, Duration::ZERO);
+        Some(SeenLease { lease, read: 1000, since, seen_at, after: None, clock: SeenClock::Right })
     }
 
     #[test]
@@ -379,6 +404,10 @@ mod tests {
         // It may come back at once.
         let left = gate(&[seen(MemberLease { standing: Standing::Left, ..lease(5, 9) }), None, of(2000, 8)]);
         assert!(left.lets_go(960) && !left.lets_go(961));
+        // A lease says nothing if its clock is ahead, or may be.
+        let of_clock = |clock| gate(&[of(20, 9).map(|seen| SeenLease { clock, ..seen }), None, of(2000, 8)]);
+        assert_eq!([SeenClock::Unknown(2), SeenClock::Off(1, 9)].map(of_clock), [FleetGate::Shut; 2]);
+        assert!([SeenClock::Off(-1, 9), SeenClock::SaysOff].map(of_clock).iter().all(|gate| gate.lets_go(19)));
         let forgotten = gate(&[seen(MemberLease { standing: Standing::Forgotten, ..lease(5, 9) }), None, of(2000, 8)]);
         assert!(forgotten.lets_go(960) && !forgotten.lets_go(961), "another one may have its slot");
     }
@@ -401,7 +430,8 @@ mod tests {
     fn told(lease: MemberLease) -> MemberStatus {
         let mut seen = None;
         let errors = 20 * MS;
-        let at = ReadAt { began: 1000 * MS, ended: 1001 * MS, uptime: Duration::ZERO, has_watched: false, errors };
+        let (began, ended, uptime, patience) = (1000 * MS, 1001 * MS, Duration::ZERO, Duration::ZERO);
+        let at = ReadAt { began, ended, uptime, has_watched: false, errors, is_right: true, patience };
         SeenLease::renew(&mut seen, lease, at);
         fleet_status("job", &[seen], Duration::from_millis(10), 1000 * MS + 1, None).members.remove(0)
     }
@@ -459,7 +489,8 @@ mod tests {
         let mut seen = None;
         let mut read = |beat, at, has_watched| {
             let uptime = Duration::from_secs(at);
-            let at = ReadAt { began: 1000, ended: 1000, uptime, has_watched, errors: 0 };
+            let patience = Duration::ZERO;
+            let at = ReadAt { began: 1000, ended: 1000, uptime, has_watched, errors: 0, is_right: true, patience };
             SeenLease::renew(&mut seen, MemberLease { beat, ..lease(1, 1) }, at);
             fleet_status("job", std::slice::from_ref(&seen), Duration::ZERO, 1000, None).members.remove(0).standing
         };

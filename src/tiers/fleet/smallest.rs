@@ -15,8 +15,9 @@ use std::time::Duration;
 
 use uuid::Uuid;
 
+use crate::tiers::fleet::clocks::ReadAt;
 use crate::tiers::fleet::lines::{checked, with_crc};
-use crate::tiers::fleet::rule::{FleetGate, ReadAt, SeenLease, Standing, plain_host};
+use crate::tiers::fleet::rule::{FleetGate, SeenLease, Standing, plain_host};
 
 /// Bytes of the file. It is overwritten in place by one write, so it has always the same length.
 pub(crate) const SMALLEST_LEN: usize = 8192;
@@ -52,6 +53,8 @@ pub(crate) struct SmallestHead {
 pub(crate) enum CollectedLeases {
     /// This slot has never been taken, or was never readable.
     NotTaken(u32),
+    /// The clock of the member in this slot is ahead of the collector's.
+    ClockOff(u32),
     /// At least two, the smallest first.
     Smallest(Vec<SmallLease>),
 }
@@ -74,6 +77,9 @@ impl CollectedLeases {
         let mut all = Vec::with_capacity(seen.len());
         for (slot, seen) in (0..).zip(seen) {
             let Some(seen) = seen else { return CollectedLeases::NotTaken(slot) };
+            if !seen.clock.lets_go() {
+                return CollectedLeases::ClockOff(slot);
+            }
             all.push((seen.least(errors), seen.lease.member, slot, seen));
         }
         all.sort_unstable_by_key(|(least, member, ..)| (*least, *member));
@@ -91,7 +97,7 @@ impl CollectedLeases {
 
     fn smallest(&self) -> &[SmallLease] {
         match self {
-            CollectedLeases::NotTaken(_) => &[],
+            CollectedLeases::NotTaken(_) | CollectedLeases::ClockOff(_) => &[],
             CollectedLeases::Smallest(smallest) => smallest,
         }
     }
@@ -127,6 +133,7 @@ impl SmallestLeases {
         let by = self.by.map_or_else(|| "-".to_owned(), |by| by.to_string());
         let found = match &self.found {
             CollectedLeases::NotTaken(slot) => format!("not-taken={slot}"),
+            CollectedLeases::ClockOff(slot) => format!("clock-off={slot}"),
             CollectedLeases::Smallest(all) => all.iter().map(SmallLease::encode).collect::<Vec<_>>().join(" "),
         };
         let SmallestLeases { round, read, lost_before, .. } = self;
@@ -147,7 +154,11 @@ impl SmallestLeases {
             by => Some(by.parse().ok()?),
         };
         let found = match found {
-            [slot] => CollectedLeases::NotTaken(value(slot, "not-taken")?.parse().ok()?),
+            [word] => match word.split_once('=')? {
+                ("not-taken", slot) => CollectedLeases::NotTaken(slot.parse().ok()?),
+                ("clock-off", slot) => CollectedLeases::ClockOff(slot.parse().ok()?),
+                _ => return None,
+            },
             _ => {
                 let all: Option<Vec<_>> = found.chunks(SMALL_WORDS).map(SmallLease::decode).collect();
                 CollectedLeases::Smallest(all.filter(|all| all.len() >= 2)?)
@@ -293,6 +304,12 @@ impl SmallestReader<'_> {
             let is_known = smallest.read > 0;
             return is_known.then(|| format!("waits for member {other}, which has not been mounted yet"));
         }
+        if let CollectedLeases::ClockOff(other) = smallest.found {
+            return Some(format!(
+                "the clock of member {other} is ahead of that of another member by more than the fleet allows; dlio-fs \
+                 status --fleet tells more"
+            ));
+        }
         // By the last file that was new: before, nobody has looked at the lease.
         let SmallLease { slot, host, standing, .. } = smallest.first_other(self.slot)?;
         let is_silent = *standing == Standing::Here && renewed.saturating_sub(*since) > silent;
@@ -323,14 +340,16 @@ impl SmallestReader<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::tiers::fleet::clocks::{LeaseClock, SeenClock};
     use crate::tiers::fleet::names::NamesEnd;
     use crate::tiers::fleet::rule::{Loss, MemberLease};
 
     fn seen(least: u64, member: u128, standing: Standing) -> Option<SeenLease> {
         let (host, names) = ("h".repeat(64), NamesEnd::default());
-        let member = Uuid::from_u128(member);
-        let lease = MemberLease { member, host, least, beat: 3, names, lost: None, turn: 0, copy: 0, standing };
-        Some(SeenLease { lease, read: 1000, since: Duration::ZERO, seen_at: Duration::ZERO, is_ahead: false })
+        let (member, clock) = (Uuid::from_u128(member), LeaseClock::At(least));
+        let lease = MemberLease { member, host, least, beat: 3, names, lost: None, turn: 0, copy: 0, clock, standing };
+        let (since, seen_at) = (Duration::ZERO, Duration::ZERO);
+        Some(SeenLease { lease, read: 1000, since, seen_at, after: None, clock: SeenClock::Right })
     }
 
     fn here(least: u64, member: u128) -> Option<SeenLease> {
@@ -338,7 +357,8 @@ mod tests {
     }
 
     fn at(seconds: u64) -> ReadAt {
-        ReadAt { began: 0, ended: 0, uptime: Duration::from_secs(seconds), has_watched: true, errors: 40 }
+        let (uptime, patience) = (Duration::from_secs(seconds), Duration::ZERO);
+        ReadAt { began: 0, ended: 0, uptime, has_watched: true, errors: 40, is_right: true, patience }
     }
 
     /// The file of these leases, as it was read.
@@ -358,8 +378,9 @@ mod tests {
             SmallestLeases::of(&many, 0, u64::MAX, u32::MAX),
             SmallestLeases::of(&many[..2], 0, 7, 0),
             SmallestLeases { by: None, ..SmallestLeases::of(&[here(1, 1), None], 0, 0, 5) },
+            SmallestLeases { found: CollectedLeases::ClockOff(7), ..SmallestLeases::of(&many[..2], 0, 7, 0) },
         ];
-        assert_eq!(files.each_ref().map(|file| file.found.smallest().len()), [KEPT_MOST, 2, 0]);
+        assert_eq!(files.each_ref().map(|file| file.found.smallest().len()), [KEPT_MOST, 2, 0, 0]);
         for (file, next) in files.iter().zip(files.iter().cycle().skip(1)) {
             let (line, next) = (file.encode(), next.encode());
             assert_eq!((line.len(), SmallestLeases::decode(&line).as_ref()), (SMALLEST_LEN, Some(file)));
@@ -458,7 +479,7 @@ mod tests {
 
     #[test]
     fn what_all_are_past_is_there_unless_somebody_was_lost_or_has_a_wrong_clock() {
-        let ahead = |seen: Option<SeenLease>| seen.map(|seen| SeenLease { is_ahead: true, ..seen });
+        let ahead = |seen: Option<SeenLease>| seen.map(|seen| SeenLease { clock: SeenClock::Off(41, 0), ..seen });
         let with = |change: &dyn Fn(MemberLease) -> MemberLease| {
             here(500, 2).map(|seen| SeenLease { lease: change(seen.lease.clone()), ..seen })
         };

@@ -22,15 +22,19 @@ use crate::stats::fleet::FleetStatus;
 use crate::stats::status::FleetFigures;
 use crate::tiers::Tiers;
 use crate::tiers::disk::Clock;
+use crate::tiers::fleet::clocks::{LeaseClock, ReadAt, SeenClock};
 use crate::tiers::fleet::members::OwnNames;
 use crate::tiers::fleet::periods::LeaseNews;
-use crate::tiers::fleet::rule::{self, FleetGate, MemberLease, ReadAt, SeenLease, Standing};
+use crate::tiers::fleet::rule::{self, FleetGate, MemberLease, SeenLease, Standing};
 use crate::tiers::fleet::{Fleet, nanos};
 
 /// What becomes of a member that was taken for lost.
 const FORGOTTEN: &str = "it was forgotten (dlio-fs forget), and the others have gone on without it";
 /// The same of one whose place has a copy of its fast tier.
 const HANDED_ON: &str = "a copy of its fast tier has taken its place (dlio-fs forget --partner)";
+/// And of one that was away while an operator set another bound for the clocks.
+const ANOTHER_BOUND: &str =
+    "the fleet has agreed on another bound for its clocks (dlio-fs clock-error): mount it again";
 /// With nothing pending the others' leases are read at most as often.
 const READ: Duration = Duration::from_secs(1);
 
@@ -56,7 +60,7 @@ impl Tiers {
         if !fleet.is_due(oldest, now) || self.damaged.is_some() || self.log.usable().is_err() {
             return Ok(());
         }
-        if fleet.is_ourselves()? {
+        if fleet.is_ourselves(now)? {
             // 2
             fleet.tell_names(); // 4
             fleet.write(least, clock, Standing::Here)?; // 5
@@ -79,7 +83,12 @@ impl Tiers {
             self.log.make_read_only();
         }
         let is_off = fleet.state.lock().off;
-        if !is_off && self.damaged.is_none() && self.log.usable().is_ok() && fleet.is_ourselves()? && !given_up() {
+        if !is_off
+            && self.damaged.is_none()
+            && self.log.usable().is_ok()
+            && fleet.is_ourselves(self.uptime())?
+            && !given_up()
+        {
             fleet.tell_names();
             if given_up() {
                 return Ok(());
@@ -157,9 +166,12 @@ impl Tiers {
 
 impl Fleet {
     /// Step 2.
-    fn is_ourselves(&self) -> Result<bool> {
+    fn is_ourselves(&self, now: Duration) -> Result<bool> {
         let in_slot = self.members.read(self.slot)?;
+        // The bound is changed only while nobody writes a lease.
+        let was_away = self.state.lock().written.is_none_or(|at| now.saturating_sub(at) > 2 * self.periods.period);
         let lost = match in_slot {
+            _ if was_away && !self.members.still_agree()? => Some(ANOTHER_BOUND.to_owned()),
             Some(lease) if lease.member == self.id && lease.standing == Standing::Forgotten => {
                 Some(FORGOTTEN.to_owned())
             }
@@ -220,12 +232,17 @@ impl Fleet {
                 loss.before = now.max(self.floor.load(Ordering::Acquire));
             }
         }
-        self.write_as_found(least, standing)
+        let clock = if self.state.lock().off { LeaseClock::Off } else { LeaseClock::At(now) };
+        self.write_lease(least, clock, standing)
     }
 
     /// The same of a member that has only just found its slot and knows neither its log nor the time: from when on
     /// everything is there stays as it is.
     pub(super) fn write_as_found(&self, least: u64, standing: Standing) -> Result<()> {
+        self.write_lease(least, LeaseClock::Untold, standing)
+    }
+
+    fn write_lease(&self, least: u64, clock: LeaseClock, standing: Standing) -> Result<()> {
         let (beat, names, lost) = {
             let state = self.state.lock();
             (state.beat + 1, state.names.end, state.loss)
@@ -233,7 +250,7 @@ impl Fleet {
         let (member, host, turn) = (self.id, self.host.clone(), self.turn);
         // Who leaves has nothing that a copy could give back.
         let copy = if standing == Standing::Here { self.partner.lock().name_copy() } else { 0 };
-        let lease = MemberLease { member, host, least, beat, names, lost, turn, copy, standing };
+        let lease = MemberLease { member, host, least, beat, names, lost, turn, copy, clock, standing };
         self.members.write(&lease)?;
         self.partner.lock().named(copy);
         let mut state = self.state.lock();
@@ -253,11 +270,13 @@ impl Fleet {
         // While nothing was pending here, nobody looked whether the others were silent.
         let looked = self.state.lock().read;
         let has_watched = looked.is_some_and(|at| uptime.saturating_sub(at) < self.periods.watched);
-        let errors = 2 * self.error.as_nanos() as u64;
+        let (errors, patience) = (2 * self.error.as_nanos() as u64, self.periods.patience);
+        let is_right = !self.state.lock().off;
         for slot in (0..self.size).filter(|slot| all || *slot != self.slot) {
             let began = nanos(clock.now());
             let Ok(Some(lease)) = self.members.read(slot) else { continue };
-            let at = ReadAt { began, ended: nanos(clock.now()), uptime, has_watched, errors };
+            let ended = nanos(clock.now());
+            let at = ReadAt { began, ended, uptime, has_watched, errors, is_right, patience };
             if let Some(seen) = self.state.lock().seen.get_mut(slot as usize) {
                 SeenLease::renew(seen, lease, at);
             }
@@ -266,6 +285,10 @@ impl Fleet {
         state.read = Some(uptime);
         if all {
             state.read_all = Some(uptime);
+            // An answer says nothing about a member whose clock is not known: it is read again at once.
+            if is_right && state.seen.iter().flatten().any(|seen| matches!(seen.clock, SeenClock::Unknown(_))) {
+                self.is_asked.store(true, Ordering::Release);
+            }
         }
     }
 }
