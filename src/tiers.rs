@@ -33,6 +33,7 @@ pub mod disk;
 mod drain_control;
 mod fleet;
 mod housekeeping;
+mod incarnation;
 mod log;
 mod model;
 mod objects;
@@ -65,6 +66,7 @@ use disk::{Kind, NewAttr, Time};
 use drain_control::DrainControl;
 use fleet::Fleet;
 use fleet::periods::COLLECT_ABOVE;
+use incarnation::Incarnation;
 use model::queue::PendingMost;
 use objects::file::FileState;
 use ops::SharedByCalls;
@@ -354,6 +356,8 @@ pub struct Tiers {
     core: EngineCore,
     drain_control: DrainControl,
     fleet: Option<Fleet>,
+    /// `None`: the mount writes nothing to the slow tree, or nobody would notice a copy of the fast tier.
+    incarnation: Option<Incarnation>,
     copies: Copies,
     reads: Reads,
     pins: Pins,

@@ -81,6 +81,7 @@ const ROOMS: &[&str] = &[
     "copies::rounds",
     "capacity::policy",
     "progress",
+    "incarnation",
     "counters",
     "core",
     "pins",

@@ -80,6 +80,8 @@ pub(crate) struct Fleet {
     slot: u32,
     id: Uuid,
     turn: u32,
+    /// This start of the fast tier's daemon.
+    start: Uuid,
     host: String,
     size: u32,
     error: Duration,
@@ -103,6 +105,7 @@ pub(crate) struct Fleet {
 
 #[derive(Debug, Default)]
 struct FleetState {
+    /// Of the lease that was written last, or that somebody began to write.
     beat: u64,
     /// The lease that was written last.
     least: u64,
@@ -147,12 +150,13 @@ impl Fleet {
     pub(crate) fn join(
         ours: &dyn Dir,
         settings: &FleetSettings,
-        (uuid, turn): (&str, u32),
+        (uuid, turn, start): (&str, u32, &str),
         collect_above: u32,
     ) -> Result<Fleet> {
         let id = Uuid::try_parse(uuid).map_err(|why| Error::refused(why.to_string(), "report this"))?;
         let host = nix::unistd::gethostname().ok().and_then(|host| host.into_string().ok()).unwrap_or_default();
-        let first = MemberLease::first(id, host, turn);
+        let first =
+            MemberLease { start: Uuid::try_parse(start).unwrap_or_default(), ..MemberLease::first(id, host, turn) };
         let (members, slot, lease) = Members::join(ours, settings, CLOCK_ERROR, &first)?;
         let size = settings.size as usize;
         let (beat, least, loss) = (lease.beat, lease.least, lease.lost);
@@ -180,6 +184,7 @@ impl Fleet {
             slot,
             id,
             turn,
+            start: first.start,
             host: first.host,
             size: settings.size,
             error: members.agreed.error,
@@ -194,7 +199,7 @@ impl Fleet {
             state: Mutex::new(Rank::Leaf, state),
             partner: Mutex::default(),
         };
-        if lease.beat > 0 {
+        if lease.beat > 0 || lease.start != fleet.start {
             // Before anything is logged; the replay comes first. It also finishes what was under way: whoever watches this
             // member must not do so at the same time. A copy of the fast tier may not know of that: until it is made anew,
             // there is none.

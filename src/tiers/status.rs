@@ -75,6 +75,7 @@ impl Tiers {
             .or_else(refusal)
             .or_else(closed)
             .or_else(|| self.held_by_cut_off())
+            .or_else(|| self.held_by_copy())
             .or_else(|| self.held_by_fleet())
             .or_else(|| held_users.first().map(HeldUser::line));
         let (objects, known_inodes, interrupted, events, applied, refusing, users_refused, event_bytes, aside) = {

@@ -678,6 +678,53 @@ fn a_mount_that_does_not_agree_with_its_fleet_is_refused() {
     members[2].sync();
 }
 
+/// A machine that is made from the image of another one: both had the same place, and a marker came before the shard of one.
+#[test]
+fn a_copy_of_a_fast_tier_does_not_share_its_place() {
+    needs!(MOUNTS);
+    for fleet in [&["fleet_size=2"][..], &[]] {
+        let dir = tempfile::tempdir().unwrap();
+        let slow = dir.path();
+        let mount = |fast: Option<PathBuf>| {
+            let mut mount =
+                Mount::idle(Elsewhere { fast, slow: Some(slow.to_owned()) }, &[&FLEET[..], &["fleet_size=2"]].concat());
+            if fleet.is_empty() {
+                ["fleet", "fleet_size", "clock_error"].iter().for_each(|key| mount.leave_out(key));
+            }
+            mount
+        };
+        let copies = tempfile::tempdir().unwrap();
+        let copy = |of: &Mount, name: &str| {
+            let to = copies.path().join(name);
+            assert!(Command::new("cp").arg("-a").arg(of.fast()).arg(&to).status().unwrap().success());
+            mount(Some(to))
+        };
+        let (mut first, mut second) = (mount(None), mount(None));
+        first.start();
+        second.start();
+        first.put("before", "1");
+        first.sync();
+        first.stop();
+        let old = copy(&first, "old");
+        first.start();
+        let (code, said) = old.refused();
+        assert!(code != Some(0) && said.contains("an old copy of a fast tier that was mounted since, on"), "{said}");
+        // One that is made while the first one is mounted is as good; whoever was there before goes on no more.
+        let mut live = copy(&first, "live");
+        live.start();
+        first.put("after", "1");
+        live.put("of the copy", "1");
+        live.sync();
+        assert!(slow.join("of the copy").exists());
+        second.put("of another", "1");
+        second.sync();
+        let (code, _) = told(&["umount", "--now"], &first.root());
+        assert!(matches!(code, 3 | 4), "{code}");
+        first.ended();
+        assert!(first.refused().1.contains("an old copy of a fast tier"));
+    }
+}
+
 /// The remedy was to set another `clock_error`, which the fleet refused, and then another name, which the pending changes did.
 #[test]
 fn another_bound_for_the_clocks_is_one_command() {
@@ -696,6 +743,10 @@ fn another_bound_for_the_clocks_is_one_command() {
         assert!(matches!(code, 0 | 3), "{said}");
         member.ended();
     }
+        until("it says why", || {
+            first.put("beside", "1");
+            first.verdict().contains("a copy of this fast tier has been mounted on")
+        });
     members[0].option("clock_error=50ms");
     let (code, said) = members[0].refused();
     assert!(code != Some(0) && said.contains("dlio-fs clock-error job 50ms --slow DIR"), "{said}");
@@ -704,6 +755,7 @@ fn another_bound_for_the_clocks_is_one_command() {
     members.iter_mut().for_each(Mount::start);
     members[0].control("resume");
     members[0].sync();
+        assert!(!slow.join("after").exists());
     assert!(dir.path().join("pending").exists());
     let text = fs::read_to_string(members[1].at(".dlio/fleet")).unwrap();
     assert!(text.contains("clocks within 50ms"), "{text}");

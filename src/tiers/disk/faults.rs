@@ -255,6 +255,8 @@ pub enum Lapse {
     OthersClocks,
     /// In a fleet: a member does not look whether its slot is still its own.
     OwnSlot,
+    /// Of two daemons with one id both go on.
+    OneStart,
     /// With a partner: a group is applied before its intents are in the copy.
     PartnerIntents,
     /// With a partner: the lease passes what the copy does not know to be published.

@@ -36,6 +36,8 @@ pub(crate) struct MemberLease {
     /// The copy that may take the member's place (`partner.rs`); 0: none.
     pub(crate) copy: u64,
     pub(crate) clock: LeaseClock,
+    /// The start of the member's daemon (`incarnation.rs`). Nil: an earlier version wrote it.
+    pub(crate) start: Uuid,
     pub(crate) standing: Standing,
 }
 
@@ -102,12 +104,24 @@ impl MemberLease {
     /// Of a member that has logged nothing yet.
     pub(crate) fn first(member: Uuid, host: String, turn: u32) -> MemberLease {
         let (names, clock, standing) = (NamesEnd::default(), LeaseClock::Untold, Standing::Here);
-        MemberLease { member, host, least: 0, beat: 0, names, lost: None, turn, copy: 0, clock, standing }
+        MemberLease {
+            member,
+            host,
+            least: 0,
+            beat: 0,
+            names,
+            lost: None,
+            turn,
+            copy: 0,
+            clock,
+            start: Uuid::nil(),
+            standing,
+        }
     }
 
     /// One line of `lines.rs`, padded to [`LEASE_LEN`].
     pub(crate) fn encode(&self) -> Vec<u8> {
-        let MemberLease { member, least, beat, names, turn, copy, .. } = self;
+        let MemberLease { member, least, beat, names, turn, copy, start, .. } = self;
         let host = plain_host(&self.host);
         let (lost, standing) = (Loss::encode(self.lost), self.standing.word());
         let clock = match self.clock {
@@ -117,7 +131,7 @@ impl MemberLease {
         };
         let words = format!(
             "lease member={member} host={host} least={least} beat={beat} names={names} lost={lost} turn={turn} \
-             copy={copy:x} clock={clock} {standing}"
+             copy={copy:x} clock={clock} start={start} {standing}"
         );
         let mut line = with_crc(&words).into_bytes();
         line.resize(LEASE_LEN - 1, b' ');
@@ -139,13 +153,17 @@ impl MemberLease {
             word if word.starts_with("clock=") => (word.strip_prefix("clock=")?, words.next()?),
             standing => ("-", standing),
         };
+        let (start, standing) = match standing.strip_prefix("start=") {
+            Some(start) => (Uuid::try_parse(start).ok()?, words.next()?),
+            None => (Uuid::nil(), standing),
+        };
         let clock = match clock {
             "-" => LeaseClock::Untold,
             "off" => LeaseClock::Off,
             clock => LeaseClock::At(clock.parse().ok()?),
         };
         let standing = Standing::of_word(standing)?;
-        let lease = MemberLease { member, host, least, beat, names, lost, turn, copy, clock, standing };
+        let lease = MemberLease { member, host, least, beat, names, lost, turn, copy, clock, start, standing };
         words.next().is_none().then(|| match (standing, lost) {
             // Earlier versions did not write what a forgotten member's loss is.
             (Standing::Forgotten, loss) if loss.is_none_or(|loss| loss.before < u64::MAX) => lease.forgotten(),
@@ -364,6 +382,7 @@ mod tests {
             turn: u32::MAX,
             copy: least,
             clock: LeaseClock::At(least),
+            start: Uuid::from_u128(member),
             standing: Standing::Here,
         }
     }

@@ -347,7 +347,19 @@ mod tests {
     fn seen(least: u64, member: u128, standing: Standing) -> Option<SeenLease> {
         let (host, names) = ("h".repeat(64), NamesEnd::default());
         let (member, clock) = (Uuid::from_u128(member), LeaseClock::At(least));
-        let lease = MemberLease { member, host, least, beat: 3, names, lost: None, turn: 0, copy: 0, clock, standing };
+        let lease = MemberLease {
+            member,
+            host,
+            least,
+            beat: 3,
+            names,
+            lost: None,
+            turn: 0,
+            copy: 0,
+            clock,
+            start: member,
+            standing,
+        };
         let (since, seen_at) = (Duration::ZERO, Duration::ZERO);
         Some(SeenLease { lease, read: 1000, since, seen_at, after: None, clock: SeenClock::Right })
     }

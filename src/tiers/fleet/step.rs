@@ -27,11 +27,14 @@ use crate::tiers::fleet::members::OwnNames;
 use crate::tiers::fleet::periods::LeaseNews;
 use crate::tiers::fleet::rule::{self, FleetGate, MemberLease, SeenLease, Standing};
 use crate::tiers::fleet::{Fleet, nanos};
+use crate::tiers::incarnation::mounted_elsewhere;
 
 /// What becomes of a member that was taken for lost.
-const FORGOTTEN: &str = "it was forgotten (dlio-fs forget), and the others have gone on without it";
+const FORGOTTEN: &str = "it was forgotten (dlio-fs forget), and the others have gone on without it; save what is pending with \
+                         `dlio-fs rescue`";
 /// The same of one whose place has a copy of its fast tier.
-const HANDED_ON: &str = "a copy of its fast tier has taken its place (dlio-fs forget --partner)";
+const HANDED_ON: &str = "a copy of its fast tier has taken its place (dlio-fs forget --partner); save what is pending with \
+                         `dlio-fs rescue`";
 /// And of one that was away while an operator set another bound for the clocks.
 const ANOTHER_BOUND: &str =
     "the fleet has agreed on another bound for its clocks (dlio-fs clock-error): mount it again";
@@ -116,7 +119,8 @@ impl Tiers {
 
     /// Whether a step may be made on the slow tree: not by a member that the others may have taken for lost.
     pub(crate) fn may_go_on(&self) -> bool {
-        self.fleet.as_ref().is_none_or(|fleet| fleet.may_go_on(self.uptime()))
+        let is_last = self.incarnation.as_ref().is_none_or(|this| this.lost().is_none());
+        is_last && self.fleet.as_ref().is_none_or(|fleet| fleet.may_go_on(self.uptime()))
     }
 
     /// All members of the fleet as they were read last; soon they will have been read again. Asks neither tier. `None`:
@@ -178,15 +182,32 @@ impl Fleet {
             Some(lease) if lease.member == self.id && lease.turn != self.turn && !left_out!(PartnerTurn) => {
                 Some(HANDED_ON.to_owned())
             }
+            // Two daemons have one id: each that sees the other stops.
+            Some(lease)
+                if lease.member == self.id
+                    && !self.has_written(&lease)
+                    && !left_out!(OneStart)
+                    && !left_out!(PartnerTurn) =>
+            {
+                Some(mounted_elsewhere(&lease.host))
+            }
             Some(lease) if lease.member == self.id => None,
-            Some(lease) => Some(format!("its slot belongs to another mount, on {}", lease.host)),
-            None => Some("its slot is gone from the slow tier".to_owned()),
+            Some(lease) => Some(format!(
+                "its slot belongs to another mount, on {}; save what is pending with `dlio-fs rescue`",
+                lease.host
+            )),
+            None => Some("its slot is gone from the slow tier; save what is pending with `dlio-fs rescue`".to_owned()),
         };
         let is_lost = lost.is_some() && !left_out!(OwnSlot);
         if is_lost {
-            self.state.lock().lost = lost.map(|why| format!("{why}; save what is pending with `dlio-fs rescue`"));
+            self.state.lock().lost = lost;
         }
         Ok(!is_lost)
+    }
+
+    /// After a power cut of its server the slow tier may show an older one.
+    fn has_written(&self, lease: &MemberLease) -> bool {
+        lease.start == self.start && lease.beat <= self.state.lock().beat
     }
 
     /// The lease to write: with a clock that is off the last one.
@@ -247,14 +268,15 @@ impl Fleet {
             let state = self.state.lock();
             (state.beat + 1, state.names.end, state.loss)
         };
-        let (member, host, turn) = (self.id, self.host.clone(), self.turn);
+        let (member, host, turn, start) = (self.id, self.host.clone(), self.turn, self.start);
         // Who leaves has nothing that a copy could give back.
         let copy = if standing == Standing::Here { self.partner.lock().name_copy() } else { 0 };
-        let lease = MemberLease { member, host, least, beat, names, lost, turn, copy, clock, standing };
+        let lease = MemberLease { member, host, least, beat, names, lost, turn, copy, clock, start, standing };
+        // Also one of which nobody says that it is there is ours.
+        self.state.lock().beat = beat;
         self.members.write(&lease)?;
         self.partner.lock().named(copy);
-        let mut state = self.state.lock();
-        (state.beat, state.least) = (beat, least);
+        self.state.lock().least = least;
         Ok(())
     }
 

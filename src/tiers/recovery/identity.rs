@@ -9,6 +9,7 @@ use crate::tiers::disk::errors::absent_is_none;
 use crate::tiers::disk::layout::{OURS, ensure_dir, is_taken, read_text, remove_leftover, replace_text};
 use crate::tiers::disk::{Dir, RenameMode};
 use crate::tiers::fleet::partner::NOTES;
+use crate::tiers::incarnation::Incarnation;
 use crate::tiers::objects::abilities::Abilities;
 
 /// The format of everything that a daemon writes into `<fast>/.dlio-fs`, and into its `tmp` on the slow tier. Another one
@@ -26,6 +27,9 @@ pub(crate) struct Super {
     /// How often its member's place in a fleet was handed to a copy; 0: this is no copy.
     #[serde(default, skip_serializing_if = "is_first")]
     pub(crate) turn: u32,
+    /// The starts of a daemon that the slow tree may name as the last one (`incarnation.rs`).
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) starts: Vec<String>,
     /// The slow tier's abilities when they were last tried (P16).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) abilities: Option<Abilities>,
@@ -47,7 +51,7 @@ fn sum_line(text: &str) -> String {
 
 impl Super {
     fn new(uuid: String, slow: String) -> Self {
-        Super { format: FORMAT, uuid, slow, turn: 0, abilities: None, others: toml::Table::new() }
+        Super { format: FORMAT, uuid, slow, turn: 0, starts: Vec::new(), abilities: None, others: toml::Table::new() }
     }
 
     /// The boot in which this fast tier is used. A copy begins as after a power cut, also on the machine that has made it.
@@ -58,6 +62,15 @@ impl Super {
     fn encode(&self) -> Result<String> {
         let text = toml::to_string(self).map_err(|e| Error::refused(e.to_string(), "report this"))?;
         Ok(format!("{}\n{text}", sum_line(&text)))
+    }
+
+    /// This start of a daemon becomes the last one.
+    pub(crate) fn begin(&mut self, ours: &dyn Dir, slow: &dyn Dir) -> Result<Option<Incarnation>> {
+        let (uuid, turn, known) = (self.uuid.clone(), self.turn, self.starts.clone());
+        Incarnation::begin(slow, &uuid, (turn, &known), |starts| {
+            self.starts = starts;
+            write_super(ours, self)
+        })
     }
 
     /// Remembers the slow tier's abilities, for a start at which it is slow to answer. On a fast tier without room they

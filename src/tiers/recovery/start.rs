@@ -94,6 +94,7 @@ pub fn open(
         false => existing_tmp(&*ours, &*slow, &identity)?,
     };
     log::drop_spare(&*ours);
+    let incarnation = if writable { identity.begin(&*ours, &*slow)? } else { None };
     closed::begin(&slow, &tmp)?;
     let objects = modes::with_modes(&ours)?;
     if writable {
@@ -126,13 +127,16 @@ pub fn open(
         )
     });
     // A mount that changes nothing has no part in an order.
-    let fleet = if writable { join_fleet(&ours, &*slow, &identity, &options, (&opened, &*clock))? } else { None };
+    let start = incarnation.as_ref().map(|this| &*this.own.start).unwrap_or_default();
+    let fleet =
+        if writable { join_fleet(&ours, &*slow, (&identity, start), &options, (&opened, &*clock))? } else { None };
     let tmp_path = [OURS, b"/tmp/", identity.uuid.as_bytes()].concat();
     let slow = SlowTier::new(slow, tmp, tmp_path, parts, abilities, (kept, fleet.is_some()));
     let tiers = Tiers {
         core: EngineCore::new(CoreParts { log: opened.log, damaged, pool, slow, fast, view }, options, clock),
         drain_control: DrainControl::default(),
         fleet,
+        incarnation,
         copies,
         reads: Reads::default(),
         pins: Pins::open(ours)?,
@@ -164,7 +168,7 @@ pub fn open(
 fn join_fleet(
     ours: &Arc<dyn Dir>,
     slow: &dyn Dir,
-    identity: &Super,
+    (identity, start): (&Super, &str),
     options: &Options,
     (opened, clock): (&OpenedLog, &dyn Clock),
 ) -> Result<Option<Fleet>> {
@@ -187,7 +191,7 @@ fn join_fleet(
     let fleet = match &settings {
         Some(settings) => {
             let on_slow = slow.dir(OURS).at("open", ".dlio-fs on the slow tier")?;
-            Some(Fleet::join(&*on_slow, settings, (&identity.uuid, identity.turn), options.collect_above)?)
+            Some(Fleet::join(&*on_slow, settings, (&identity.uuid, identity.turn, start), options.collect_above)?)
         }
         None => None,
     };

@@ -115,6 +115,12 @@ impl Tiers {
         if let Some(done) = self.let_others_first(patient)? {
             return Ok(done);
         }
+        if let Some(this) = &self.incarnation {
+            this.look(self.uptime())?;
+        }
+        if self.held_by_copy().is_some() {
+            return Ok(Progress::Idle);
+        }
         let pressure = self.batches_by_pressure();
         let settle =
             if self.has_waiters() || self.fast_fails() { std::time::Duration::ZERO } else { self.options().settle };
