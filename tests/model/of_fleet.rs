@@ -271,6 +271,27 @@ fn a_pointer_speaks_of_its_own_step_only() {
     assert_eq!(named(&pair, 1).as_deref(), Some("step-2"));
 }
 
+/// Saves overlap: this member has its part of the next step when it makes the pointer of the one before. Its own pointer was
+/// not read, so the next step was named though the other one had not written its part.
+#[test]
+fn a_pointer_of_this_member_speaks_of_its_own_step_only() {
+    let pair = Pair::new(MetadataOrder::Journaled);
+    let point = |to| {
+        pair.put(0, ROOT, "latest.tmp", to);
+        pair.rename(0, ROOT, "latest.tmp", "latest");
+    };
+    (0..2).for_each(|member| put_part(&pair, member, "step-1", 1));
+    pair.clock.advance(Duration::from_secs(4));
+    put_part(&pair, 0, "step-2", 2);
+    point("step-1\n");
+    rounds(&pair, &[0, 1]);
+    assert_eq!((pair.members[0].status().safety.events, named(&pair, 0).as_deref()), (0, Some("step-1")));
+    put_part(&pair, 1, "step-2", 2);
+    point("step-2\n");
+    rounds(&pair, &[0, 1]);
+    assert_eq!([0, 1].map(|member| named(&pair, member)), [Some("step-2".to_owned()), Some("step-2".to_owned())]);
+}
+
 #[test]
 fn a_checkpoint_from_which_another_member_removes_a_file_is_not_named_any_more() {
     let pair = Pair::new(MetadataOrder::Journaled);

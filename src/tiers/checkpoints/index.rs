@@ -50,6 +50,8 @@ pub(crate) const FLEET_MARKERS: [&str; 6] = [
     "commit_success.txt",
     "latest_checkpointed_iteration.txt",
 ];
+/// Those of them that may speak of another checkpoint than the one that they lie in or beside: their text says which.
+pub(crate) const POINTERS: [&str; 3] = ["checkpoint", "latest", "latest_checkpointed_iteration.txt"];
 /// A marker of another member that comes later than this after the first look is not looked for.
 const PATIENCE: Duration = Duration::from_secs(600);
 /// After a marker, and this long without another file, a checkpoint is complete before its burst is over.
@@ -163,8 +165,10 @@ pub(crate) struct UnprovedCheckpoint {
     pub(crate) began: Duration,
     /// The latest `end` of its events here.
     pub(crate) end: u64,
-    /// It is one file, or this member has made its marker: nobody has a part that comes after what is known here.
+    /// It is one file, or this member has named its directory: nobody has a part that comes after what is known here.
     pub(crate) is_ours: bool,
+    /// What this member has made later that may be its marker.
+    pub(crate) markers: Vec<Path>,
     pub(crate) published: Duration,
     pub(crate) looked: Option<Duration>,
     pub(crate) finished: Option<Duration>,
@@ -514,7 +518,8 @@ impl CheckpointIndex {
                 step: one.step,
                 began: one.began,
                 end,
-                is_ours: self.files.contains_key(&one.path) || self.is_marked_here(&one, burst, end),
+                is_ours: self.files.contains_key(&one.path) || Self::is_named_here(&one, burst, end),
+                markers: self.markers_here(&one, end),
                 published: burst.published?,
                 looked: burst.parts.looked,
                 finished: burst.parts.finished,
@@ -532,18 +537,21 @@ impl CheckpointIndex {
         files.map(|file| file.end).max().unwrap_or_default()
     }
 
-    /// Whether this member has made the checkpoint's marker, after all else that it wrote there: in its directory or the
-    /// one above; or has given the directory its name then.
-    fn is_marked_here(&self, one: &CheckpointStatus, burst: &BurstFiles, end: u64) -> bool {
+    /// The markers in the checkpoint's directory or the one above that this member has made after all else that it wrote there.
+    /// Of which checkpoint one above speaks, its text says.
+    fn markers_here(&self, one: &CheckpointStatus, end: u64) -> Vec<Path> {
         let (above, _) = split(&one.path);
-        let is_made =
+        let paths =
             FLEET_MARKERS.iter().flat_map(|marker| [&one.path[..], above].map(|dir| join(dir, marker.as_bytes())));
-        let is_made =
-            is_made.filter_map(|path| self.files.get(&path)).any(|made| made.burst == one.number && made.end > end);
-        let is_placed = burst.placed.as_ref().is_some_and(|(dir, upto)| {
-            *upto >= end && unescape(dir).is_some_and(|dir| is_at_or_below(&one.path, &dir))
-        });
-        is_made || is_placed
+        paths.filter(|path| self.files.get(path).is_some_and(|made| made.end > end)).collect()
+    }
+
+    /// Whether this member has given the checkpoint's directory its name, after all that it wrote there.
+    fn is_named_here(one: &CheckpointStatus, burst: &BurstFiles, end: u64) -> bool {
+        burst
+            .placed
+            .as_ref()
+            .is_some_and(|(dir, upto)| *upto >= end && unescape(dir).is_some_and(|dir| is_at_or_below(&one.path, &dir)))
     }
 
     /// The leases were asked about this checkpoint.
@@ -941,12 +949,12 @@ mod tests {
         index.has_all_parts(&again[0], S * 20);
         assert_eq!(offered(&index).as_deref(), Some("run/step-2"));
         assert!(index.unproved(&moment, 9).is_empty());
-        // One file has one writer, and whoever makes the marker knows that all have written.
+        // One file has one writer.
         write_in_fleet(&mut index, 3, "run/ckpt-3.pt", 22, 2 * MIB, 25);
         write_in_fleet(&mut index, 4, "run/step-4/a", 23, 2 * MIB, 35);
         write_in_fleet(&mut index, 4, "run/step-4/.metadata", 24, 9, 35);
         index.published(24, S * 36);
-        assert_eq!(numbers(&index.unproved(&moment, 9)), [(4, true), (3, true)]);
+        assert_eq!(numbers(&index.unproved(&moment, 9)), [(4, false), (3, true)]);
         let next = serde_json::to_string(&index.saved(&moment)).expect("as JSON");
         let mut restored = CheckpointIndex::default();
         restored.restore(serde_json::from_str(&next).expect("an index"), false);
@@ -956,22 +964,23 @@ mod tests {
     #[test]
     fn a_marker_of_this_member_counts_where_it_is_the_last_thing_that_it_wrote_there() {
         let in_fleet = |name: &str| Moment { fleet: name.into(), ..at(60, 90, None) };
-        let is_ours = |files: &[&str]| {
+        let markers = |files: &[&str]| {
             let mut index = CheckpointIndex::default();
             for (lsn, path) in (10..).zip(files) {
                 let bytes = if is_marker(path.as_bytes()) { 9 } else { 2 * MIB };
                 write_in_fleet(&mut index, 1, path, lsn, bytes, 5);
             }
             index.published(90, S * 16);
-            index.unproved(&in_fleet("job"), 9)[0].is_ours
+            index.unproved(&in_fleet("job"), 9).swap_remove(0).markers
         };
-        assert!(is_ours(&["run/step-1/a", "run/step-1/.metadata"]));
-        assert!(is_ours(&["run/step-1/a", "run/latest"]));
-        assert!(is_ours(&["run/step-1/a", "run/step-1/.metadata", "logs/events"]));
-        assert!(!is_ours(&["run/step-1/.metadata", "run/step-1/a"]), "the rest is still to come");
-        assert!(!is_ours(&["run/step-1/a", "run/step-1/model.safetensors.index.json"]));
-        assert!(!is_ours(&["run/step-1/a", "run/step-1/b", "logs/latest"]));
-        assert!(!is_ours(&["run/step-1/a", "run/step-1/b", "run/step-1/inner/checkpoint"]));
+        let inside = [b"run/step-1/.metadata".to_vec()];
+        assert_eq!(markers(&["run/step-1/a", "run/step-1/.metadata"]), inside);
+        assert_eq!(markers(&["run/step-1/a", "run/latest"]), [b"run/latest".to_vec()]);
+        let none: [Path; 0] = [];
+        assert_eq!(markers(&["run/step-1/.metadata", "run/step-1/a"]), none, "the rest is still to come");
+        assert_eq!(markers(&["run/step-1/a", "run/step-1/model.safetensors.index.json"]), none);
+        assert_eq!(markers(&["run/step-1/a", "run/step-1/b", "logs/latest"]), none);
+        assert_eq!(markers(&["run/step-1/a", "run/step-1/b", "run/step-1/inner/checkpoint"]), none);
     }
 
     #[test]

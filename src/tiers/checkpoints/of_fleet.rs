@@ -2,10 +2,11 @@
 //! member's index knows only its own.
 //!
 //! 1. This member's part is complete and published ([`UnprovedCheckpoint`]).
-//! 2. There is a sign that all members had finished writing: this member has made the marker, after all else that it
-//!    wrote there, or the checkpoint is one file, which nobody else has a part of; else a marker of another member is there that was made after this member's
-//!    part, in the checkpoint's directory, or above it with the checkpoint's step in it. Without such a sign nobody
-//!    knows what is still to come, and the checkpoint is not taken for safe.
+//! 2. There is a sign that all members had finished writing: the checkpoint is one file, which nobody else has a part of, or
+//!    this member has given its directory the name, after all else that it wrote there; else a marker is there that somebody,
+//!    this member or another, made after this member's part, in the checkpoint's directory, or above it with the checkpoint's
+//!    step in it. Saves overlap: a pointer that was made after a part may speak of the checkpoint before. Without such a sign
+//!    nobody knows what is still to come, and the checkpoint is not taken for safe.
 //! 3. `finished`, the moment behind that, is noted: whatever was answered before the marker was made was logged by then.
 //! 4. The leases say that all members are up to `finished`: all that they had logged is durable on the slow tier, the
 //!    marker as well. A forgotten member stays where its last lease was, so nothing behind that is ever safe.
@@ -28,6 +29,7 @@ use crate::tiers::checkpoints::step::step_in;
 use crate::tiers::disk::Kind;
 use crate::tiers::disk::layout::split;
 use crate::tiers::fleet::{Fleet, nanos};
+use crate::tiers::log::record::Path;
 use crate::tiers::{Cx, OpenMode, Progress, Tiers};
 
 /// Time between two looks.
@@ -93,10 +95,14 @@ impl Tiers {
         }
         // Whoever looks for a name wants to hear of it.
         fleet.note_use();
+        let (above, _) = split(&one.path);
+        let is_later = |path: &Path| one.markers.contains(path) || self.is_later(path, one.end);
         FLEET_MARKERS.iter().any(|marker| {
-            let (above, _) = split(&one.path);
             let [inside, beside] = [&one.path[..], above].map(|dir| join(dir, marker.as_bytes()));
-            self.is_later(&inside, one.end) || (self.is_later(&beside, one.end) && self.points_to(&beside, one))
+            let is_pointer = POINTERS.contains(marker);
+            let is_of_it = |step: Option<u64>| step.is_none() || one.step.is_none() || step == one.step;
+            is_later(&inside) && (!is_pointer || is_of_it(self.pointed_to(&inside)))
+                || is_pointer && is_later(&beside) && one.step.is_some() && self.pointed_to(&beside) == one.step
         })
     }
 
@@ -106,8 +112,8 @@ impl Tiers {
         found.is_ok_and(|found| found.kind == Kind::File && (nanos(found.mtime) > end || left_out!(MarkerLater)))
     }
 
-    /// Whether the first line of the file at this path names the checkpoint's step.
-    fn points_to(&self, path: &[u8], one: &UnprovedCheckpoint) -> bool {
+    /// The step that the first line of the file at this path names, whoever made it.
+    fn pointed_to(&self, path: &[u8]) -> Option<u64> {
         let cx = Cx::internal();
         let text = self.at_path(&cx, path, |ino| {
             let file = self.open(&cx, ino, OpenMode { read: true, ..OpenMode::default() })?;
@@ -119,7 +125,7 @@ impl Tiers {
         });
         let text = text.unwrap_or_default();
         let line = text.split(|byte| *byte == b'\n').next().unwrap_or_default().trim_ascii();
-        one.step.is_some() && step_in(line).map(|(_, step)| step) == one.step
+        step_in(line).map(|(_, step)| step)
     }
 }
 
