@@ -65,6 +65,7 @@ use core::EngineCore;
 use disk::{Kind, NewAttr, Time};
 use drain_control::DrainControl;
 use fleet::Fleet;
+use fleet::appends::AppendClaim;
 use fleet::periods::COLLECT_ABOVE;
 use incarnation::Incarnation;
 use model::queue::PendingMost;
@@ -213,6 +214,8 @@ pub struct OpenFile {
     pub ino: Ino,
     pub mode: OpenMode,
     state: Arc<FileState>,
+    /// In a fleet, of one that is opened for appending.
+    claim: Option<AppendClaim>,
     /// [`FileState::replaced`] when the open was permitted.
     replaced: u32,
     /// Bytes read through this handle.

@@ -18,6 +18,7 @@
 //! stamps and for the gate; all else happens in the background. In a large fleet, one member collects the leases of all
 //! (`collector.rs`, `collected.rs`); `periods.rs` has how often each of them does what.
 
+pub(crate) mod appends;
 mod clocks;
 mod collected;
 mod collector;
@@ -38,6 +39,7 @@ mod step;
 mod views;
 
 use std::cell::Cell;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
@@ -48,6 +50,7 @@ use crate::error::{Error, Result};
 use crate::tiers::Lsn;
 use crate::tiers::disk::sync::{Mutex, Rank};
 use crate::tiers::disk::{Clock, Dir, Time};
+use crate::tiers::fleet::appends::AppendClaims;
 use crate::tiers::fleet::collected::CollectedFleet;
 use crate::tiers::fleet::collector::CollectorDuty;
 use crate::tiers::fleet::journal::CopyJournal;
@@ -90,6 +93,7 @@ pub(crate) struct Fleet {
     members: Members,
     pub(crate) periods: FleetPeriods,
     pub(crate) journal: CopyJournal,
+    pub(crate) appends: Arc<AppendClaims>,
     /// No stamp is smaller.
     floor: AtomicU64,
     /// The last event's stamp.
@@ -179,6 +183,7 @@ impl Fleet {
             loss,
             ..FleetState::default()
         };
+        let appends = Arc::new(AppendClaims::open(members.dir(), slot, id)?);
         let fleet = Fleet {
             name: settings.name.clone(),
             slot,
@@ -192,6 +197,7 @@ impl Fleet {
             members,
             periods,
             journal: CopyJournal::new(),
+            appends,
             floor: AtomicU64::new(lease.least),
             last_end: AtomicU64::new(0),
             is_asked: AtomicBool::new(false),

@@ -251,6 +251,8 @@ pub enum Lapse {
     LeaseLast,
     /// In a fleet: a member whose own lease is old goes on publishing.
     FreshLease,
+    /// In a fleet: several members append to one file.
+    Appends,
     /// In a fleet: the leases of a clock that is ahead count, too.
     OthersClocks,
     /// In a fleet: a member does not look whether its slot is still its own.

@@ -127,6 +127,11 @@ impl Members {
         Ok((Members { dir, own, agreed }, slot, lease))
     }
 
+    /// The fleet's directory.
+    pub(super) fn dir(&self) -> &Arc<dyn Dir> {
+        &self.dir
+    }
+
     /// Reads one member's lease. `None`: nobody has taken the slot. An unreadable lease, which is being written, is an
     /// error.
     pub(super) fn read(&self, slot: u32) -> Result<Option<MemberLease>> {

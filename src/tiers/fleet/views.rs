@@ -30,6 +30,11 @@ impl Tiers {
     pub fn fleet_step(&self) -> Result<Progress> {
         let Some(fleet) = &self.fleet else { return Ok(Progress::Idle) };
         self.renew_lease(fleet)?;
+        let is_published = |ino, upto| {
+            let st = self.state.lock();
+            !st.uncommitted.has(ino) && st.queue.front().is_none_or(|front| front > upto)
+        };
+        fleet.appends.take_away_done(self.log.last(), is_published)?;
         let pending = !self.state.lock().queue.is_empty();
         if fleet.is_collected() {
             self.collected_round(fleet)?;

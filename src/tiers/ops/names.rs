@@ -305,6 +305,11 @@ impl Tiers {
             return Err(Errno::EEXIST.into());
         }
         self.admit_name(cx, name)?;
+        let claim = self.claim_append(cx, open, || self.state.lock().view.path_at(&(parent, name.clone())), None)?;
+        if claim.is_some() && self.was_made_by_others(cx, parent, name)? {
+            // The kernel looks the name up once more.
+            return Err(Errno::ESTALE.into());
+        }
         let birth = self.birth(cx, parent, Kind::File, mode, umask)?;
         let path = || self.state.lock().view.path_at(&(parent, name.clone()));
         let (object, fd) = self.new_object(cx, &birth, 0, path)?;
@@ -318,13 +323,22 @@ impl Tiers {
                 return Err(e);
             }
         };
-        let file = self.hold_open(state, open);
+        let file = OpenFile { claim, ..self.hold_open(state, open) };
+        file.claim.iter().for_each(|claim| claim.is_of(file.ino));
         if open.write {
             file.state.at_work().begin(cx.process, false);
         }
         let st = self.state.lock();
         let node = st.view.get(file.ino).ok_or(Errno::ESTALE)?;
         Ok((self.attr_of_object(file.ino, node, &stat), file))
+    }
+
+    /// Whether the slow tier has a name by now that was free.
+    fn was_made_by_others(&self, cx: &Cx, parent: Ino, name: &Name) -> Result<bool> {
+        if cx.slow().is_ok() && self.state.lock().view.slow_path(parent).is_some() {
+            self.relearn_names(parent, Some(std::slice::from_ref(name)))?;
+        }
+        Ok(self.resolve(cx, parent, name)?.is_some())
     }
 
     fn bind_new(

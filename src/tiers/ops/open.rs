@@ -10,13 +10,14 @@ use crate::error::{Context, Errno, Result};
 use crate::tiers::disk::errors::absent_is_none;
 use crate::tiers::disk::fingerprint::Fingerprint;
 use crate::tiers::disk::{Access, File, Kind, SlowId, Stat};
+use crate::tiers::fleet::appends::AppendClaim;
 use crate::tiers::log::record::{Home, Owned};
 use crate::tiers::model::node::ObservedAt;
 use crate::tiers::model::state::EngineState;
 use crate::tiers::model::view::LookupStart;
 use crate::tiers::objects::file::{Bytes, FileState, Pin};
 use crate::tiers::objects::pool::label;
-use crate::tiers::{Cx, Ino, Lsn, MAPPING, OpenFile, OpenMode, Tiers};
+use crate::tiers::{Cx, Ino, Lsn, MAPPING, OpenFile, OpenMode, ROOT, Tiers};
 
 /// How many of the 16 threads that answer requests may look for bytes and names in memory at the same time.
 const AT_HAND_MAX: u32 = 4;
@@ -24,6 +25,7 @@ const AT_HAND_MAX: u32 = 4;
 impl Tiers {
     pub fn open(&self, cx: &Cx, ino: Ino, mode: OpenMode) -> Result<OpenFile> {
         self.note_use();
+        let claim = self.claim_append(cx, mode, || self.state.lock().view.path(ino), Some(ino))?;
         let state = {
             let mut st = self.state.lock();
             let node = st.view.get_mut(ino).ok_or(Errno::ESTALE)?;
@@ -38,7 +40,7 @@ impl Tiers {
             self.count_open(&state);
             state
         };
-        let file = self.hold_open(state, mode);
+        let file = OpenFile { claim, ..self.hold_open(state, mode) };
         match self.prepare_open(cx, &file.state, mode).and_then(|()| Ok(file.expect_same()?)) {
             Ok(()) => {
                 if mode.write && self.was_never_complete(cx, &file.state)? {
@@ -90,7 +92,31 @@ impl Tiers {
             state.open_to_write(self.uptime());
         }
         let replaced = state.replaced.load(Ordering::Acquire);
-        OpenFile { ino: state.ino, mode, state, replaced, read: AtomicU64::new(0) }
+        OpenFile { ino: state.ino, mode, state, claim: None, replaced, read: AtomicU64::new(0) }
+    }
+
+    /// In a fleet a file is open for appending on one node at a time: EBUSY if another one has it, or has not published what
+    /// it appended. `ino`: `None` if it is about to be made.
+    pub(crate) fn claim_append(
+        &self,
+        cx: &Cx,
+        mode: OpenMode,
+        path: impl FnOnce() -> Option<Vec<u8>>,
+        ino: Option<Ino>,
+    ) -> Result<Option<AppendClaim>> {
+        let Some(fleet) = self.fleet.as_ref().filter(|_| mode.append && mode.write) else { return Ok(None) };
+        // Nobody else finds a file without a name.
+        let Some(path) = path() else { return Ok(None) };
+        if let Some(claim) = fleet.appends.again(&path, ino.unwrap_or(ROOT)) {
+            return Ok(Some(claim));
+        }
+        cx.slow()?;
+        let claim = fleet.appends.claim(&path, ino.unwrap_or(ROOT))?;
+        // Whoever appended before has published it, and what is known here may be older.
+        if let Some(ino) = ino.filter(|ino| self.is_on_slow(*ino)) {
+            self.look_again(ino);
+        }
+        Ok(Some(claim))
     }
 
     fn prepare_open(&self, cx: &Cx, state: &Arc<FileState>, mode: OpenMode) -> Result<()> {
