@@ -463,6 +463,15 @@ fn no_ctime_moves_but_by_what_users_change() {
     stays("written again");
     moves(&|| engine.set_xattr(&cx, ino, b"user.key", b"value", false, false).unwrap());
     stays("the attribute arrives");
+    moves(&|| overwrite(&engine, "g", &[3; 20]));
+    moves(&|| _ = engine.setattr(&cx, ino, &perm(0o640)).unwrap());
+    stays("both at once");
+
+    // The object gets the file's name when it is closed.
+    let (made, file) = engine.create(&cx, ROOT, &name("empty"), 0o644, 0, WRITE).unwrap();
+    machine.clock.advance(Duration::from_secs(1));
+    engine.flush(&cx, &file).unwrap();
+    assert_eq!(engine.getattr(&cx, made.ino).unwrap().ctime, made.ctime, "closed");
 }
 
 /// P6, where somebody else has changed the file since it was marked clean.

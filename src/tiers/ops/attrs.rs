@@ -68,8 +68,8 @@ impl Tiers {
                 }
                 let stat = stat.at("stat", crate::tiers::objects::pool::label(object))?;
                 let attr = self.attr_of_object(ino, node, &stat);
-                // Marking it clean has changed that of the object, which is nobody's business.
-                let ctime = if io.clean().is_some() { node.meta().ctime } else { attr.ctime };
+                // The object's own tells of writes since the last version, and of attributes of ours.
+                let ctime = if io.dirty { attr.ctime } else { node.meta().ctime };
                 return Ok(Attr { ctime, ..attr });
             }
             if io.place == Bytes::InPlace

@@ -14,7 +14,7 @@ use std::time::Duration;
 use crate::error::{Context, Errno, Error, Result};
 use crate::tiers::checkpoints::bursts::BurstVersion;
 use crate::tiers::checkpoints::step::certain_step;
-use crate::tiers::disk::{Access, File};
+use crate::tiers::disk::{Access, File, Time};
 use crate::tiers::log::dirs::LoggedPath;
 use crate::tiers::log::record::{Attrs, Home, ObjectId, Record};
 use crate::tiers::model::event::Change;
@@ -32,6 +32,7 @@ pub(crate) struct Frozen {
     object: ObjectId,
     size: u64,
     attrs: Attrs,
+    ctime: Time,
     fd: Arc<dyn File>,
     /// Counts as complete, whoever is still at work.
     as_it_is: bool,
@@ -384,7 +385,7 @@ impl Tiers {
         let attrs = Attrs { perm: stat.perm, uid: stat.uid, gid: stat.gid, mtime: stat.mtime, xattrs };
         // In front of an event on its names a version counts as it is: one that waits for its successor would take what is
         // between the two into one batch, and a program that renames before it closes (safetensors) has nothing to add.
-        Ok(Some(Frozen { object, size: stat.size, attrs, fd, as_it_is: true }))
+        Ok(Some(Frozen { object, size: stat.size, attrs, ctime: stat.ctime, fd, as_it_is: true }))
     }
 
     /// Second half, under the state lock: logs and queues the event. A file without a name has no place in the order.
@@ -402,7 +403,7 @@ impl Tiers {
             return Ok(None);
         };
         let path = st.view.path_at(&at).ok_or(Errno::ENOENT)?;
-        let Frozen { object, size, attrs, fd, as_it_is } = frozen;
+        let Frozen { object, size, attrs, ctime, fd, as_it_is } = frozen;
         let is_complete = as_it_is || self.is_complete(state, io) || !self.may_be_incomplete(io);
         let burst = self.note_burst(st, ino, &path, size);
         let content = Arc::new(Content::new(object, size, attrs.clone(), burst));
@@ -416,6 +417,10 @@ impl Tiers {
         let lsn = self.log_event_and(cx, st, (record, invalidate), change, |_, _| ())?;
         state.add_pending_version(io, content.clone());
         io.interrupted = false;
+        if let Some(node) = st.view.get_mut(ino).filter(|_| io.dirty) {
+            // The object gets attributes of ours from here on, and another ctime with each, which is nobody's business.
+            node.change_meta(|meta| meta.ctime = ctime.max(meta.ctime));
+        }
         if is_complete {
             io.dirty = false;
             st.uncommitted.remove(ino);

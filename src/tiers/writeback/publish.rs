@@ -731,9 +731,6 @@ impl Tiers {
             None => self.pool.open_object(content.object().number, Access::ReadWrite).at_fast("open", "object")?,
         };
         let sum = content.copy.lock().as_ref().and_then(|copied| copied.sum);
-        // What follows changes the object's own ctime: from here on that in the view is shown.
-        let shown = fd.stat().at_fast("stat", "object")?;
-        self.keep_ctime(&mut self.state.lock(), ino, &shown);
         Pool::set_sum(&*fd, sum);
         let is_clean =
             self.mark_clean_or_let_go(&file, &mut io, fd.clone(), Fingerprint::of(stat), Pool::set_fingerprint)?;
