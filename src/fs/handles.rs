@@ -182,6 +182,12 @@ impl DirHandle {
         Ok(ListingPage { dir: self.ino, listing: reading.listing.latest(), from: offset, end: reading.end })
     }
 
+    pub(super) fn close(&self, tiers: &Tiers) {
+        if let Some(reading) = &*self.reading.lock() {
+            tiers.close_listing(&reading.listing);
+        }
+    }
+
     pub(super) fn batch(&self) -> usize {
         self.batch.load(Relaxed)
     }

@@ -397,7 +397,9 @@ impl Core {
     }
 
     pub(super) fn releasedir(&self, fh: u64) {
-        drop(self.dirs.remove(fh));
+        if let Some(dir) = self.dirs.remove(fh) {
+            dir.close(&self.tiers);
+        }
     }
 
     /// As [`Core::fsync`], but with everything below the directory.

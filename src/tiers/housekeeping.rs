@@ -46,7 +46,7 @@ impl Tiers {
             st.view.collect(ino);
         }
         drop(st);
-        self.calls.age_listings(now, ages.slow);
+        self.calls.age_listings(now, self.listings_kept());
         self.age_names(now, ages);
         self.log.restore_if_room();
         if let Err(error) = self.log.check() {

@@ -4,7 +4,7 @@
 //! unless it was asked for within `attribute_lifetime_slow` and the view of the directory has not changed: every process
 //! that loads a data set begins with a listing, and a slow tier takes seconds for a million names.
 
-use std::collections::VecDeque;
+use std::collections::{HashSet, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -22,6 +22,8 @@ use crate::tiers::{Cx, Ino, ListEntry, Listing, ROOT, Tiers};
 /// How many listings that no one has open are kept, and how many bytes in all of them.
 const KEPT: usize = 8;
 const BYTES_KEPT: usize = 32 << 20;
+/// Who has closed a directory of a fleet removes it within this time, or other members' names in it count.
+const REMOVED_WITHIN: Duration = Duration::from_secs(60);
 /// The names of a larger directory are not kept for the time when the slow tier does not answer.
 const PRESENT_MOST: usize = 4096;
 
@@ -88,6 +90,52 @@ impl Tiers {
             note_listing(dir, Listed { asked, generation, listing: Arc::downgrade(&listing) }, present);
         }
         listing
+    }
+
+    /// The directory is closed. Who has listed it may be about to remove it.
+    pub fn close_listing(&self, listing: &Arc<SharedListing>) {
+        if self.fleet.is_some() {
+            self.calls.recent.lock().keep(self.uptime(), listing);
+        }
+    }
+
+    /// For how long listings are kept that no one has open.
+    pub(crate) fn listings_kept(&self) -> Duration {
+        if self.fleet.is_some() { REMOVED_WITHIN } else { self.options().attribute_lifetime_slow }
+    }
+
+    /// Whether none of these entries of a directory was there when it was listed here, which was lately.
+    pub(crate) fn came_since_listed(&self, ino: Ino, entries: &[ListEntry]) -> bool {
+        if self.fleet.is_none() {
+            return false;
+        }
+        let listing = {
+            let st = self.state.lock();
+            let dir = st.view.live_dir(ino);
+            let is_ours = |entry: &ListEntry| {
+                dir.and_then(|dir| dir.slots.get(entry.name.as_slice())).is_some_and(Slot::pending)
+            };
+            let listed = dir.and_then(|dir| dir.listed.as_ref()).filter(|_| !entries.iter().any(is_ours));
+            listed.and_then(|listed| listed.listing.upgrade()).map(|listing| listing.latest())
+        };
+        let Some(listing) = listing else { return false };
+        let listed: HashSet<&[u8]> = listing.entries.iter().map(|entry| &*entry.name).collect();
+        !entries.iter().any(|entry| listed.contains(&*entry.name))
+    }
+
+    /// Takes these entries of a directory for gone. Returns its generation then. `None`: the directory has changed since.
+    pub(crate) fn overlook(&self, ino: Ino, entries: &[ListEntry], since: u64) -> Option<u64> {
+        let names: Vec<Name> = entries.iter().filter_map(|entry| Name::new(&entry.name).ok()).collect();
+        let mut st = self.state.lock();
+        st.view.live_dir(ino).filter(|dir| dir.generation == since)?;
+        let (asked, applied) = (st.view.asked(self.uptime()), st.queue.applied());
+        for name in &names {
+            st.view.learn(ino, name, None, asked, applied);
+        }
+        let dir = st.view.get_mut(ino)?.dir.as_mut()?;
+        // Should the directory stay, it is looked at again.
+        dir.forget_others();
+        Some(dir.generation)
     }
 
     /// Whether a name is free by the latest listing, with nothing else known of it.

@@ -203,10 +203,22 @@ impl Tiers {
     }
 
     /// The directory's generation if it is empty. In a fleet the slow tier is asked: other members may have put
-    /// something into it, and it would be moved away with that.
+    /// something into it, and it would be moved away with that. What they have put there since it was listed here does not
+    /// count: who empties a directory removes what the listing shows, and the order says what becomes of the rest.
     fn empty_since(&self, cx: &Cx, ino: Ino) -> Result<u64> {
-        let (entries, generation) = self.list_since(cx, ino, self.fleet.is_some())?;
-        if entries.len() > 2 { Err(Errno::ENOTEMPTY.into()) } else { Ok(generation) }
+        loop {
+            let (mut entries, generation) = self.list_since(cx, ino, self.fleet.is_some())?;
+            let others = entries.split_off(2);
+            if others.is_empty() {
+                return Ok(generation);
+            }
+            if !self.came_since_listed(ino, &others) {
+                return Err(Errno::ENOTEMPTY.into());
+            }
+            if let Some(generation) = self.overlook(ino, &others, generation) {
+                return Ok(generation);
+            }
+        }
     }
 
     /// `mode` has the caller's bits; the umask is applied here, unless a default ACL replaces it. Counts one reference.
