@@ -55,7 +55,7 @@ use crate::tiers::fleet::collected::CollectedFleet;
 use crate::tiers::fleet::collector::CollectorDuty;
 use crate::tiers::fleet::journal::CopyJournal;
 use crate::tiers::fleet::members::{Members, OwnNames};
-use crate::tiers::fleet::names::{ChangedName, FILE_MAX, NamesEnd};
+use crate::tiers::fleet::names::{ChangedName, FILE_MAX, NamesEnd, RecentNames};
 use crate::tiers::fleet::partner::PartnerState;
 use crate::tiers::fleet::periods::FleetPeriods;
 use crate::tiers::fleet::rule::{FleetGate, Loss, MemberLease, SeenLease, Standing};
@@ -131,6 +131,8 @@ struct FleetState {
     /// Lines for the names that we have published and not told yet, and our file of them.
     untold: Vec<u8>,
     names: OwnNames,
+    /// What the others have told lately.
+    told: RecentNames,
     /// What our lease says of those that had our slot before.
     loss: Option<Loss>,
     /// Since when they let nothing go that is pending here.
@@ -289,6 +291,13 @@ impl Fleet {
                 state.untold.extend_from_slice(name.encode().as_bytes());
             }
         }
+    }
+
+    /// Whether another member's file that an event of ours meets was there before the event began: as on one machine, the
+    /// event replaces it, or removes it with its directory.
+    pub(crate) fn was_there(&self, path: &[u8], ino: u64, start: u64) -> bool {
+        let errors = 2 * self.error.as_nanos() as u64;
+        !left_out!(TheirEnds) && self.state.lock().told.was_there(path, ino, start, errors)
     }
 
     pub(crate) fn note_use(&self) {

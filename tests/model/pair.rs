@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
+use dlio_fs::tiers::disk::faults::{Lapse, leaving_out};
 use dlio_fs::tiers::disk::{Access, Dir, Kind, MetadataOrder, RenameMode};
 use dlio_fs::tiers::{self, Cx, Ino, Options, ROOT, SlowTree, Tiers};
 use rand::SeedableRng;
@@ -23,6 +24,8 @@ pub struct Pair {
     pub members: Vec<Tiers>,
     pub dice: Xoshiro256PlusPlus,
     is_collected: bool,
+    /// Nobody knows which of two members' changes was over before the other began.
+    pub overlaps: bool,
 }
 
 fn options(is_collected: bool) -> Options {
@@ -55,6 +58,7 @@ impl Pair {
             members: Vec::new(),
             dice: Xoshiro256PlusPlus::seed_from_u64(1),
             is_collected,
+            overlaps: false,
         };
         pair.start();
         pair
@@ -119,7 +123,11 @@ impl Pair {
     /// One piece of a member's work in the background, whatever becomes of it.
     pub fn work(&self, member: usize) {
         let engine = &self.members[member];
-        drop((engine.fleet_step(), engine.seal_step(), engine.drain_step(), engine.publish_step()));
+        drop((engine.fleet_step(), engine.seal_step(), engine.drain_step()));
+        match self.overlaps {
+            true => leaving_out(Lapse::TheirEnds, || engine.publish_step().ok()),
+            false => engine.publish_step().ok(),
+        };
         self.clock.advance(Duration::from_millis(120));
     }
 

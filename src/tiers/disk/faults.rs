@@ -255,6 +255,8 @@ pub enum Lapse {
     Appends,
     /// In a fleet: the leases of a clock that is ahead count, too.
     OthersClocks,
+    /// In a fleet: what another member had finished before counts as if it overlapped.
+    TheirEnds,
     /// In a fleet: a member does not look whether its slot is still its own.
     OwnSlot,
     /// Of two daemons with one id both go on.

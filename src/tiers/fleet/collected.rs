@@ -117,7 +117,7 @@ impl Fleet {
         self.state.lock().collected.as_mut().map(|collected| ask(&mut collected.duty))
     }
 
-    pub(super) fn is_collected(&self) -> bool {
+    pub(crate) fn is_collected(&self) -> bool {
         self.state.lock().collected.is_some()
     }
 

@@ -7,6 +7,7 @@
 //! header. Whoever cannot go on has lost its place and trusts nothing that it knows of the slow tree. So a member that
 //! has lost lines says with a length of zero that its place is behind all of them.
 
+use std::collections::{HashMap, VecDeque};
 use std::fmt;
 use std::str::FromStr;
 
@@ -98,6 +99,36 @@ impl ChangedName {
     }
 }
 
+/// What the others have published lately: by its path on the slow tree, its number there, and when the last change of it was
+/// over. So an event of ours that comes later in time is told from one that overlaps it.
+#[derive(Debug, Default)]
+pub(crate) struct RecentNames {
+    names: HashMap<Vec<u8>, (u64, u64)>,
+    order: VecDeque<Vec<u8>>,
+}
+
+impl RecentNames {
+    /// Of more names nothing is known, and what has them counts as overlapping.
+    const MOST: usize = 1 << 14;
+
+    pub(crate) fn add(&mut self, changed: &ChangedName) {
+        let ino = if changed.change == NameChange::Gone { 0 } else { changed.ino };
+        if self.names.insert(changed.path.clone(), (ino, changed.end)).is_none() {
+            self.order.push_back(changed.path.clone());
+        }
+        while self.order.len() > Self::MOST {
+            self.order.pop_front().map(|path| self.names.remove(&path));
+        }
+    }
+
+    /// Whether what has this path and number was there, for all to see, before this moment of another clock, which is off
+    /// by `errors` at most.
+    pub(crate) fn was_there(&self, path: &[u8], ino: u64, before: u64, errors: u64) -> bool {
+        let told = self.names.get(path).filter(|(told, _)| *told != 0 && *told == ino);
+        told.is_some_and(|(_, end)| end.saturating_add(errors) < before)
+    }
+}
+
 /// The header of a file. `after`: where the file before it ended.
 pub(crate) fn header(file: u64, after: NamesEnd) -> Vec<u8> {
     let mut line = with_crc(&format!("names file={file} after={after}")).into_bytes();
@@ -169,6 +200,23 @@ mod tests {
         }
         // What a file server shows of blocks that were never written.
         assert_eq!(decode_names(&[0; 64]), None);
+    }
+
+    #[test]
+    fn what_was_there_before_a_moment_is_known_of_the_latest_names() {
+        let mut recent = RecentNames::default();
+        recent.add(&changed(100, NameChange::Placed, b"a"));
+        let was_there = |recent: &RecentNames, ino, before| recent.was_there(b"a", ino, before, 20);
+        assert_eq!([120, 121].map(|before| was_there(&recent, 7, before)), [false, true]);
+        assert!(!was_there(&recent, 8, 500) && !recent.was_there(b"b", 7, 500, 20), "another file");
+        recent.add(&changed(300, NameChange::Touched, b"a"));
+        assert_eq!([320, 321].map(|before| was_there(&recent, 7, before)), [false, true]);
+        recent.add(&changed(400, NameChange::Gone, b"a"));
+        assert!(!was_there(&recent, 7, 500), "whatever has the name now");
+        recent.add(&changed(100, NameChange::Placed, b"a"));
+        (0..RecentNames::MOST).for_each(|n| recent.add(&changed(100, NameChange::Placed, n.to_string().as_bytes())));
+        assert!(!was_there(&recent, 7, 500) && recent.was_there(b"9", 7, 500, 20));
+        assert_eq!((recent.names.len(), recent.order.len()), (RecentNames::MOST, RecentNames::MOST));
     }
 
     #[test]

@@ -65,12 +65,13 @@ impl Tiers {
 
     /// Takes in what the others have published since the last call. An error: the slow tier does not answer. Then what is
     /// known is all there is, and the next call begins with the same names.
-    fn follow_others(&self, fleet: &Fleet) -> Result<()> {
+    pub(crate) fn follow_others(&self, fleet: &Fleet) -> Result<()> {
         for (slot, known, told) in fleet.not_followed() {
             match fleet.members.names_since(slot, known, told)? {
                 ToldNames::Later => continue,
                 ToldNames::Lost => self.expire_all(),
                 ToldNames::These(names) => {
+                    fleet.note_told(&names);
                     names.chunks(NAMES_AT_ONCE).try_for_each(|names| self.expire_names(names))?;
                 }
             }
@@ -135,6 +136,11 @@ impl Fleet {
         let all = (0..).zip(&state.seen).zip(&state.followed);
         let told = all.filter_map(|((slot, seen), known)| Some((slot, *known, seen.as_ref()?.lease.names)));
         told.filter(|(slot, known, told)| *slot != self.slot && known != told).collect()
+    }
+
+    fn note_told(&self, names: &[ChangedName]) {
+        let mut state = self.state.lock();
+        names.iter().for_each(|changed| state.told.add(changed));
     }
 
     fn note_followed(&self, slot: u32, told: NamesEnd) {

@@ -7,7 +7,7 @@
 //! On a tier whose requests take long, what waits in `tmp` is looked at ahead, many at a time. Only `rename` decides
 //! then: if somebody has removed the node since, it answers ENOENT, and the step looks again.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
 use std::io;
 use std::sync::Arc;
@@ -20,6 +20,7 @@ use crate::path::escape;
 use crate::tiers::disk::errors::absent_is_none;
 use crate::tiers::disk::layout::split;
 use crate::tiers::disk::{Dir, FileId, Inode, Stat};
+use crate::tiers::fleet::Fleet;
 use crate::tiers::log::record::{Path, Step};
 use crate::tiers::objects::slow_tier::{SlowTier, or_self};
 use crate::tiers::side_by_side::ask_each;
@@ -35,6 +36,9 @@ pub(crate) struct OpenTree<'a> {
     waiting: RefCell<HashMap<Path, Stat>>,
     /// See [`OpenTree::take_saved`].
     pub(super) saved: RefCell<Vec<(Path, Path)>>,
+    /// The fleet, if there is one, and when the event of the next step began.
+    fleet: Option<&'a Fleet>,
+    pub(super) began: Cell<u64>,
     /// The file systems that it may enter. `None`: whatever is mounted there.
     devices: Option<BTreeSet<u64>>,
 }
@@ -42,7 +46,17 @@ pub(crate) struct OpenTree<'a> {
 impl<'a> OpenTree<'a> {
     pub(crate) fn new(slow: &'a SlowTier) -> Self {
         let (kept, waiting, saved) = Default::default();
-        OpenTree { slow, kept, waiting, saved, devices: None }
+        OpenTree { slow, kept, waiting, saved, fleet: None, began: Cell::new(0), devices: None }
+    }
+
+    /// The same, of a member of a fleet.
+    pub(crate) fn of_fleet(self, fleet: Option<&'a Fleet>) -> Self {
+        OpenTree { fleet, ..self }
+    }
+
+    /// Whether what another member has at this path was there before the event of the next step began.
+    pub(super) fn was_there(&self, path: &[u8], ino: u64) -> bool {
+        self.fleet.is_some_and(|fleet| fleet.was_there(path, ino, self.began.get()))
     }
 
     /// The same, which enters none but these file systems.

@@ -318,7 +318,10 @@ impl Tiers {
         }
         self.slow.set_moving(self.moves(group.own_steps()));
         self.begin(&group.planned);
-        let tree = OpenTree::within(&self.slow, self.devices(&group.planned));
+        // What is met is compared with what the others have told.
+        let told = self.fleet.as_ref().filter(|fleet| !fleet.is_collected()).map(|fleet| self.follow_others(fleet));
+        told.transpose()?;
+        let tree = OpenTree::within(&self.slow, self.devices(&group.planned)).of_fleet(self.fleet.as_ref());
         let mut touched = SyncSet::of(group.applied());
         let in_order = self.keeps_order(&group.planned)?;
         if !in_order {
@@ -558,7 +561,10 @@ impl Tiers {
     }
 
     fn apply_once(&self, tree: &OpenTree<'_>, group: &mut Unfinished, instead: Option<&Step>) -> Result<Met> {
-        let Some(Planned { step, effects, .. }) = group.next() else { return Ok(Met::Gone) };
+        let Some(Planned { step, effects, upto, .. }) = group.next() else { return Ok(Met::Gone) };
+        if self.fleet.is_some() {
+            tree.began.set(self.state.lock().queue.stamps(*upto).start);
+        }
         let step = instead.unwrap_or(step);
         let (known, path) = (self.known_slow_fingerprint(effects, step), step_path(step).to_vec());
         let mut met = tree.apply(step, known);

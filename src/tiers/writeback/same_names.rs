@@ -3,8 +3,9 @@
 //! Without a fleet, what an event of ours does not expect is somebody else's: it keeps its name, and ours goes beside
 //! it. Members expect nothing of each other. All of them write `latest`, and one of them removes an old checkpoint in
 //! which others have files that it does not see yet. The gate lets events go in their order, so what is met here began
-//! before the event that meets it was over. It goes to `saved` on the slow tree, under its path in a directory of this
-//! host and time, and the event is applied as if it had met what it expects. Nobody deletes what is in `saved`.
+//! before the event that meets it was over. What was there before the event began, by what its member has told, is replaced
+//! or removed, as on one machine. What overlaps the event goes to `saved` on the slow tree, under its path in a directory of
+//! this host and time, and the event is applied as if it had met what it expects.
 //!
 //! 1. Make the directories in `saved`, durably.
 //! 2. Give a file that is in the way a second name there, or move it if it cannot have two. A file that an exchange has
@@ -60,7 +61,8 @@ impl OpenTree<'_> {
             if theirs.kind == Kind::Dir {
                 return Ok(false);
             }
-            let linked = self.save(path, |saved, as_name| dir.link(name, saved, as_name))?; // 1, 2, 3
+            let is_older = self.was_there(path, theirs.ino);
+            let linked = is_older || self.save(path, |saved, as_name| dir.link(name, saved, as_name))?; // 1, 2, 3
             if !linked && !self.save(path, |saved, as_name| move_to(dir, name, saved, as_name))? {
                 return Ok(false);
             }
@@ -84,8 +86,12 @@ impl OpenTree<'_> {
     /// Saves what an exchange has brought to `tmp` in the place of ours. `false`: there is no fleet, or it is a directory,
     /// or it cannot be saved.
     pub(super) fn save_exchanged(&self, from: &dyn Dir, tmp: &[u8], path: &[u8]) -> io::Result<bool> {
-        if !self.slow.in_fleet || from.stat(tmp)?.kind == Kind::Dir {
+        let theirs = from.stat(tmp)?;
+        if !self.slow.in_fleet || theirs.kind == Kind::Dir {
             return Ok(false);
+        }
+        if self.was_there(path, theirs.ino) {
+            return from.unlink(tmp).map(|()| true);
         }
         self.save(path, |saved, as_name| move_to(from, tmp, saved, as_name))
     }
@@ -104,6 +110,10 @@ impl OpenTree<'_> {
                     // The root of a part has the copies of all members that wait for their turn there.
                     Kind::Dir if entry.name == OURS => false,
                     Kind::Dir => self.save_dir(&*dir, &entry.name, &below)?,
+                    _ if self.was_there(&below, entry.ino) => {
+                        self.slow.note_removed(entry.ino);
+                        absent_is_none(dir.unlink(&entry.name)).map(|_| true)?
+                    }
                     _ => self.save(&below, |saved, as_name| move_to(&*dir, &entry.name, saved, as_name))?,
                 };
                 if !is_saved {
