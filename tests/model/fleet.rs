@@ -967,6 +967,43 @@ fn names_that_a_member_publishes_are_new_to_the_others_though_they_were_known() 
     }
 }
 
+/// As on one machine: an open file, and what is pending, goes with its directory. The file came back under the old name, and
+/// the checkpoint lacked it.
+#[test]
+fn what_is_written_in_a_directory_that_another_member_renames_goes_with_it() {
+    for is_at_once in [false, true] {
+        let fleet = slow_to_ask();
+        let made = fleet.mkdir(0, ROOT, "tmp-step-1");
+        fleet.put(0, made, "rank-0", 5);
+        fleet.rounds();
+        let (cx, engine) = (Cx::internal(), fleet.engine(1));
+        let seen = fleet.find(1, ROOT, "tmp-step-1").unwrap().ino;
+        let (_, open) = engine.create(&cx, seen, &name("rank-1"), 0o644, 0, WRITE).unwrap();
+        engine.write(&cx, &open, &[1; 3], 0, false).unwrap();
+        fleet.put(1, seen, "pending", 4);
+        fleet.rename(0, ROOT, "tmp-step-1", "step-1");
+        if is_at_once {
+            // Published and not told yet.
+            fleet.publish(0);
+        } else {
+            fleet.rounds();
+        }
+        engine.write(&cx, &open, &[1; 4], 3, false).unwrap();
+        engine.flush(&cx, &open).unwrap();
+        engine.release(&cx, open);
+        fleet.rounds();
+        fleet.read(0);
+        for at in 0..2 {
+            let root: Vec<String> = fleet.listed(at, ROOT).into_keys().filter(|name| name.contains("step")).collect();
+            assert_eq!(root, ["step-1"], "{at}, at once: {is_at_once}");
+            let dir = fleet.find(at, ROOT, "step-1").unwrap().ino;
+            let files: Vec<_> = fleet.listed(at, dir).into_iter().map(|(name, (size, _))| (name, size)).collect();
+            let expected = [("pending", 4), ("rank-0", 5), ("rank-1", 7)].map(|(name, size)| (name.to_owned(), size));
+            assert_eq!(files, expected, "{at}, at once: {is_at_once}");
+        }
+    }
+}
+
 #[test]
 fn what_a_member_has_pending_wins_over_what_others_publish() {
     let fleet = slow_to_ask();

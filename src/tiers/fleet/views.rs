@@ -10,14 +10,15 @@
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
 
-use crate::error::Result;
-use crate::path::Name;
+use crate::error::{Context, Errno, Result};
+use crate::path::{Name, escape};
+use crate::tiers::disk::errors::is_silence;
 use crate::tiers::disk::layout::split;
 use crate::tiers::fleet::Fleet;
 use crate::tiers::fleet::members::ToldNames;
 use crate::tiers::fleet::names::{ChangedName, NameChange, NamesEnd};
 use crate::tiers::fleet::periods::ROUND;
-use crate::tiers::{Ino, Lsn, Progress, ROOT, Tiers};
+use crate::tiers::{Cx, Ino, Lsn, Progress, ROOT, Tiers};
 
 /// So many names are taken in with the state locked once, and so many directories.
 const NAMES_AT_ONCE: usize = 256;
@@ -80,7 +81,59 @@ impl Tiers {
         Ok(())
     }
 
+    /// Directories that others have renamed are renamed here: an open file, and what is pending, goes with its directory.
+    /// An error: the slow tier does not answer.
+    fn follow_dirs(&self, names: &[ChangedName]) -> Result<()> {
+        for changed in names.iter().filter(|changed| changed.change == NameChange::Placed) {
+            let (dir, above) = {
+                let st = self.state.lock();
+                let is_elsewhere = |ino: &Ino| {
+                    st.view.live_dir(*ino).is_some() && st.view.slow_path(*ino).is_some_and(|path| path != changed.path)
+                };
+                let Some(dir) = st.view.with_slow_ino(changed.ino).filter(is_elsewhere) else { continue };
+                (dir, st.view.slow_dirs(split(&changed.path).0, changed.dir).first().copied())
+            };
+            let (above_path, name) = split(&changed.path);
+            let Ok(name) = Name::new(name) else { continue };
+            let found = self.slow.parent(&changed.path).and_then(|(above, name)| above.stat_now(name));
+            let found = match found.at("look for", escape(&changed.path)) {
+                Err(error) if is_silence(&error) && error.errno() != Errno::ESTALE => return Err(error),
+                // It has another name by now, or is gone: that is told, too.
+                Err(_) => continue,
+                Ok(found) => found,
+            };
+            let follow = |above| {
+                let mut st = self.state.lock();
+                let from = st.view.path(dir);
+                if !st.view.follow_dir(dir, found.id(), &(above, name)) {
+                    return;
+                }
+                let to = st.view.path(dir);
+                let (from, to) = (escape(&from.unwrap_or_default()), escape(&to.unwrap_or_default()));
+                tracing::info!(from, to, "another member has renamed a directory");
+            };
+            match above {
+                Some(above) => follow(above),
+                None => drop(self.at_path(&Cx::internal(), above_path, |above| {
+                    follow(above);
+                    Ok(())
+                })),
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether the directory into which publishing puts something, and which is not at this path any more, has another path
+    /// by what the others have told until now.
+    pub(crate) fn has_moved_on(&self, dir: Ino, path: &[u8]) -> Result<bool> {
+        let Some(fleet) = self.fleet.as_ref().filter(|fleet| !fleet.is_collected()) else { return Ok(false) };
+        fleet.read_leases(&*self.clock, false);
+        self.follow_others(fleet)?;
+        Ok(self.state.lock().view.slow_path(dir).is_some_and(|now| now != path))
+    }
+
     fn expire_names(&self, names: &[ChangedName]) -> Result<()> {
+        self.follow_dirs(names)?;
         let mut nodes = Vec::new();
         let mut known_in_full: BTreeMap<Ino, Vec<Name>> = BTreeMap::new();
         {

@@ -3,8 +3,8 @@
 //! Names with pending changes keep what the view has; only what is known of the slow tree expires.
 
 use crate::path::Name;
-use crate::tiers::disk::Kind;
-use crate::tiers::model::node::ObservedAt;
+use crate::tiers::disk::{Kind, SlowId};
+use crate::tiers::model::node::{DirEntryKey, ObservedAt, Slot};
 use crate::tiers::model::view::View;
 use crate::tiers::{Ino, Lsn, ROOT};
 
@@ -17,6 +17,31 @@ impl View {
         let is_dir = |ino: &Ino| self.get(*ino).is_some_and(|node| node.kind == Kind::Dir);
         let numbered = self.with_slow_ino(number).filter(|ino| Some(*ino) != at_path);
         at_path.into_iter().chain(numbered).filter(is_dir).collect()
+    }
+
+    /// Somebody else has renamed this directory on the slow tree: it has the new name here, too, and what is open or pending
+    /// in it goes with it, as on one machine. `false`: it is not this directory, or a change that is pending here wins.
+    pub(crate) fn follow_dir(&mut self, ino: Ino, id: SlowId, (dir, name): &DirEntryKey) -> bool {
+        let Some(node) = self.get(ino).filter(|node| node.kind == Kind::Dir && node.slow_id() == Some(id)) else {
+            return false;
+        };
+        // Who has looked the new name up since knows both.
+        let old: Vec<DirEntryKey> = node.links.iter().filter(|link| *link != &(*dir, name.clone())).cloned().collect();
+        let slot = |at: Ino, name: &Name| self.live_dir(at).and_then(|dir| dir.slots.get(name));
+        let is_ours = |at: Ino, name: &Name| slot(at, name).is_some_and(Slot::pending) || self.is_following(at, name);
+        let replaced = slot(*dir, name).and_then(Slot::view).filter(|there| *there != ino);
+        if node.moved()
+            || old.iter().any(|(at, name)| is_ours(*at, name))
+            || is_ours(*dir, name)
+            || replaced.is_some_and(|ino| self.owes_below(ino))
+            || self.live_dir(*dir).is_none()
+            || self.is_above(ino, *dir)
+        {
+            return false;
+        }
+        self.set_both(*dir, name, Some(ino));
+        old.iter().for_each(|(at, name)| self.set_both(*at, name, None));
+        true
     }
 
     /// The name means something else now. Returns whether its directory is known in full, so that nobody would ask the

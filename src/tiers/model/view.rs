@@ -511,7 +511,7 @@ impl View {
         self.set_sides(dir, name, to, false, true);
     }
 
-    fn set_both(&mut self, dir: Ino, name: &Name, to: Option<Ino>) {
+    pub(super) fn set_both(&mut self, dir: Ino, name: &Name, to: Option<Ino>) {
         self.set_sides(dir, name, to, true, true);
     }
 

@@ -352,6 +352,10 @@ impl Tiers {
                             self.mend(group)?
                         }
                         Met::Apart => self.bring_over(group)?,
+                        Met::Moved => {
+                            self.cut(group);
+                            Mended::Cut
+                        }
                         met => Mended::Never(met), // 4
                     },
                 },
@@ -575,6 +579,9 @@ impl Tiers {
             met = tree.apply(step, known);
         }
         if met.as_ref().is_err_and(|e| e.kind() == std::io::ErrorKind::NotFound) {
+            if !group.is_inside_batch() && self.is_of_moved_dir(group)? {
+                return Ok(Met::Moved);
+            }
             // Someone else has just removed a directory, or the node that waited in `tmp`.
             let made = step_target(step).map_or(Ok(Vec::new()), |target| self.make_parents(target))?;
             made.into_iter().for_each(|(ino, id)| group.identify(ino, id));
@@ -585,6 +592,17 @@ impl Tiers {
         }
         tree.take_saved().iter().for_each(|(path, place)| self.tell_saved(path, place));
         met.at("publish", escape(&path))
+    }
+
+    /// Whether another member of the fleet has renamed the directory in which the next step changes a name.
+    fn is_of_moved_dir(&self, group: &Unfinished) -> Result<bool> {
+        let Some(Planned { step, effects, .. }) = group.next() else { return Ok(false) };
+        let dir = effects.iter().find_map(|effect| match effect {
+            Effect::Name((dir, _), Some(_)) => Some(*dir),
+            _ => None,
+        });
+        let (Some(dir), Some(target)) = (dir, step_target(step)) else { return Ok(false) };
+        self.has_moved_on(dir, split(target).0)
     }
 
     /// Another member of the fleet had the name.

@@ -30,6 +30,8 @@ pub(crate) enum Met {
     Lost,
     /// The rename goes into a part of the tree that was not known: nothing is done.
     Apart,
+    /// Another member has renamed the directory: nothing is done.
+    Moved,
     /// An attribute that the slow tier never takes (P16) and does not have.
     LeftOut,
 }
