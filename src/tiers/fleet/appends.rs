@@ -1,6 +1,7 @@
 //! Who appends to a file, across the fleet. POSIX appends are not possible across nodes: each node has its own end of the file,
 //! and the one that publishes last would drop what the other appended. So a file is open for appending on one node at a time,
-//! and on another one the open is refused (EBUSY).
+//! and on another one the open waits for a moment, as the first one may be about to publish what it appended, and is refused
+//! then (EBUSY).
 //!
 //! `.dlio-fs/fleet/NAME/appends` has a *claim* for each such file, named by a hash of its path, which says whose it is:
 //!
@@ -17,6 +18,9 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::thread;
+use std::time::Duration;
 
 use uuid::Uuid;
 use xxhash_rust::xxh3::xxh3_64;
@@ -30,6 +34,12 @@ use crate::tiers::fleet::members::read_settled;
 use crate::tiers::fleet::rule::Standing;
 use crate::tiers::{Ino, Lsn};
 
+/// How often another member's claim is looked at before the file is busy, and how long apart.
+const LOOKS: u32 = 30;
+const PAUSE: Duration = Duration::from_millis(100);
+/// So many calls wait at the same time, at most: the threads are needed.
+const WAITERS: u32 = 2;
+
 /// The claims of this member.
 #[derive(Debug)]
 pub(crate) struct AppendClaims {
@@ -39,6 +49,7 @@ pub(crate) struct AppendClaims {
     slot: u32,
     member: Uuid,
     held: Mutex<BTreeMap<String, HeldClaim>>,
+    waiters: AtomicU32,
 }
 
 #[derive(Clone, Debug)]
@@ -87,7 +98,7 @@ impl AppendClaims {
                 held.insert(name, HeldClaim { text, ino: 0, opens: 0, upto: None });
             }
         }
-        Ok(AppendClaims { fleet: fleet.clone(), dir, slot, member, held: Mutex::new(Rank::Leaf, held) })
+        Ok(AppendClaims { fleet: fleet.clone(), dir, slot, member, held: Mutex::new(Rank::Leaf, held), waiters: AtomicU32::new(0) })
     }
 
     /// Step 2. `None`: this member has no claim.
@@ -99,8 +110,25 @@ impl AppendClaims {
         Some(AppendClaim { claims: self.clone(), name })
     }
 
-    /// Step 1. Asks the slow tier. EBUSY: another member has the file.
+    /// Step 1. Asks the slow tier, for some seconds if another member has the file. EBUSY: it still has it.
     pub(crate) fn claim(self: &Arc<Self>, path: &[u8], ino: Ino) -> Result<AppendClaim> {
+        let waits = self.waiters.fetch_add(1, Ordering::Relaxed) < WAITERS;
+        let mut looks = 0..if waits { LOOKS } else { 0 };
+        let claimed = loop {
+            let busy = match self.claim_now(path, ino) {
+                Err(error) if error.errno() == Errno::EBUSY => error,
+                claimed => break claimed,
+            };
+            if looks.next().is_none() {
+                break Err(busy);
+            }
+            thread::sleep(PAUSE);
+        };
+        self.waiters.fetch_sub(1, Ordering::Relaxed);
+        claimed
+    }
+
+    fn claim_now(self: &Arc<Self>, path: &[u8], ino: Ino) -> Result<AppendClaim> {
         let name = name_of(path);
         let text = format!("{} {} {}\n", self.slot, self.member, Uuid::new_v4());
         while !self.make(&name, &text)? {
