@@ -135,6 +135,8 @@ struct FleetState {
     told: RecentNames,
     /// What our lease says of those that had our slot before.
     loss: Option<Loss>,
+    /// What was logged by then was logged while the clock was off, and is not published yet.
+    undated: Option<Lsn>,
     /// Since when they let nothing go that is pending here.
     refused: Option<Duration>,
     /// Why nothing is published, until somebody has done something.

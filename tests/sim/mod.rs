@@ -440,6 +440,19 @@ impl SimDisk {
                 State { live: tree.clone(), durable: tree, ..State::default() }
             }
         };
+        self.with_contents(&state, after)
+    }
+
+    /// Another disk with what this one has, as `cp -a` or an image of the machine makes it.
+    pub fn copy(&self) -> SimDisk {
+        let state = self.0.state.lock();
+        let mut live = state.live.clone();
+        live.repair();
+        let (durable, pending) = (state.durable.clone(), state.pending.clone());
+        self.with_contents(&state, State { live, durable, pending, ..State::default() })
+    }
+
+    fn with_contents(&self, state: &State, after: State) -> SimDisk {
         let after = State {
             capacity: state.capacity,
             parts: state.parts.clone(),

@@ -29,7 +29,8 @@ pub(super) fn clock(slow: Option<&Path>) -> Vec<DoctorFinding> {
         None => "the kernel does not know it to be synchronized; only a fleet needs that".to_owned(),
     };
     let mut findings = vec![DoctorFinding::ok(about, found)];
-    let fleets = slow.and_then(|slow| Some((tiers::open("--slow", slow).ok()?, fs::read_dir(slow.join(".dlio-fs/fleet")).ok()?)));
+    let fleets = slow
+        .and_then(|slow| Some((tiers::open("--slow", slow).ok()?, fs::read_dir(slow.join(".dlio-fs/fleet")).ok()?)));
     let Some((slow, fleets)) = fleets else { return findings };
     for fleet in fleets.flatten().filter_map(|entry| entry.file_name().into_string().ok()) {
         let trouble = tiers::fleet_reader(&slow, &fleet).ok().and_then(|reader| reader.clock_trouble());

@@ -98,7 +98,14 @@ impl AppendClaims {
                 held.insert(name, HeldClaim { text, ino: 0, opens: 0, upto: None });
             }
         }
-        Ok(AppendClaims { fleet: fleet.clone(), dir, slot, member, held: Mutex::new(Rank::Leaf, held), waiters: AtomicU32::new(0) })
+        Ok(AppendClaims {
+            fleet: fleet.clone(),
+            dir,
+            slot,
+            member,
+            held: Mutex::new(Rank::Leaf, held),
+            waiters: AtomicU32::new(0),
+        })
     }
 
     /// Step 2. `None`: this member has no claim.

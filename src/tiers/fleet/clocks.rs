@@ -85,14 +85,17 @@ pub(crate) enum SeenClock {
 impl SeenClock {
     /// After one more reading of the member's leases, the last of which has not changed since this uptime.
     pub(super) fn renewed(known: Option<KnownClock>, told: ToldClock, since: Duration, at: ReadAt) -> SeenClock {
+        // A lease that stands still may be from before its clock was set back, and ahead of a reader's whose was, too.
+        if at.is_right
+            && let Some(off) = shown(known.filter(|known| known.is_new), told, at)
+        {
+            return SeenClock::Off(off, 0);
+        }
         if told.clock == LeaseClock::Off {
             return SeenClock::SaysOff;
         }
         if !at.is_right {
             return SeenClock::Unknown(0);
-        }
-        if let Some(off) = shown(known.filter(|known| known.is_new), told, at) {
-            return SeenClock::Off(off, 0);
         }
         if !told.is_here {
             return SeenClock::Right;

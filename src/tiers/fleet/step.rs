@@ -20,7 +20,6 @@ use std::time::Duration;
 use crate::error::Result;
 use crate::stats::fleet::FleetStatus;
 use crate::stats::status::FleetFigures;
-use crate::tiers::Tiers;
 use crate::tiers::disk::Clock;
 use crate::tiers::fleet::clocks::{LeaseClock, ReadAt, SeenClock};
 use crate::tiers::fleet::members::OwnNames;
@@ -28,6 +27,7 @@ use crate::tiers::fleet::periods::LeaseNews;
 use crate::tiers::fleet::rule::{self, FleetGate, MemberLease, SeenLease, Standing};
 use crate::tiers::fleet::{Fleet, nanos};
 use crate::tiers::incarnation::mounted_elsewhere;
+use crate::tiers::{Lsn, Tiers};
 
 /// What becomes of a member that was taken for lost.
 const FORGOTTEN: &str = "it was forgotten (dlio-fs forget), and the others have gone on without it; save what is pending with \
@@ -50,6 +50,7 @@ impl Tiers {
         let (oldest, least, clock) = {
             let st = self.state.lock();
             let clock = nanos(self.now());
+            fleet.note_undated(self.log.last(), st.queue.front());
             let oldest = st.queue.oldest_stamps(usize::from(left_out!(LeaseLast)));
             let oldest = oldest.map(|stamps| stamps.end);
             let least = oldest.unwrap_or_else(|| fleet.stamp(self.now()));
@@ -210,6 +211,16 @@ impl Fleet {
         lease.start == self.start && lease.beat <= self.state.lock().beat
     }
 
+    /// The log ends with this record, and this is the first event that is pending. What was logged while the clock was off has
+    /// stamps that say nothing: once that is right again, no verdict goes by the lease before these events are published.
+    fn note_undated(&self, last: Lsn, front: Option<Lsn>) {
+        let mut state = self.state.lock();
+        if state.off {
+            state.undated = Some(last);
+        }
+        state.undated = state.undated.filter(|upto| state.off || front.is_some_and(|front| front <= *upto));
+    }
+
     /// The lease to write: with a clock that is off the last one.
     fn at_most(&self, least: u64) -> u64 {
         let state = self.state.lock();
@@ -253,7 +264,11 @@ impl Fleet {
                 loss.before = now.max(self.floor.load(Ordering::Acquire));
             }
         }
-        let clock = if self.state.lock().off { LeaseClock::Off } else { LeaseClock::At(now) };
+        let is_off = {
+            let state = self.state.lock();
+            state.off || state.undated.is_some()
+        };
+        let clock = if is_off { LeaseClock::Off } else { LeaseClock::At(now) };
         self.write_lease(least, clock, standing)
     }
 

@@ -112,9 +112,8 @@ impl Tiers {
         let listing = {
             let st = self.state.lock();
             let dir = st.view.live_dir(ino);
-            let is_ours = |entry: &ListEntry| {
-                dir.and_then(|dir| dir.slots.get(entry.name.as_slice())).is_some_and(Slot::pending)
-            };
+            let is_ours =
+                |entry: &ListEntry| dir.and_then(|dir| dir.slots.get(entry.name.as_slice())).is_some_and(Slot::pending);
             let listed = dir.and_then(|dir| dir.listed.as_ref()).filter(|_| !entries.iter().any(is_ours));
             listed.and_then(|listed| listed.listing.upgrade()).map(|listing| listing.latest())
         };
