@@ -22,6 +22,8 @@ pub(crate) mod appends;
 mod clocks;
 mod collected;
 mod collector;
+#[cfg(test)]
+mod few;
 pub(crate) mod forget;
 mod handover;
 pub(crate) mod journal;
@@ -30,6 +32,7 @@ mod lines;
 mod many;
 mod members;
 pub(crate) mod names;
+mod pace;
 pub(crate) mod partner;
 pub(crate) mod periods;
 pub(crate) mod reader;
@@ -56,6 +59,7 @@ use crate::tiers::fleet::collector::CollectorDuty;
 use crate::tiers::fleet::journal::CopyJournal;
 use crate::tiers::fleet::members::{Members, OwnNames};
 use crate::tiers::fleet::names::{ChangedName, FILE_MAX, NamesEnd, RecentNames};
+use crate::tiers::fleet::pace::LeasePace;
 use crate::tiers::fleet::partner::PartnerState;
 use crate::tiers::fleet::periods::FleetPeriods;
 use crate::tiers::fleet::rule::{FleetGate, Loss, MemberLease, SeenLease, Standing};
@@ -107,7 +111,7 @@ pub(crate) struct Fleet {
     pub(crate) partner: Mutex<PartnerState>,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct FleetState {
     /// Of the lease that was written last, or that somebody began to write.
     beat: u64,
@@ -121,6 +125,8 @@ struct FleetState {
     oldest: Option<u64>,
     /// The members' leases, by slot. Ours as the slow tree has it, if somebody has asked.
     seen: Vec<Option<SeenLease>>,
+    /// How often, and whose.
+    pace: LeasePace,
     /// What stands for them where one member collects them.
     collected: Option<CollectedFleet>,
     /// How far we have followed the names that they have published, by slot.
@@ -180,12 +186,21 @@ impl Fleet {
         let state = FleetState {
             beat,
             least,
+            off: false,
+            written: None,
+            oldest: None,
             seen: vec![None; size],
+            pace: LeasePace::new(slot, settings.size),
             collected,
             followed,
+            read: None,
+            read_all: None,
+            untold: Vec::new(),
             names,
             loss,
-            ..FleetState::default()
+            refused: None,
+            lost: None,
+            clock: None,
         };
         let appends = Arc::new(AppendClaims::open(members.dir(), slot, id)?);
         let fleet = Fleet {

@@ -18,7 +18,7 @@ mod partner;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::time::Duration;
 
 use dlio_fs::error::Errno;
@@ -684,6 +684,48 @@ fn a_fleet_whose_leases_one_member_collects_keeps_one_order() {
 #[test]
 fn a_fleet_of_eight_whose_leases_one_member_collects_keeps_one_order() {
     run_cases(CASES_EIGHT, |seed| Fleet::of(seed, 8, true));
+}
+
+/// Each read all the others in each round: N members opened 10 N² files a second.
+#[test]
+fn a_member_of_a_busy_fleet_opens_twenty_files_of_the_others_in_a_second_at_most() {
+    for size in [8, 32] {
+        let fleet = Fleet::of(0, size, false);
+        let opened = Arc::new([AtomicU64::new(0), AtomicU64::new(0)]);
+        let counts = Arc::clone(&opened);
+        fleet.slow.fail_reads(move |path| {
+            let file = path.strip_prefix(b".dlio-fs/fleet/job/")?;
+            if file.iter().all(u8::is_ascii_digit) {
+                counts[0].fetch_add(1, Ordering::Relaxed);
+            } else if file.ends_with(b".pub") {
+                counts[1].fetch_add(1, Ordering::Relaxed);
+            }
+            None
+        });
+        let busy = |seconds: u32| {
+            for round in 0..seconds * 10 {
+                for at in 0..size {
+                    if fleet.engine(at).status().safety.events < 4 {
+                        fleet.put(at, fleet.members[at].dir, NAMES[round as usize % NAMES.len()], 5);
+                    }
+                    fleet.publish(at);
+                }
+                fleet.fleet_steps();
+                fleet.clock.advance(Duration::from_millis(100));
+            }
+        };
+        // They learn the clocks of each other, and use what was kept.
+        busy(15);
+        let published = || fleet.slow.image().paths().filter(|path| path.starts_with(b"n")).count();
+        assert!(published() > size, "nothing is published");
+        opened.iter().for_each(|opened| opened.store(0, Ordering::Relaxed));
+        busy(10);
+        // Of names first the header is read, then the lines.
+        let [leases, names] = [0, 1].map(|of| opened[of].load(Ordering::Relaxed) as f64 / (size * 10) as f64);
+        println!("{size} members: {leases:.1} leases and {:.1} files of names a second each", names / 2.0);
+        assert!(leases + names / 2.0 <= 20.0, "{size} members: {leases}, {names}");
+        fleet.rounds();
+    }
 }
 
 /// The smallest leases say for whom the others wait, and somebody else collects them once the collector is gone.

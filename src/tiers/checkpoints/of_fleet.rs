@@ -57,20 +57,20 @@ impl Tiers {
                 // With a clock that is off, its moments are no others' moments.
                 None if fleet.has_right_clock() => self.note_look(one, self.is_finished(fleet, one)), // 2, 3
                 None => {}
-                Some(finished) => self.ask_leases(one, finished), // 4, 5
+                Some(finished) => self.ask_leases(fleet, one, finished), // 4, 5
             }
         }
         Ok(Progress::Wait(ROUND))
     }
 
-    fn ask_leases(&self, one: &UnprovedCheckpoint, finished: Duration) {
+    fn ask_leases(&self, fleet: &Fleet, one: &UnprovedCheckpoint, finished: Duration) {
         let now = self.uptime();
         // Asking makes the background read all leases again.
-        if one.asked.is_some_and(|at| now.saturating_sub(at) < pause(one, now)) {
+        if one.asked.is_some_and(|at| now.saturating_sub(at) < pause(one, now).max(fleet.periods.question)) {
             return;
         }
         // In a large fleet, what one member has collected says it for all.
-        let collected = self.fleet.as_ref().and_then(|fleet| fleet.is_all_there(finished, one.began));
+        let collected = fleet.is_all_there(finished, one.began);
         let read = || self.fleet_status().is_some_and(|status| has_all(&status, one, finished));
         let has_all = collected.unwrap_or_else(read);
         let mut st = self.state.lock();

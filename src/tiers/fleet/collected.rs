@@ -21,7 +21,6 @@ use crate::tiers::disk::Clock;
 use crate::tiers::disk::errors::is_silence;
 use crate::tiers::fleet::clocks::ReadAt;
 use crate::tiers::fleet::collector::CollectorDuty;
-use crate::tiers::fleet::rule::SeenLease;
 use crate::tiers::fleet::smallest::{SeenSmallest, SmallestLeases, SmallestReader};
 use crate::tiers::fleet::{Fleet, FleetState, nanos};
 
@@ -44,9 +43,8 @@ impl CollectedFleet {
 }
 
 impl Tiers {
-    /// Steps 1 to 5.
-    pub(super) fn collected_round(&self, fleet: &Fleet) -> Result<()> {
-        let oldest = self.oldest_start();
+    /// Steps 1 to 5. `oldest`: when the oldest pending event began.
+    pub(super) fn collected_round(&self, fleet: &Fleet, oldest: Option<u64>) -> Result<()> {
         let before = self.fleet_gate();
         let now = self.uptime();
         let may_collect = fleet.may_collect();
@@ -75,15 +73,7 @@ impl Tiers {
         }
         Ok(())
     }
-
-    /// When the oldest pending event began.
-    fn oldest_start(&self) -> Option<u64> {
-        self.state.lock().queue.oldest_stamps(0).map(|stamps| stamps.start)
-    }
 }
-
-/// So many leases are read in a round by a member that is among the smallest, as long as each lets it look at the next.
-const AGAIN_AT_ONCE: usize = 4;
 
 impl Fleet {
     /// What the smallest leases tell this member. `None`: each member reads all.
@@ -98,18 +88,6 @@ impl Fleet {
     pub(crate) fn is_all_there(&self, moment: Duration, began: Duration) -> Option<bool> {
         let [moment, began] = [moment, began].map(|at| u64::try_from(at.as_nanos()).unwrap_or(u64::MAX));
         self.smallest(&self.state.lock()).map(|smallest| smallest.is_all_there(moment, began))
-    }
-
-    /// Step 5.
-    fn read_those_before(&self, clock: &dyn Clock, start: u64) {
-        let mut before = None;
-        for _ in 0..AGAIN_AT_ONCE {
-            let next = self.smallest(&self.state.lock()).and_then(|smallest| smallest.next_to_read(start));
-            // It was read, and it is still the one.
-            let Some(slot) = next.filter(|next| Some(*next) != before) else { return };
-            self.read_lease(clock, slot);
-            before = Some(slot);
-        }
     }
 
     /// `None`: each member reads all.
@@ -130,6 +108,7 @@ impl Fleet {
     fn look_at_smallest(&self, clock: &dyn Clock) -> Result<()> {
         let uptime = clock.uptime();
         let began = nanos(clock.now());
+        self.state.lock().pace.spend();
         let smallest = match self.members.read_smallest() {
             Ok(smallest) => smallest,
             Err(error) if is_silence(&error) => return Err(error),
@@ -175,22 +154,6 @@ impl Fleet {
             SmallestLeases::again(Some(&seen.smallest), seen.smallest.round.saturating_add(1), None)
         };
         self.members.write_smallest(&smallest, self.id)
-    }
-
-    /// Step 3. A lease that cannot be read does not replace one that was.
-    fn read_lease(&self, clock: &dyn Clock, slot: u32) {
-        let (began, uptime) = (nanos(clock.now()), clock.uptime());
-        let Ok(Some(lease)) = self.members.read(slot) else { return };
-        let errors = 2 * self.error.as_nanos() as u64;
-        let ended = nanos(clock.now());
-        let mut state = self.state.lock();
-        let is_off = state.off;
-        if let Some(seen) = state.seen.get_mut(slot as usize) {
-            let has_watched = SeenLease::is_watched(seen.as_ref(), uptime, self.periods.silent);
-            let (is_right, patience) = (!is_off, self.periods.patience);
-            let at = ReadAt { began, ended, uptime, has_watched, errors, is_right, patience };
-            SeenLease::renew(seen, lease, at);
-        }
     }
 
     /// Step 4. Another collector may have begun meanwhile, or this one may have been away for long.

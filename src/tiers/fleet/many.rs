@@ -11,6 +11,7 @@ use uuid::Uuid;
 use crate::stats::fleet::{MemberStanding, MemberStatus};
 use crate::tiers::fleet::clocks::ReadAt;
 use crate::tiers::fleet::collector::CollectorDuty;
+use crate::tiers::fleet::pace::LeasePace;
 use crate::tiers::fleet::periods::{FleetPeriods, LeaseNews, ROUND};
 use crate::tiers::fleet::rule::{self, MemberLease, SeenLease};
 use crate::tiers::fleet::smallest::{SeenSmallest, SmallestLeases, SmallestReader};
@@ -38,12 +39,15 @@ struct SimMember {
     written: Option<Duration>,
     oldest: Option<u64>,
     duty: CollectorDuty,
+    pace: LeasePace,
     seen: Option<SeenSmallest>,
     /// What it has collected.
     leases: Vec<Option<SeenLease>>,
     pending: VecDeque<Pending>,
     published: u64,
     requests: u64,
+    /// Those among them that open a file.
+    opens: u64,
     is_gone: bool,
     /// Its next round begins then, or what it is reading is there.
     next: Duration,
@@ -77,6 +81,14 @@ fn at(now: Duration) -> ReadAt {
     }
 }
 
+impl SimMember {
+    /// All of them begin by opening a file.
+    fn ask(&mut self, requests: u64) {
+        self.requests += requests;
+        self.opens += 1;
+    }
+}
+
 impl SimFleet {
     fn new(size: u32) -> SimFleet {
         SimFleet::with_latency(size, Duration::ZERO)
@@ -90,11 +102,13 @@ impl SimFleet {
             written: None,
             oldest: None,
             duty: CollectorDuty::new(slot, size, periods),
+            pace: LeasePace::new(slot, size),
             seen: None,
             leases: Vec::new(),
             pending: VecDeque::new(),
             published: 0,
             requests: 0,
+            opens: 0,
             is_gone: false,
             next: Duration::ZERO,
             reads_since: None,
@@ -112,6 +126,7 @@ impl SimFleet {
         let began = match self.members[at].reads_since.take() {
             Some(began) => began,
             None => {
+                self.members[at].pace.begin_round(self.now);
                 self.renew_lease(at);
                 let took = self.latency * self.collect(at);
                 if took > Duration::ZERO {
@@ -136,13 +151,15 @@ impl SimFleet {
         if self.periods.is_lease_due(member.written.map(|written| now - written), news) {
             (member.lease.least, member.lease.beat) = (oldest.unwrap_or(now.as_nanos() as u64), member.lease.beat + 1);
             (member.written, member.oldest) = (Some(now), oldest);
-            member.requests += WRITE_LEASE;
+            member.ask(WRITE_LEASE);
+            member.pace.spend();
         }
     }
 
     fn look(&mut self, slot: usize) {
         let (now, member) = (self.now, &mut self.members[slot]);
-        member.requests += LOOK;
+        member.ask(LOOK);
+        member.pace.spend();
         member.duty.note_look(self.file.as_ref().map(SmallestLeases::head), now);
         if let Some(file) = &self.file {
             SeenSmallest::renew(&mut member.seen, file.clone(), slot as u32, at(now));
@@ -173,7 +190,7 @@ impl SimFleet {
             let member = &mut self.members[slot];
             if member.duty.end_pass().is_some_and(|pass| pass.is_for_file) {
                 self.file = Some(SmallestLeases::of(&member.leases, 0, member.duty.next_round(), slot as u32));
-                member.requests += WRITE_SMALLEST;
+                member.ask(WRITE_SMALLEST);
                 member.duty.note_written(self.now);
                 self.renewed.push(self.now);
                 self.look(slot);
@@ -184,7 +201,7 @@ impl SimFleet {
     fn claim(&mut self, slot: usize) {
         let member = &mut self.members[slot];
         member.duty.note_claim(self.now);
-        member.requests += WRITE_SMALLEST;
+        member.ask(WRITE_SMALLEST);
         let known = member.seen.as_ref().map(|seen| &seen.smallest);
         self.file = Some(SmallestLeases::again(known, member.duty.next_round(), Some(slot as u32)));
         self.claimed.insert(slot);
@@ -193,7 +210,7 @@ impl SimFleet {
     fn read_lease(&mut self, slot: usize, other: usize) {
         let (lease, size) = (self.members[other].lease.clone(), self.members.len());
         let member = &mut self.members[slot];
-        member.requests += READ_LEASE;
+        member.ask(READ_LEASE);
         member.leases.resize(size, None);
         let seen = &mut member.leases[other];
         let has_watched = SeenLease::is_watched(seen.as_ref(), self.now, self.periods.silent);
@@ -207,10 +224,11 @@ impl SimFleet {
 
     fn read_those_before(&mut self, slot: usize) {
         let mut before = None;
-        for _ in 0..4 {
+        loop {
             let start = self.members[slot].pending.front().map(|pending| pending.start);
             let next = start.and_then(|start| self.reader(slot).next_to_read(start));
-            let Some(other) = next.filter(|next| Some(*next) != before) else { return };
+            let member = &mut self.members[slot];
+            let Some(other) = next.filter(|next| Some(*next) != before && member.pace.take()) else { return };
             self.read_lease(slot, other as usize);
             before = Some(other);
         }
@@ -257,7 +275,7 @@ impl SimFleet {
     /// What is asked of the slow tree within some periods: by the collector, by one of the others for whose lease
     /// nobody waits, and by all.
     fn requests(&mut self, periods: u32, mut before_each: impl FnMut(&mut SimFleet)) -> Requests {
-        self.members.iter_mut().for_each(|member| member.requests = 0);
+        self.members.iter_mut().for_each(|member| (member.requests, member.opens) = (0, 0));
         let (began, end) = (self.now, self.now + periods * self.periods.period);
         while self.now < end {
             before_each(self);
@@ -269,10 +287,13 @@ impl SimFleet {
         let mut plain: Vec<u64> = plain.map(|(_, member)| member.requests / u64::from(periods)).collect();
         plain.sort_unstable();
         let all: u64 = self.members.iter().map(|member| member.requests).sum();
+        let opens: u64 = self.members.iter().map(|member| member.opens).sum();
+        let time = (self.now - began).as_millis() as u64;
         Requests {
             collector: self.members[collectors[0]].requests / u64::from(periods),
             plain: plain[plain.len() / 4],
-            all_per_second: all * 1000 / (self.now - began).as_millis() as u64,
+            all_per_second: all * 1000 / time,
+            opens_each: opens as f64 * 1000.0 / (time * self.members.len() as u64) as f64,
         }
     }
 }
@@ -286,11 +307,13 @@ struct Requests {
     collector: u64,
     plain: u64,
     all_per_second: u64,
+    /// By a member in a second, on the average.
+    opens_each: f64,
 }
 
-const SIZES: [u32; 5] = [65, 200, 512, 1024, 4096];
+const SIZES: [u32; 6] = [65, 200, 512, 1000, 1024, 4096];
 /// Whatever the number of members: all of them with nothing pending, and all of them busy. A fleet of 64 in which each
-/// reads all leases ten times a second sends 80,000.
+/// would read all leases ten times a second would send 80,000.
 const ALL_IDLE: u64 = 2000;
 const ALL_BUSY: u64 = 8000;
 
@@ -315,6 +338,7 @@ fn the_requests_of_a_member_and_of_all_do_not_grow_with_the_fleet() {
         for collector in [idle.collector, busy.collector] {
             assert!(collector <= leases * 11 / 10 + 50, "{size}: {collector}");
         }
+        assert!(idle.opens_each <= 20.0 && busy.opens_each <= 20.0, "{size}: {idle:?}, {busy:?}");
         assert!(idle.all_per_second <= ALL_IDLE && busy.all_per_second <= ALL_BUSY, "{size}");
         // The reference allows each member a small write a second, and the collector two requests for each member.
         let allowed = 2 * 1000 * u64::from(size) / fleet.periods.period.as_millis() as u64;

@@ -1,11 +1,11 @@
 //! How often a member of a fleet writes and reads on the slow tree, and after which silence it is given up: all these times
 //! have their one source here, because each depends on others. Pure.
 //!
-//! In a small fleet each member reads the leases of all others. In a larger one that would be N² requests, so one member
-//! collects them ([`COLLECT_ABOVE`], `smallest.rs`), and all periods grow with the number of members, so that the slow
-//! tree gets no more requests from 4,096 members than from 200: the period is 5 ms for each member, which is also what a
-//! slow tier of 2 ms for each request needs for an open and a read. The longer times follow once the period is longer
-//! than 5 s, which is beyond 1,000 members.
+//! In a small fleet each member reads the leases of the others itself, so many a second and no more (`pace.rs`). In a larger
+//! one it would read each too seldom, so one member collects them ([`COLLECT_ABOVE`], `smallest.rs`), and all periods grow
+//! with the number of members, so that the slow tree gets no more requests from 4,096 members than from 200: the period is
+//! 5 ms for each member, which is also what a slow tier of 2 ms for each request needs for an open and a read. The longer
+//! times follow once the period is longer than 5 s, which is beyond 1,000 members.
 
 use std::ops::Range;
 use std::time::Duration;
@@ -20,6 +20,8 @@ pub(crate) const ROUND: Duration = Duration::from_millis(100);
 const PERIOD_LEAST: Duration = Duration::from_secs(1);
 /// What each member adds to it: two requests of 2 ms, and a bit.
 const PERIOD_EACH: Duration = Duration::from_millis(5);
+/// What each member adds to the time between two questions about all: half of the share of `pace.rs`.
+const QUESTION_EACH: Duration = Duration::from_millis(100);
 /// With this period the longer times are as they are for all smaller ones.
 const PERIOD_PLAIN: Duration = Duration::from_secs(5);
 /// In a fleet whose leases are collected, a member with something pending does so often in a period what else is done once.
@@ -52,6 +54,8 @@ pub(crate) struct FleetPeriods {
     pub(crate) forget: Duration,
     /// By then every member has had the time to say in its lease that it has nothing pending, and somebody to read it.
     pub(crate) answer: Duration,
+    /// Between two questions about all members that nobody has asked in person. Each is answered by reading all leases at once.
+    pub(crate) question: Duration,
     /// For so long a lease that does not change leaves its member's clock unknown (`clocks.rs`). Where the leases are
     /// collected, most are read late, and nobody waits for a better reading.
     pub(crate) patience: Duration,
@@ -75,6 +79,7 @@ impl FleetPeriods {
             forget: longer(60),
             // A pass over all leases may be under way, and another one begins behind it.
             answer: period * if is_collected { 6 } else { 3 },
+            question: if is_collected { Duration::ZERO } else { QUESTION_EACH * size },
             patience: if is_collected { Duration::ZERO } else { period * 3 },
             slots_at_once: size.div_ceil(rounds),
         }

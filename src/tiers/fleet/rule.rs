@@ -335,6 +335,25 @@ pub(crate) fn gate(own: Uuid, slot: u32, seen: &[Option<SeenLease>], errors: Dur
     least.map_or(FleetGate::Open, |least| FleetGate::Before(least, own))
 }
 
+/// The member whose lease is worth reading again for an event that began at `start`: of those that hold it up, the one that is
+/// the furthest behind, as far as anybody knows.
+pub(crate) fn next_to_read(
+    own: Uuid,
+    slot: u32,
+    seen: &[Option<SeenLease>],
+    errors: Duration,
+    start: u64,
+) -> Option<u32> {
+    let errors = errors.as_nanos() as u64;
+    let others = (0..).zip(seen).filter(|(other, _)| *other != slot);
+    let known = others.map(|(other, seen)| {
+        let seen = seen.as_ref().filter(|seen| seen.clock.lets_go());
+        (seen.map(|seen| (seen.least(errors), seen.lease.member)), other)
+    });
+    let (least, other) = known.min()?;
+    least.is_none_or(|least| least <= (start, own)).then_some(other)
+}
+
 /// The member for which others wait and which does nothing: not there yet, or silent. Or its clock is off.
 pub(crate) fn missing(slot: u32, seen: &[Option<SeenLease>], now: Duration) -> Option<String> {
     let silent = FleetPeriods::of(seen.len()).silent;
@@ -344,8 +363,9 @@ pub(crate) fn missing(slot: u32, seen: &[Option<SeenLease>], now: Duration) -> O
         Some(SeenLease { lease, clock, .. }) if clock.trouble().is_some() && lease.standing != Standing::Forgotten => {
             Some(clock_off(&format!("member {other} on {}", lease.host), clock.trouble().flatten()))
         }
-        Some(SeenLease { lease, since, .. })
-            if lease.standing == Standing::Here && now.saturating_sub(*since) > silent =>
+        // As of when somebody looked at it.
+        Some(SeenLease { lease, since, seen_at, .. })
+            if lease.standing == Standing::Here && seen_at.saturating_sub(*since) > silent =>
         {
             let ago = humantime::format_duration(Duration::from_secs(now.saturating_sub(*since).as_secs()));
             Some(format!(
@@ -431,14 +451,34 @@ mod tests {
         assert!(forgotten.lets_go(960) && !forgotten.lets_go(961), "another one may have its slot");
     }
 
+    /// The one that is the furthest behind, as far as is known, until nobody holds the event up.
+    #[test]
+    fn of_those_that_hold_an_event_up_the_smallest_is_read_again() {
+        let own = Uuid::from_u128(5);
+        let next = |seen: &[Option<SeenLease>], start| next_to_read(own, 1, seen, Duration::from_nanos(40), start);
+        let of = |least, member| seen(lease(least, member));
+        let both = [of(30, 9), None, of(20, 8), of(10, 7)];
+        assert_eq!([9, 10, 11, 30, 31].map(|start| next(&both, start)), [None, None, Some(3), Some(3), Some(3)]);
+        assert_eq!(next(&[of(30, 9), None, of(20, 8), of(10, 2)], 10), Some(3), "equal ones by the ids");
+        assert_eq!(next(&[of(30, 9), None, of(20, 8), of(100, 7)], 25), Some(2), "it has gone on");
+        assert_eq!(next(&[of(30, 9), None, None, of(10, 7)], 5), Some(2), "not mounted yet");
+        let ahead = of(90, 9).map(|seen| SeenLease { clock: SeenClock::Off(1, 9), ..seen });
+        assert_eq!(next(&[ahead, None, of(10, 7)], 20), Some(0));
+        // Who has left is so as of when somebody looked.
+        let left = seen(MemberLease { standing: Standing::Left, ..lease(5, 9) });
+        assert_eq!([960, 961].map(|start| next(&[left.clone(), None], start)), [None, Some(0)]);
+        assert_eq!(next_to_read(own, 0, &[None], Duration::ZERO, 9), None, "alone");
+    }
+
     #[test]
     fn who_is_missing_is_named() {
         let late = Duration::from_secs(31);
-        let all = |first: Option<SeenLease>| missing(1, &[first, None], late);
+        let looked_at = |seen: SeenLease| SeenLease { seen_at: late, ..seen };
+        let all = |first: Option<SeenLease>| missing(1, &[first.map(looked_at), None], late);
         assert_eq!(all(None).as_deref(), Some("waits for member 0, which has not been mounted yet"));
         assert!(all(seen(lease(1, 1))).is_some_and(|why| why.contains("member 0 on node7, last seen 31s ago")));
         assert_eq!(all(seen(MemberLease { standing: Standing::Left, ..lease(1, 1) })), None);
-        assert_eq!(missing(1, &[seen(lease(1, 1)), None], Duration::from_secs(29)), None);
+        assert_eq!(missing(1, &[seen(lease(1, 1)), None], late), None, "nobody has looked since");
         let three = [seen(lease(9, 1)), None, seen(lease(7, 2))];
         assert!(last(1, &three, Duration::ZERO).is_some_and(|why| why.contains("member 2 on node7, which has older")));
     }

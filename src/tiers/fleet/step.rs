@@ -5,9 +5,10 @@
 //! 3. read the lease under the state lock: an event that is logged later has a larger stamp;
 //! 4. write the names of what was published before step 3 (`names.rs`): whoever is let go by the lease can read of them;
 //! 5. write the lease, if the last one is a period old, the oldest event is another one, or there were names;
-//! 6. while something is pending, read the leases of the others. Also once a second while a file is open, or if somebody
-//!    has asked for a name since: nobody waits for that, so the first answer after a pause may be an old one. If somebody
-//!    has asked about the fleet, read all of them;
+//! 6. while something is pending, read the leases of those others that hold it up, and now and then of the rest (`pace.rs`).
+//!    While a file is open, or if somebody has asked for a name since, read those of all others about once a second: nobody
+//!    waits for that, so the first answer after a pause may be an old one. If somebody has asked about the fleet, read all
+//!    of them at once;
 //!    In a large fleet, what `collected.rs` does comes in the place of this and of step 7;
 //! 7. look up again what they have published (`views.rs`).
 //!
@@ -23,9 +24,10 @@ use crate::stats::status::FleetFigures;
 use crate::tiers::disk::Clock;
 use crate::tiers::fleet::clocks::{LeaseClock, ReadAt, SeenClock};
 use crate::tiers::fleet::members::OwnNames;
+use crate::tiers::fleet::pace::LeasePace;
 use crate::tiers::fleet::periods::LeaseNews;
 use crate::tiers::fleet::rule::{self, FleetGate, MemberLease, SeenLease, Standing};
-use crate::tiers::fleet::{Fleet, nanos};
+use crate::tiers::fleet::{Fleet, FleetState, nanos};
 use crate::tiers::incarnation::mounted_elsewhere;
 use crate::tiers::{Lsn, Tiers};
 
@@ -38,8 +40,6 @@ const HANDED_ON: &str = "a copy of its fast tier has taken its place (dlio-fs fo
 /// And of one that was away while an operator set another bound for the clocks.
 const ANOTHER_BOUND: &str =
     "the fleet has agreed on another bound for its clocks (dlio-fs clock-error): mount it again";
-/// With nothing pending the others' leases are read at most as often.
-const READ: Duration = Duration::from_secs(1);
 
 impl Tiers {
     /// Steps 1 to 5. Also called by a start, behind the replay and before anything new is logged.
@@ -172,6 +172,7 @@ impl Tiers {
 impl Fleet {
     /// Step 2.
     fn is_ourselves(&self, now: Duration) -> Result<bool> {
+        self.state.lock().pace.spend();
         let in_slot = self.members.read(self.slot)?;
         // The bound is changed only while nobody writes a lease.
         let was_away = self.state.lock().written.is_none_or(|at| now.saturating_sub(at) > 2 * self.periods.period);
@@ -295,37 +296,90 @@ impl Fleet {
         Ok(())
     }
 
-    /// Whether to read the leases of the others with nothing pending.
-    pub(super) fn is_to_read(&self, is_open: bool, now: Duration) -> bool {
-        let is_due = self.state.lock().read.is_none_or(|at| now.saturating_sub(at) >= READ);
-        is_due && (self.used.swap(false, Ordering::Relaxed) || is_open)
-    }
-
-    /// Step 6. A lease that cannot be read does not replace one that was. `all`: ours, too.
-    pub(super) fn read_leases(&self, clock: &dyn Clock, all: bool) {
+    /// Step 6, of all leases at once. `own`: ours, too.
+    pub(super) fn read_all_leases(&self, clock: &dyn Clock, own: bool) {
         let uptime = clock.uptime();
-        // While nothing was pending here, nobody looked whether the others were silent.
-        let looked = self.state.lock().read;
-        let has_watched = looked.is_some_and(|at| uptime.saturating_sub(at) < self.periods.watched);
-        let (errors, patience) = (2 * self.error.as_nanos() as u64, self.periods.patience);
-        let is_right = !self.state.lock().off;
-        for slot in (0..self.size).filter(|slot| all || *slot != self.slot) {
-            let began = nanos(clock.now());
-            let Ok(Some(lease)) = self.members.read(slot) else { continue };
-            let ended = nanos(clock.now());
-            let at = ReadAt { began, ended, uptime, has_watched, errors, is_right, patience };
-            if let Some(seen) = self.state.lock().seen.get_mut(slot as usize) {
-                SeenLease::renew(seen, lease, at);
-            }
-        }
+        let all = (0..self.size).filter(|slot| own || *slot != self.slot);
+        all.for_each(|slot| self.read_lease(clock, slot));
         let mut state = self.state.lock();
         state.read = Some(uptime);
-        if all {
+        if own {
             state.read_all = Some(uptime);
             // An answer says nothing about a member whose clock is not known: it is read again at once.
-            if is_right && state.seen.iter().flatten().any(|seen| matches!(seen.clock, SeenClock::Unknown(_))) {
+            let is_unknown = |seen: &SeenLease| matches!(seen.clock, SeenClock::Unknown(_));
+            if !state.off && state.seen.iter().flatten().any(is_unknown) {
                 self.is_asked.store(true, Ordering::Release);
             }
         }
+    }
+
+    /// Step 6, as the share of this member goes (`pace.rs`). `start`: when the oldest pending event began. Returns whether there
+    /// was a reason to read.
+    pub(super) fn read_some_leases(&self, clock: &dyn Clock, start: Option<u64>, is_open: bool) -> bool {
+        let now = clock.uptime();
+        let Some(start) = start else { return self.read_for_names(clock, is_open, now) };
+        let unknown = {
+            let FleetState { pace, seen, off, .. } = &mut *self.state.lock();
+            pace.unknown(seen, !*off, self.periods.watched, now)
+        };
+        unknown.into_iter().for_each(|slot| self.read_lease(clock, slot));
+        self.read_those_before(clock, start);
+        self.read_each(clock, |pace| pace.one_more(now));
+        true
+    }
+
+    fn read_for_names(&self, clock: &dyn Clock, is_open: bool, now: Duration) -> bool {
+        let is_used = || self.used.swap(false, Ordering::Relaxed) || is_open;
+        if !self.state.lock().pace.begin_pass(is_used, now) {
+            return false;
+        }
+        self.read_each(clock, LeasePace::next_of_pass);
+        true
+    }
+
+    fn read_each(&self, clock: &dyn Clock, mut next: impl FnMut(&mut LeasePace) -> Option<u32>) {
+        loop {
+            let slot = next(&mut self.state.lock().pace);
+            let Some(slot) = slot else { break };
+            self.read_lease(clock, slot);
+        }
+        self.state.lock().read = Some(clock.uptime());
+    }
+
+    /// Reads again those that hold up an event which began at `start`, as long as each lets this member look at the next.
+    pub(super) fn read_those_before(&self, clock: &dyn Clock, start: u64) {
+        let mut before = None;
+        while let Some(slot) = self.next_to_read(start) {
+            // It was read, and it is still the one.
+            if before == Some(slot) || !self.state.lock().pace.take() {
+                return;
+            }
+            self.read_lease(clock, slot);
+            before = Some(slot);
+        }
+    }
+
+    fn next_to_read(&self, start: u64) -> Option<u32> {
+        let state = self.state.lock();
+        match self.smallest(&state) {
+            None => rule::next_to_read(self.id, self.slot, &state.seen, 2 * self.error, start),
+            Some(smallest) => smallest.next_to_read(start),
+        }
+    }
+
+    /// A lease that cannot be read does not replace one that was.
+    pub(super) fn read_lease(&self, clock: &dyn Clock, slot: u32) {
+        let (began, uptime) = (nanos(clock.now()), clock.uptime());
+        let lease = self.members.read(slot);
+        let ended = nanos(clock.now());
+        let errors = 2 * self.error.as_nanos() as u64;
+        let mut state = self.state.lock();
+        state.pace.note_look(slot, uptime);
+        let is_right = !state.off;
+        let (Ok(Some(lease)), Some(seen)) = (lease, state.seen.get_mut(slot as usize)) else { return };
+        let has_watched = SeenLease::is_watched(seen.as_ref(), uptime, self.periods.silent);
+        let patience = self.periods.patience;
+        let at = ReadAt { began, ended, uptime, has_watched, errors, is_right, patience };
+        SeenLease::renew(seen, lease, at);
     }
 }

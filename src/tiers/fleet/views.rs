@@ -30,44 +30,52 @@ impl Tiers {
     /// One round: `step.rs` has its parts.
     pub fn fleet_step(&self) -> Result<Progress> {
         let Some(fleet) = &self.fleet else { return Ok(Progress::Idle) };
+        fleet.state.lock().pace.begin_round(self.uptime());
         self.renew_lease(fleet)?;
         let is_published = |ino, upto| {
             let st = self.state.lock();
             !st.uncommitted.has(ino) && st.queue.front().is_none_or(|front| front > upto)
         };
         fleet.appends.take_away_done(self.log.last(), is_published)?;
-        let pending = !self.state.lock().queue.is_empty();
+        let oldest = self.oldest_start();
         if fleet.is_collected() {
-            self.collected_round(fleet)?;
+            self.collected_round(fleet, oldest)?;
         } else {
-            self.read_all_leases(fleet, pending)?;
+            self.read_leases(fleet, oldest)?;
         }
         // Reading may have taken a while.
-        if !pending && self.state.lock().queue.is_empty() {
+        if oldest.is_none() && self.state.lock().queue.is_empty() {
             fleet.journal.clear(&*self.slow.tmp);
         }
         Ok(Progress::Wait(ROUND))
     }
 
+    /// When the event began that is published next.
+    fn oldest_start(&self) -> Option<u64> {
+        let st = self.state.lock();
+        st.queue.front().map(|lsn| st.queue.stamps(lsn).start)
+    }
+
     /// Steps 6 and 7.
-    fn read_all_leases(&self, fleet: &Fleet, pending: bool) -> Result<()> {
+    fn read_leases(&self, fleet: &Fleet, oldest: Option<u64>) -> Result<()> {
         let is_open = self.counters.open_files.load(Ordering::Relaxed) > 0;
-        let is_asked = fleet.is_asked.swap(false, Ordering::AcqRel);
-        if pending || is_asked || fleet.is_to_read(is_open, self.uptime()) {
-            let before = self.fleet_gate();
-            fleet.read_leases(&*self.clock, is_asked); // 6
-            if self.fleet_gate() != before {
-                self.wake();
-            }
-            self.follow_others(fleet)?; // 7
+        let before = self.fleet_gate();
+        if fleet.is_asked.swap(false, Ordering::AcqRel) {
+            fleet.read_all_leases(&*self.clock, true);
+        } else if !fleet.read_some_leases(&*self.clock, oldest, is_open) {
+            return Ok(());
         }
-        Ok(())
+        if self.fleet_gate() != before {
+            self.wake();
+        }
+        self.follow_others(fleet)
     }
 
     /// Takes in what the others have published since the last call. An error: the slow tier does not answer. Then what is
     /// known is all there is, and the next call begins with the same names.
     pub(crate) fn follow_others(&self, fleet: &Fleet) -> Result<()> {
         for (slot, known, told) in fleet.not_followed() {
+            fleet.state.lock().pace.spend();
             match fleet.members.names_since(slot, known, told)? {
                 ToldNames::Later => continue,
                 ToldNames::Lost => self.expire_all(),
@@ -127,7 +135,7 @@ impl Tiers {
     /// by what the others have told until now.
     pub(crate) fn has_moved_on(&self, dir: Ino, path: &[u8]) -> Result<bool> {
         let Some(fleet) = self.fleet.as_ref().filter(|fleet| !fleet.is_collected()) else { return Ok(false) };
-        fleet.read_leases(&*self.clock, false);
+        fleet.read_all_leases(&*self.clock, false);
         self.follow_others(fleet)?;
         Ok(self.state.lock().view.slow_path(dir).is_some_and(|now| now != path))
     }
