@@ -36,6 +36,7 @@ mod remount;
 mod report;
 mod rescue;
 mod sandbox;
+mod saved;
 mod set_aside;
 mod stage;
 mod status;
@@ -93,6 +94,7 @@ enum Command {
     Plan(plan::PlanArgs),
     Fsck(fsck::FsckArgs),
     Rescue(rescue::RescueArgs),
+    Saved(saved::SavedArgs),
     Forget(forget::ForgetArgs),
     AcceptLoss(accept_loss::AcceptLossArgs),
     ClockError(clock_error::ClockErrorArgs),
@@ -145,6 +147,7 @@ pub fn run() -> ExitCode {
         Command::Plan(args) => plan::run(args),
         Command::Fsck(args) => fsck::run(args),
         Command::Rescue(args) => rescue::run(args),
+        Command::Saved(args) => saved::run(args),
         Command::Forget(args) => forget::run(args),
         Command::AcceptLoss(args) => accept_loss::run(args),
         Command::ClockError(args) => clock_error::run(args),

@@ -44,6 +44,7 @@ mod pins;
 mod progress;
 mod recovery;
 mod references;
+mod saved;
 mod side_by_side;
 mod small_deque;
 mod sorted;
@@ -73,12 +74,14 @@ use objects::file::FileState;
 use ops::SharedByCalls;
 use partner::Partner;
 use pins::Pins;
+use saved::SavedWatch;
 use staging::jobs::StagingJobs;
 use writeback::Writeback;
 
 pub use capacity::evict::{Evictable, Evicted};
 pub(crate) use checkpoints::index::{FLEET_MARKERS, is_temporary};
 pub(crate) use checkpoints::step::{certain_step, step_in};
+pub use disk::saved::SavedKind;
 pub use fleet::forget::Watched;
 pub(crate) use fleet::periods::FleetPeriods;
 pub use fleet::reader::FleetReader;
@@ -91,6 +94,8 @@ pub use recovery::lost_member::{FinishedGroup, finish_group};
 pub use recovery::rescue::{RescueReport, rescue};
 pub use recovery::start::{SlowTree, open};
 pub use recovery::verify::{Bad, Verified, Verifying};
+pub(crate) use saved::sum as sum_of_saved;
+pub use saved::{Adopted, SavedDir, adopt, remove_saved, saved_dirs};
 pub use staging::copy_one::StageOutcome;
 pub use writeback::deadline::{Saved, Saving, Unsaved};
 pub use writeback::set_aside::SetAside;
@@ -367,5 +372,6 @@ pub struct Tiers {
     calls: SharedByCalls,
     writeback: Writeback,
     partner: Partner,
+    saved: SavedWatch,
     staging: StagingJobs,
 }

@@ -87,6 +87,7 @@ const ROOMS: &[&str] = &[
     "core",
     "pins",
     "drain_control",
+    "saved",
     "fleet",
     "partner",
     "references",

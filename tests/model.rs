@@ -64,6 +64,8 @@ mod reference;
 mod reused;
 #[path = "model/same_names.rs"]
 mod same_names;
+#[path = "model/saved.rs"]
+mod saved;
 #[path = "model/slots.rs"]
 mod slots;
 #[path = "model/sparse.rs"]

@@ -94,6 +94,9 @@ config! {
     drain_policy: DrainPolicy = DrainPolicy::default(), AtOnce;
     /// Which changes wait when the slow tier is full.
     full_slow: FullSlow = FullSlow::default(), AtOnce;
+    /// How long what lost a race between the members of a fleet stays in `saved` on the slow tier; zero: for ever.
+    #[serde(with = "duration")]
+    saved_age: Duration = Duration::from_secs(30 * 86_400), AtOnce;
     /// Whether SIGTERM waits for the slow tier.
     on_term: OnTerm = OnTerm::default(), Remount;
     /// The user, by name or number, who may do with the mount whatever root may; without it, whoever mounts.
@@ -262,6 +265,7 @@ impl Config {
             ("live_after", self.live_after, Duration::from_secs(1), Duration::from_secs(86_400)),
             ("revalidate", self.revalidate, Duration::ZERO, Duration::from_secs(86_400)),
             ("slow_wait", self.slow_wait, Duration::from_millis(100), Duration::from_secs(86_400)),
+            ("saved_age", self.saved_age, Duration::ZERO, Duration::from_secs(10 * 365 * 86_400)),
             ("attribute_lifetime", self.attribute_lifetime, Duration::ZERO, Duration::from_secs(86_400)),
             ("attribute_lifetime_slow", self.attribute_lifetime_slow, Duration::ZERO, Duration::from_secs(86_400)),
         ];

@@ -61,7 +61,7 @@ const PLAIN: Work = Work {
     streams_now: ALL,
 };
 
-const WORKS: [Work; 10] = [
+const WORKS: [Work; 11] = [
     Work { name: "seal", step: |t, _| t.seal_step(), needs_slow: false, woken: true, ..PLAIN },
     Work {
         name: "drain",
@@ -78,6 +78,8 @@ const WORKS: [Work; 10] = [
     Work { name: "fleet", step: |t, _| t.fleet_step(), steady: true, rounds: true, ..PLAIN },
     Work { name: PARTNER, step: |t, _| t.partner_step(), needs_slow: false, woken: true, ..PLAIN },
     Work { name: "checkpoints", step: |t, _| t.look_at_parts(), ..PLAIN },
+    // One that hangs or fails says nothing about the tier that others do not say.
+    Work { name: "saved", step: |t, _| t.saved_step(), needs_slow: false, ..PLAIN },
     Work { name: "tick", step: |t, _| t.tick(), needs_slow: false, ..PLAIN },
 ];
 

@@ -37,6 +37,7 @@ impl Status {
         families.push(self.opens());
         families.extend(self.fleet());
         families.extend(self.partner());
+        families.extend(self.saved());
         if self.profile {
             families.extend(self.files());
             families.extend(self.found());
@@ -203,6 +204,18 @@ impl Status {
             ("dliofs_partner_copy_good", "1 if that copy may take the member's place.", is(partner.is_good)),
             ("dliofs_partner_behind_events", "Changes that only this fast tier has.", partner.events as f64),
             ("dliofs_partner_behind_bytes", "Bytes of their contents.", partner.bytes as f64),
+        ];
+        gauges.map(|(name, help, value)| family(name, help, Type::GAUGE, [gauge(&[], value)])).into()
+    }
+
+    /// What the slow tier keeps for people.
+    fn saved(&self) -> Vec<MetricFamily> {
+        let Some(saved) = &self.saved else { return Vec::new() };
+        let oldest = saved.oldest.unwrap_or_default().as_secs_f64();
+        let gauges: [Plain; 3] = [
+            ("dliofs_saved_files", "Files in .dlio-fs/saved on the slow tier.", saved.files as f64),
+            ("dliofs_saved_bytes", "Bytes of them.", saved.bytes as f64),
+            ("dliofs_saved_oldest_seconds", "Age of the oldest directory there; 0 if there is none.", oldest),
         ];
         gauges.map(|(name, help, value)| family(name, help, Type::GAUGE, [gauge(&[], value)])).into()
     }

@@ -77,6 +77,10 @@ impl Status {
         if let Some(partner) = &self.partner {
             writeln!(out, "partner      {}", partner.line())?;
         }
+        if let Some(saved) = self.saved.as_ref().filter(|saved| saved.files > 0) {
+            let (size, files) = (bytes(saved.bytes), count(saved.files, "file"));
+            writeln!(out, "saved        {size} in {files} on the slow tier, see dlio-fs saved")?;
+        }
         writeln!(
             out,
             "pipeline     {} pending, {} published",

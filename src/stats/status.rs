@@ -52,6 +52,9 @@ pub struct Status {
     /// The copy at the partner, if there is to be one.
     #[serde(default)]
     pub partner: Option<PartnerFigures>,
+    /// What is in `saved` on the slow tier; nothing before somebody has looked.
+    #[serde(default)]
+    pub saved: Option<SavedFigures>,
     /// The users whose changes are held while those of others go on.
     #[serde(default)]
     pub held_users: Vec<HeldUser>,
@@ -61,6 +64,17 @@ pub struct Status {
     /// All members of the fleet, if the mount is in one and their leases were read.
     #[serde(default)]
     pub fleet: Option<FleetFigures>,
+}
+
+/// What the slow tier keeps for people in `.dlio-fs/saved`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(default)]
+pub struct SavedFigures {
+    pub files: u64,
+    pub bytes: u64,
+    /// How old the oldest directory there is.
+    #[serde(with = "json::optional_seconds")]
+    pub oldest: Option<Duration>,
 }
 
 /// A user whose changes are held.

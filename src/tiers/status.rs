@@ -161,6 +161,7 @@ impl Tiers {
             },
             slow_abilities: slow_abilities(&self.abilities()),
             partner: self.partner_figures(),
+            saved: self.saved_figures(),
             held_users,
             ..Status::default()
         }

@@ -160,7 +160,7 @@ impl Pair {
     }
 }
 
-fn walk(dir: &dyn Dir, above: &str, found: &mut BTreeSet<(String, String)>) {
+pub fn walk(dir: &dyn Dir, above: &str, found: &mut BTreeSet<(String, String)>) {
     for entry in dir.list().unwrap().iter().filter(|entry| entry.name != b".dlio-fs") {
         let path = format!("{above}{}", str::from_utf8(&entry.name).unwrap());
         if entry.kind == Kind::Dir {

@@ -312,6 +312,40 @@ fn a_path_that_cannot_be_used_is_told_with_what_names_it_and_a_remedy() {
     }
 }
 
+/// What comes of the files is in `tests/model/saved.rs`.
+#[test]
+fn what_is_saved_is_listed_adopted_and_removed() {
+    let places = Places::new();
+    let slow = places.path("slow");
+    let saved = slow.join(".dlio-fs/saved");
+    let run = |words: &[&str]| {
+        let output = Command::new(PROGRAM).arg("saved").arg(&slow).args(words).output().unwrap();
+        assert_eq!(output.status.code(), Some(0), "{output:?}");
+        String::from_utf8(output.stdout).unwrap()
+    };
+    assert_eq!(run(&[]), "0 files in all, 0 B\n");
+    for name in ["n1-1795384262/run/a", "n1-1795384262/b", "n1-1795384262-fleet/c"] {
+        fs::create_dir_all(saved.join(name).parent().unwrap()).unwrap();
+        fs::write(saved.join(name), "four").unwrap();
+    }
+    fs::create_dir(slow.join("b")).unwrap();
+    let list = run(&[]);
+    assert!(list.contains("lost a race between nodes") && list.ends_with("3 files in all, 12 B\n"), "{list}");
+    let told = run(&["--adopt"]);
+    assert!(told.contains("left: n1-1795384262/b: a directory has its name\n"), "{told}");
+    assert!(told.ends_with("adopted 1 file; 1 left\n"), "{told}");
+    assert_eq!((fs::read(slow.join("run/a")).unwrap(), slow.join("c").exists()), (b"four".to_vec(), false));
+    let named = saved.join("n1-1795384262-fleet/c");
+    assert_eq!(run(&["--adopt", named.to_str().unwrap()]), "adopted 1 file; 0 left\n");
+    assert!(slow.join("c").exists());
+    assert_eq!(run(&["--purge"]), "nothing in saved is older than 30days\n");
+    let told = run(&["--purge", "--older-than", "0"]);
+    assert!(told.contains("removed n1-1795384262: 1 file, 4 B\n"), "{told}");
+    assert_eq!(fs::read_dir(&saved).unwrap().count(), 0);
+    let output = Command::new(PROGRAM).arg("saved").arg(&slow).args(["--adopt", "n1-7"]).output().unwrap();
+    assert_refusal(&output, 1, &[".dlio-fs/saved/n1-7 is not there", "dlio-fs saved SLOW"]);
+}
+
 #[test]
 fn the_file_gives_the_directories_and_flags_override_it() {
     let places = Places::new();

@@ -294,6 +294,8 @@ fn the_pages_tell_each_key_of_each_document() {
     told(&aside["kept"], "/run/aside");
     let returned = seen.run("set-aside", &["set-aside", "--json"], &[&mount.at("run/old")]);
     told(&returned["returned"], "/run/old");
+    let saved = seen.run("saved", &["saved", "--json"], &[&mount.slow()]);
+    assert_eq!(saved["saved"][0]["kind"], "kept", "{saved}");
     seen.look(&mount);
     let report = seen.run("report", &["report", "--format", "json"], &[&root]);
     told(&report["top"], "/data/a b");

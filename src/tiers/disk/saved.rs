@@ -1,16 +1,106 @@
-//! `.dlio-fs/saved` on the slow tree: what is kept for people, under its path in a directory of this host and time. Nothing
-//! of ours is ever removed from it.
+//! `.dlio-fs/saved` on the slow tree: what is kept for people, under its path in a directory of this host and time. What made
+//! way for another member of a fleet is removed when it is old (`tiers/saved.rs`), all else by people only.
 
 use std::io;
 use std::sync::Arc;
 
-use crate::error::Errno;
+use serde::Serialize;
+
+use crate::error::{Context, Errno, Result};
 use crate::tiers::disk::errors::absent_is_none;
 use crate::tiers::disk::layout::{OURS, split};
-use crate::tiers::disk::{Dir, RenameMode};
+use crate::tiers::disk::{Dir, Kind, RenameMode};
 
 /// In [`OURS`].
 pub(crate) const SAVED: &[u8] = b"saved";
+
+/// What a directory in [`SAVED`] has, as its name tells: `HOST-TIME`, one of these words, and `-N` if there was one before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum SavedKind {
+    /// What made way for what another member of a fleet published.
+    Replaced,
+    /// What a member was about to remove that somebody forgot.
+    Removed,
+    /// The files of a deadline, what was set aside, or the copies of a forgotten member. Or it is none of ours.
+    Kept,
+    /// It is being made, or was cut off.
+    Part,
+}
+
+impl SavedKind {
+    const REPLACED: &'static str = "-fleet";
+    const REMOVED: &'static str = "-removed";
+    const PART: &'static str = ".part";
+    /// No clock that works shows less, and no number behind a name is as large.
+    const TIME_LEAST: u64 = 1_000_000_000;
+
+    /// The name of a directory that begins to be made now.
+    pub(crate) fn name(self) -> String {
+        let end = match self {
+            SavedKind::Replaced => Self::REPLACED,
+            SavedKind::Removed => Self::REMOVED,
+            SavedKind::Kept => "",
+            SavedKind::Part => Self::PART,
+        };
+        format!("{}{end}", host_and_time())
+    }
+
+    /// By its name, and when that was given: seconds since 1970. A host may be called `gpu-fleet`: the word counts behind the time only.
+    pub(crate) fn of(name: &[u8]) -> (SavedKind, Option<u64>) {
+        let name = str::from_utf8(name).unwrap_or_default();
+        if name.ends_with(Self::PART) {
+            return (SavedKind::Part, None);
+        }
+        let is_number = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+        let time_of = |name: &str| {
+            let (_, end) = name.rsplit_once('-').filter(|(_, end)| is_number(end))?;
+            end.parse().ok().filter(|time| *time >= Self::TIME_LEAST)
+        };
+        let whole = match name.rsplit_once('-') {
+            Some((rest, end)) if is_number(end) && time_of(name).is_none() => rest,
+            _ => name,
+        };
+        let words = [(Self::REPLACED, SavedKind::Replaced), (Self::REMOVED, SavedKind::Removed)];
+        let of_word = |(word, kind): (&str, SavedKind)| Some((kind, Some(time_of(whole.strip_suffix(word)?)?)));
+        words.into_iter().find_map(of_word).unwrap_or((SavedKind::Kept, time_of(whole)))
+    }
+}
+
+/// `saved` on a slow tree, if it has one.
+pub(crate) fn open(slow: &dyn Dir) -> Result<Option<Arc<dyn Dir>>> {
+    absent_is_none(slow.dir(OURS).and_then(|ours| ours.dir(SAVED))).at("open", ".dlio-fs/saved")
+}
+
+/// A directory below this one.
+pub(crate) fn below(dir: &Arc<dyn Dir>, path: &[u8]) -> io::Result<Arc<dyn Dir>> {
+    if path.is_empty() { Ok(dir.clone()) } else { dir.walk(path) }
+}
+
+pub(crate) fn join(above: &[u8], name: &[u8]) -> Vec<u8> {
+    if above.is_empty() { name.to_vec() } else { [above, b"/", name].concat() }
+}
+
+/// The paths of all directories below this one, itself (an empty path) among them, each behind the one that it is in.
+pub(crate) fn dirs_below(
+    top: &Arc<dyn Dir>,
+    mut visit: impl FnMut(&dyn Dir, &[u8]) -> io::Result<()>,
+) -> io::Result<Vec<Vec<u8>>> {
+    let mut paths = vec![Vec::new()];
+    let mut next = 0;
+    while let Some(path) = paths.get(next).cloned() {
+        next += 1;
+        // Somebody may remove it meanwhile.
+        let Some(dir) = absent_is_none(below(top, &path))? else { continue };
+        for entry in absent_is_none(dir.list())?.unwrap_or_default() {
+            match entry.kind {
+                Kind::Dir => paths.push(join(&path, &entry.name)),
+                _ => visit(&*dir, &entry.name)?,
+            }
+        }
+    }
+    Ok(paths)
+}
 
 /// The name of a directory in [`SAVED`], and the end of the name of a conflict.
 pub(crate) fn host_and_time() -> String {
@@ -67,5 +157,36 @@ pub(crate) fn move_to(from: &dyn Dir, name: &[u8], to: &dyn Dir, to_name: &[u8])
             None => from.rename(name, to, to_name, RenameMode::Replace),
         },
         moved => moved,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What is not surely a loser of a race is never removed by itself.
+    #[test]
+    fn a_name_tells_what_a_directory_has_whatever_the_host_is_called() {
+        let of = |name: &str| SavedKind::of(name.as_bytes());
+        let (at, time) = (Some(1_795_384_262), "1795384262");
+        for (name, expected) in [
+            (format!("n1-{time}-fleet"), (SavedKind::Replaced, at)),
+            (format!("n1-{time}-fleet-12"), (SavedKind::Replaced, at)),
+            (format!("n1-{time}-removed"), (SavedKind::Removed, at)),
+            (format!("n1-{time}"), (SavedKind::Kept, at)),
+            (format!("n1-{time}-2"), (SavedKind::Kept, at)),
+            (format!("gpu-fleet-{time}"), (SavedKind::Kept, at)),
+            (format!("gpu-fleet-{time}-3"), (SavedKind::Kept, at)),
+            (format!("gpu-fleet-{time}-fleet"), (SavedKind::Replaced, at)),
+            (format!("n1-{time}.part"), (SavedKind::Part, None)),
+            ("gpu-7-fleet".to_owned(), (SavedKind::Kept, None)),
+            ("fleet".to_owned(), (SavedKind::Kept, None)),
+            (format!("n1-{time}-fleet-x"), (SavedKind::Kept, None)),
+        ] {
+            assert_eq!(of(&name), expected, "{name}");
+        }
+        for kind in [SavedKind::Replaced, SavedKind::Removed, SavedKind::Kept, SavedKind::Part] {
+            assert_eq!(of(&kind.name()).0, kind);
+        }
     }
 }

@@ -15,7 +15,7 @@ use crate::path::escape;
 use crate::tiers::Watched;
 use crate::tiers::disk::errors::absent_is_none;
 use crate::tiers::disk::layout::{OURS, split};
-use crate::tiers::disk::saved::{host_and_time, move_to, save};
+use crate::tiers::disk::saved::{SavedKind, move_to, save};
 use crate::tiers::disk::{Dir, FileId, Kind, RenameMode};
 use crate::tiers::fleet::journal::{GroupStep, read_group};
 use crate::tiers::log::record::Step;
@@ -129,8 +129,7 @@ fn save_removed(slow: &SlowTier, path: &[u8], id: FileId) -> std::io::Result<Met
     let Some(dir) = absent_is_none(slow.walk(above))? else { return Ok(Met::Gone) };
     match absent_is_none(dir.stat_now(name))? {
         Some(there) if there.file() == id && there.kind != Kind::Dir => {
-            let time = format!("{}-removed", host_and_time());
-            save(&slow.root, &time, path, |saved, as_name| move_to(&*dir, name, saved, as_name))?;
+            save(&slow.root, &SavedKind::Removed.name(), path, |saved, as_name| move_to(&*dir, name, saved, as_name))?;
             Ok(Met::Expected)
         }
         _ => Ok(Met::Gone),

@@ -52,6 +52,7 @@ use crate::tiers::recovery::identity::{Super, existing_tmp, identify};
 use crate::tiers::recovery::objects::{LOOKS_EACH, ObjectLook, expect_empty, look_at, unproven};
 use crate::tiers::recovery::replay::object_of;
 use crate::tiers::recovery::state::{Bound, Half, Recovery, carried};
+use crate::tiers::saved::SavedWatch;
 use crate::tiers::staging::jobs::StagingJobs;
 use crate::tiers::writeback::Writeback;
 use crate::tiers::{Ino, Lsn, Options, Tiers};
@@ -143,6 +144,7 @@ pub fn open(
         calls: SharedByCalls::default(),
         writeback: Writeback::new(),
         partner: Partner::default(),
+        saved: SavedWatch::default(),
         staging: StagingJobs::default(),
     };
     if let Some(damage) = &tiers.damaged {

@@ -6,6 +6,7 @@
 //! before the event that meets it was over. What was there before the event began, by what its member has told, is replaced
 //! or removed, as on one machine. What overlaps the event goes to `saved` on the slow tree, under its path in a directory of
 //! this host and time, and the event is applied as if it had met what it expects.
+//! It stays in `saved` for `saved_age` at least.
 //!
 //! 1. Make the directories in `saved`, durably.
 //! 2. Give a file that is in the way a second name there, or move it if it cannot have two. A file that an exchange has
@@ -22,7 +23,7 @@ use std::io;
 use crate::error::Errno;
 use crate::tiers::disk::errors::absent_is_none;
 use crate::tiers::disk::layout::OURS;
-use crate::tiers::disk::saved::{host_and_time, move_to, save};
+use crate::tiers::disk::saved::{SavedKind, move_to, save};
 use crate::tiers::disk::{Dir, Kind, RenameMode};
 use crate::tiers::log::record::Path;
 use crate::tiers::writeback::open_tree::OpenTree;
@@ -132,7 +133,7 @@ impl OpenTree<'_> {
 
     /// Steps 1 to 3: `take` gives it a name in a directory. `false`: it cannot have one there.
     fn save(&self, path: &[u8], take: impl Fn(&dyn Dir, &[u8]) -> io::Result<()>) -> io::Result<bool> {
-        match save(&self.slow.root, &format!("{}-fleet", host_and_time()), path, take) {
+        match save(&self.slow.root, &SavedKind::Replaced.name(), path, take) {
             Ok(time) => {
                 let place = format!(".dlio-fs/saved/{time}").into_bytes();
                 self.saved.borrow_mut().push((path.to_vec(), place));
