@@ -75,6 +75,32 @@ fn what_all_had_copied_is_saved_when_all_fast_tiers_are_wiped() {
     }
 }
 
+/// Watched at the same time: one minute for both. Whoever comes back meanwhile is not silent.
+#[test]
+fn all_members_that_are_silent_are_forgotten_at_once() {
+    let mut pair = pair_with_copies(MetadataOrder::Journaled);
+    let slow: Arc<dyn Dir> = pair.slow.root();
+    let all = || Watched::all(&*slow, "job").unwrap();
+    let silent = |all: &[Watched]| all.iter().map(|watched| watched.is_silent().unwrap()).collect::<Vec<_>>();
+    let watched = all();
+    pair.clock.advance(Duration::from_secs(61));
+    assert_eq!(silent(&watched), [true, true]);
+    pair.work(0);
+    assert_eq!(silent(&watched), [false, true]);
+    pair.members.clear();
+    let watched = all();
+    pair.clock.advance(Duration::from_secs(61));
+    for watched in &watched {
+        assert!(watched.is_silent().unwrap(), "though those before it were forgotten");
+        finish_group(watched, &slow).unwrap();
+        watched.forget().unwrap();
+        watched.save_copies(&slow).unwrap();
+    }
+    assert_eq!(watched.iter().map(Watched::slot).collect::<Vec<_>>(), [0, 1]);
+    assert!(pair.saved().is_superset(&set([("step-1/shard", "shard"), ("log of 1", "line")])), "{:?}", pair.saved());
+    assert!(all().is_empty(), "nobody waits for them any more");
+}
+
 /// The slow tier's server lost power, too. Where names are in no order, those of the copies are not durable before their turn.
 #[test]
 fn the_journal_is_as_durable_as_the_copies() {

@@ -522,6 +522,9 @@ fn only_a_silent_member_is_forgotten() {
     let (code, said) = forget("job", "2");
     assert!(code == Some(1) && said.contains("is alive; unmount it there"), "{said}");
     members[2].stop();
+    let (code, said) = told(&["forget", "job", "--all", "--slow"], dir.path());
+    let alive = said.matches("is alive; unmount it there").count();
+    assert!(code == 0 && alive == 2 && said.contains("no member of fleet job was forgotten"), "{said}");
     let refused = [
         ("job", "2", "has left with nothing pending"),
         ("job", "7", "was never mounted"),

@@ -26,7 +26,7 @@ use crate::tiers::disk::layout::{OURS, is_taken, remove_leftover, split};
 use crate::tiers::disk::saved::{host_and_time, move_to, save};
 use crate::tiers::disk::{Dir, DirEntry, Kind, RenameMode};
 use crate::tiers::fleet::journal::{self, WaitingCopy};
-use crate::tiers::fleet::members::{dir_of, note_forgotten, read, slot_name};
+use crate::tiers::fleet::members::{agreed, dir_of, note_forgotten, read, read_settled, slot_name};
 use crate::tiers::fleet::rule::{MemberLease, Standing};
 use crate::tiers::log::record::Path;
 use crate::tiers::objects::parts::lane_of;
@@ -74,6 +74,23 @@ impl Watched {
         }
     }
 
+    /// Begins to watch all members of a fleet for which others wait.
+    pub fn all(slow: &dyn Dir, fleet: &str) -> Result<Vec<Watched>> {
+        let dir = dir_of(slow, fleet)?;
+        let size = agreed(&*dir)?.map_or(0, |agreed| agreed.size);
+        let mut here = Vec::new();
+        for slot in 0..size {
+            let lease = read_settled(&*dir, slot)?.filter(|lease| lease.standing == Standing::Here);
+            here.extend(lease.map(|first| Watched { dir: dir.clone(), slot, first }));
+        }
+        Ok(here)
+    }
+
+    /// Its number.
+    pub fn slot(&self) -> u32 {
+        self.slot
+    }
+
     /// Whether somebody has forgotten it before: only step 5 may be left to do.
     pub fn is_forgotten(&self) -> bool {
         self.first.standing == Standing::Forgotten
@@ -101,7 +118,7 @@ impl Watched {
 
     /// Whether it has written no lease since this began.
     pub fn is_silent(&self) -> Result<bool> {
-        Ok(read(&*self.dir, self.slot)?.is_some_and(|lease| lease == self.first))
+        Ok(read_settled(&*self.dir, self.slot)?.is_some_and(|lease| lease == self.first))
     }
 
     /// Step 5. Returns how many copies were moved, and to which directory of the slow tree.
