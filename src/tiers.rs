@@ -84,7 +84,7 @@ pub(crate) use checkpoints::step::{certain_step, step_in};
 pub use disk::saved::SavedKind;
 pub use fleet::forget::Watched;
 pub(crate) use fleet::periods::FleetPeriods;
-pub use fleet::reader::FleetReader;
+pub use fleet::reader::{FleetReader, SlotLook};
 pub use model::listing::SharedListing;
 pub use objects::abilities::{Abilities, Lack, NAMES_AHEAD};
 pub use objects::file::Pin;

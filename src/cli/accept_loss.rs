@@ -52,11 +52,11 @@ pub(super) fn run(args: &AcceptLossArgs) -> Outcome {
 }
 
 /// A mount's fleet, and its slow tier.
-fn of_mount(named: &Path) -> Result<(String, PathBuf), Failure> {
+pub(super) fn of_mount(named: &Path) -> Result<(String, PathBuf), Failure> {
     let mountpoint = client::the_mount(Some(named))?;
     let in_none = |_| {
         let what = format!("the mount at {} is in no fleet", mountpoint.shown());
-        Error::refused(what, "name a mount that is, or a fleet and its slow tier: accept-loss FLEET --slow DIR")
+        Error::refused(what, "name a mount that is, or a fleet and its slow tier (--slow DIR)")
     };
     let text = client::read(&mountpoint, "fleet.json").map_err(in_none)?;
     let NamedFleet { fleet } = serde_json::from_str(&text).map_err(|e| {

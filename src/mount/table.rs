@@ -25,6 +25,8 @@ pub struct MountEntry {
     pub source: PathBuf,
     /// The user who mounted it, where the kernel says: for FUSE it does.
     pub user: Option<u32>,
+    /// Those of the file system, with commas between them.
+    pub options: String,
 }
 
 impl MountEntry {
@@ -104,9 +106,9 @@ fn parse_line(line: &[u8]) -> Option<MountEntry> {
     let mut kind = fields.skip_while(|field| *field != b"-").skip(1);
     let fs_type = String::from_utf8_lossy(kind.next()?).into_owned();
     let source = kind.next().map(unescape).unwrap_or_default();
-    let mut options = kind.next().unwrap_or_default().split(|b| *b == b',');
-    let user = options.find_map(|option| str::from_utf8(option.strip_prefix(b"user_id=")?).ok()?.parse().ok());
-    Some(MountEntry { device, root, at, fs_type, source, user })
+    let options = String::from_utf8_lossy(kind.next().unwrap_or_default()).into_owned();
+    let user = options.split(',').find_map(|option| option.strip_prefix("user_id=")?.parse().ok());
+    Some(MountEntry { device, root, at, fs_type, source, user, options })
 }
 
 /// The kernel writes blank, tab, newline and backslash as `\ooo`.
@@ -157,6 +159,7 @@ mod tests {
             (Path::new("/bind it"), Path::new("/dev/sdb"))
         );
         assert_eq!((mounts[3].user, mounts[4].user), (Some(1000), None));
+        assert_eq!(mounts[3].options, "rw,user_id=1000,group_id=7");
         assert_eq!(mounts[5].at.as_os_str().as_encoded_bytes(), b"/odd\\\xff");
     }
 

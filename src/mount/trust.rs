@@ -302,6 +302,7 @@ mod tests {
             fs_type: "fuse".to_owned(),
             source: PathBuf::from("program"),
             user,
+            options: String::new(),
         };
         let mounts = [mount("8:1", None), mount("0:51", Some(1001))];
         assert_eq!(maker_of(nix::sys::stat::makedev(0, 51), &mounts), Some(1001));

@@ -20,10 +20,10 @@ use std::time::Duration;
 
 use uuid::Uuid;
 
-use crate::error::{Error, Result};
+use crate::error::{Context, Error, Result};
 use crate::tiers::Tiers;
 use crate::tiers::disk::Dir;
-use crate::tiers::disk::errors::is_silence;
+use crate::tiers::disk::errors::{absent_is_none, is_silence};
 use crate::tiers::disk::layout::{OURS, ensure_dir, read_text, replace_text};
 use crate::tiers::disk::sync::{Mutex, Rank};
 
@@ -51,6 +51,13 @@ impl NamedStart {
         let (start, turn) = (words.next()?.to_owned(), words.next()?.parse().ok()?);
         Some(NamedStart { start, turn, host: words.next().unwrap_or_default().to_owned() })
     }
+}
+
+/// The last start of a fast tier, as the slow tree names it.
+pub(crate) fn last_start(slow: &dyn Dir, uuid: &str) -> Result<Option<NamedStart>> {
+    let starts = absent_is_none(slow.dir(OURS).and_then(|ours| ours.dir(STARTS))).at("open", ".dlio-fs/starts")?;
+    let text = starts.map(|starts| read_text(&*starts, uuid.as_bytes())).transpose()?.flatten();
+    Ok(text.and_then(|text| NamedStart::decode(&text)))
 }
 
 /// The file of one fast tier.

@@ -508,6 +508,22 @@ fn a_question_about_no_fleet_is_refused() {
     assert!(fs::metadata(mount.at(".dlio/fleet")).is_err());
 }
 
+/// What it finds: `src/cli/doctor/fleet.rs`.
+#[test]
+fn a_doctor_looks_at_a_fleet_from_one_machine() {
+    needs!(MOUNTS);
+    let dir = tempfile::tempdir().unwrap();
+    let mut first = member(dir.path(), &["fleet_size=2"]);
+    first.start();
+    let (code, said) = told(&["doctor", "--fleet"], &first.root());
+    assert!(code == 0 && said.contains("1 of 2 members write leases; never mounted: 1"), "{said}");
+    assert!(said.contains("about 8 requests a second with nothing pending, and 120 with"), "{said}");
+    assert!(said.contains("no fast tier is mounted twice"), "{said}");
+    let (code, said) = told(&["doctor", "--fleet", "none", "--slow"], dir.path());
+    assert!(code == 2 && said.contains("the slow tier has no fleet none: it has job"), "{said}");
+    assert_eq!(told(&["doctor", "--fleet"], Path::new("job")).0, 2);
+}
+
 /// What is done with one that is silent, and with one that wakes up again: `tests/model/fleet.rs`.
 #[test]
 fn only_a_silent_member_is_forgotten() {

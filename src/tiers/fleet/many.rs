@@ -12,14 +12,13 @@ use crate::stats::fleet::{MemberStanding, MemberStatus};
 use crate::tiers::fleet::clocks::ReadAt;
 use crate::tiers::fleet::collector::CollectorDuty;
 use crate::tiers::fleet::pace::LeasePace;
-use crate::tiers::fleet::periods::{FleetPeriods, LeaseNews, ROUND};
+use crate::tiers::fleet::periods::{self, AMONG_THE_SMALLEST, FleetPeriods, LeaseNews, ROUND};
 use crate::tiers::fleet::rule::{self, MemberLease, SeenLease};
 use crate::tiers::fleet::smallest::{SeenSmallest, SmallestLeases, SmallestReader};
 
-/// Requests, where opening by a name is one and closing none: a lease is read by two, and written after it was read.
-const READ_LEASE: u64 = 2;
-const WRITE_LEASE: u64 = 4;
-const LOOK: u64 = 2;
+const READ_LEASE: u64 = periods::READ_LEASE as u64;
+const WRITE_LEASE: u64 = periods::WRITE_LEASE as u64;
+const LOOK: u64 = periods::LOOK as u64;
 const WRITE_SMALLEST: u64 = 3;
 
 /// With reads that take time, the fleet is looked at so often.
@@ -298,9 +297,6 @@ impl SimFleet {
     }
 }
 
-/// So many members at most write their leases for others to read them at once.
-const AMONG_THE_SMALLEST: usize = 40;
-
 /// In a period, and of all together in a second.
 #[derive(Debug)]
 struct Requests {
@@ -339,6 +335,11 @@ fn the_requests_of_a_member_and_of_all_do_not_grow_with_the_fleet() {
             assert!(collector <= leases * 11 / 10 + 50, "{size}: {collector}");
         }
         assert!(idle.opens_each <= 20.0 && busy.opens_each <= 20.0, "{size}: {idle:?}, {busy:?}");
+        // What `dlio-fs doctor` says of it.
+        let (told_idle, told_busy) = fleet.periods.requests(size);
+        for (told, counted) in [(told_idle, idle.all_per_second), (told_busy, busy.all_per_second)] {
+            assert!(told * 2 > counted && told < counted * 2, "{size}: {told} are told, {counted} were counted");
+        }
         assert!(idle.all_per_second <= ALL_IDLE && busy.all_per_second <= ALL_BUSY, "{size}");
         // The reference allows each member a small write a second, and the collector two requests for each member.
         let allowed = 2 * 1000 * u64::from(size) / fleet.periods.period.as_millis() as u64;
@@ -400,7 +401,7 @@ fn members_whose_turns_follow_each_other_do_not_wait_a_period_each() {
             assert!(fleet.now - began < size * period, "{size}");
         }
         let took = fleet.now - began;
-        let files = size.div_ceil(AMONG_THE_SMALLEST as u32 / 2) + 1;
+        let files = size.div_ceil(AMONG_THE_SMALLEST / 2) + 1;
         println!("{size} members: one after another in {took:?}");
         assert!(took <= 3 * files * period + 3 * size * ROUND, "{size}: {took:?}");
     }

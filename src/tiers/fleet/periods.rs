@@ -27,6 +27,16 @@ const PERIOD_PLAIN: Duration = Duration::from_secs(5);
 /// In a fleet whose leases are collected, a member with something pending does so often in a period what else is done once.
 const BUSY_TIMES: u32 = 4;
 
+/// Requests to the slow tree, where opening by a name is one and closing none: a lease is read by two, and written after it was
+/// read. A look at the smallest ones is an open and a read.
+pub(crate) const READ_LEASE: u32 = 2;
+pub(crate) const WRITE_LEASE: u32 = 4;
+pub(crate) const LOOK: u32 = 2;
+/// So many leases a member of a small fleet reads in a second, at most (`pace.rs`).
+const LOOKS_EACH: f64 = 18.0;
+/// So many members at most write their leases for others to read them at once.
+pub(crate) const AMONG_THE_SMALLEST: u32 = 40;
+
 /// What a lease has to say.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum LeaseNews {
@@ -89,6 +99,23 @@ impl FleetPeriods {
     pub(crate) fn of(size: usize) -> FleetPeriods {
         let size = u32::try_from(size).unwrap_or(u32::MAX / 1000);
         FleetPeriods::new(size, size > COLLECT_ABOVE)
+    }
+
+    /// About how many requests a second all members of a fleet of this size send for their leases: with nothing pending, and
+    /// with all of them busy.
+    pub(crate) fn requests(&self, size: u32) -> (u64, u64) {
+        let (members, rounds) = (f64::from(size), 1.0 / ROUND.as_secs_f64());
+        let (read, write, look) = (f64::from(READ_LEASE), f64::from(WRITE_LEASE), f64::from(LOOK));
+        if self.busy.is_zero() {
+            let others = members - 1.0;
+            let looks = (rounds * others).min(LOOKS_EACH);
+            return ((members * write) as u64, (members * (rounds * write + looks * read)) as u64);
+        }
+        let passes = 1.0 / self.period.as_secs_f64();
+        let times = f64::from(BUSY_TIMES) * passes;
+        let waited_for = f64::from(AMONG_THE_SMALLEST.min(size)) * write * (rounds - times).max(0.0);
+        let idle = members * passes * (write + look + read);
+        (idle as u64, (members * (times * (write + look) + passes * read) + waited_for) as u64)
     }
 
     /// Whether a lease is to be written, `ago` after the last one. `news`: it says something new.

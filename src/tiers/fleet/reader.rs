@@ -12,6 +12,21 @@ use crate::tiers::fleet::members::{Agreed, accept, agree_on, agreed, dir_of, rea
 use crate::tiers::fleet::periods::FleetPeriods;
 use crate::tiers::fleet::rule::{self, SeenLease, Standing};
 use crate::tiers::fleet::{nanos, not_exact};
+use crate::tiers::incarnation::last_start;
+
+/// A member's lease at one moment, and who it is of.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SlotLook {
+    pub host: String,
+    /// It is mounted, or was not left.
+    pub is_here: bool,
+    /// One more with each lease that is written.
+    pub beat: u64,
+    /// The start of the daemon that wrote it. Empty: an earlier version did.
+    pub start: String,
+    /// The last start of the fast tier, and where that was. Of two daemons with one fast tier each says another one.
+    pub last_start: Option<(String, String)>,
+}
 
 /// The leases of one fleet, as they were read last.
 #[derive(Debug)]
@@ -53,6 +68,25 @@ impl FleetReader {
         let beat =
             |slot| Ok(read_settled(&*self.dir, slot)?.map_or((0, String::new()), |lease| (lease.beat, lease.host)));
         (0..self.seen.len() as u32).map(beat).collect()
+    }
+
+    /// One look at each slot. `None`: nobody has taken it.
+    pub fn slots(&self, slow: &dyn Dir) -> Result<Vec<Option<SlotLook>>> {
+        let look = |slot| {
+            let Some(lease) = read_settled(&*self.dir, slot)? else { return Ok(None) };
+            let last = last_start(slow, &lease.member.to_string())?;
+            let start = if lease.start.is_nil() { String::new() } else { lease.start.to_string() };
+            let is_here = lease.standing == Standing::Here;
+            let last_start = last.map(|last| (last.start, last.host));
+            Ok(Some(SlotLook { host: lease.host, is_here, beat: lease.beat, start, last_start }))
+        };
+        (0..self.seen.len() as u32).map(look).collect()
+    }
+
+    /// About how many requests a second the members send to the slow tree for their leases: with nothing pending, and with all
+    /// of them busy.
+    pub fn requests(&self) -> (u64, u64) {
+        FleetPeriods::of(self.seen.len()).requests(self.agreed.size)
     }
 
     /// For how long nobody must have written a lease before the bound of the clocks is changed.
