@@ -185,6 +185,8 @@ impl Places {
             let what = format!("--slow {slow} has a .dlio-fs that dlio-fs did not make, and dlio-fs needs the name");
             return Err(Error::refused(what, "find out whose it is; until then, name another directory"));
         }
+        let nested = super::nested::nested_trees(&self.slow);
+        self.notes.extend(nested.map(|(what, remedy)| format!("--slow {what}; {remedy}")));
         if has_stats {
             let note = format!("--slow {slow} has a .dlio of its own, which the mount hides; rename it to see it");
             self.notes.push(note);
@@ -429,6 +431,22 @@ mod tests {
         assert!(!has_foreign_private(&slow), "another mount begins at this moment");
         std::fs::write(private.join("notes"), "a user's").expect("write");
         assert!(refusal(&mnt, &fast, &slow).contains("has a .dlio-fs that dlio-fs did not make"));
+    }
+
+    /// Each took what the other published for somebody else's changes, and nobody was told.
+    #[test]
+    fn a_slow_tree_in_another_one_is_spoken_of() {
+        let dir = tempfile::tempdir().expect("a temporary directory");
+        let [mnt, fast, slow] = ["mnt", "fast", "run/a"].map(|name| dir.path().join(name));
+        for path in [&mnt, &fast, &slow] {
+            std::fs::create_dir_all(path).expect("mkdir");
+        }
+        let notes = || Places::check(&mnt, &fast, &slow, false).expect("fine").notes.join("\n");
+        assert_eq!(notes(), "");
+        let ours = dir.path().join("run").join(PRIVATE_DIR);
+        std::fs::create_dir(&ours).expect("mkdir");
+        std::fs::write(ours.join("id"), "an id").expect("write");
+        assert!(notes().contains("/run, which is a slow tier of dlio-fs, too: the two keep no order"), "{}", notes());
     }
 
     #[test]

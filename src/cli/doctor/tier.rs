@@ -83,7 +83,11 @@ fn probe(role: Role, path: &Path) -> Vec<DoctorFinding> {
     findings.push(owner);
     match role {
         Role::Fast => findings.push(fast_abilities(&trial)),
-        Role::Slow => findings.extend(slow_abilities(&trial)),
+        Role::Slow => {
+            let nested = path.canonicalize().ok().and_then(|path| mount::nested_trees(&path));
+            findings.extend(nested.map(|(what, remedy)| DoctorFinding::warn(role.about("other trees"), what, remedy)));
+            findings.extend(slow_abilities(&trial));
+        }
     }
     findings.push(space(role, path));
     if let Err(e) = trial.close() {
