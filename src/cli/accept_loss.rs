@@ -20,8 +20,8 @@ use crate::path::Show as _;
 #[derive(Debug, Args)]
 #[command(after_long_help = "\
 Examples:
-  dlio-fs accept-loss /mnt/train                       # on any node, as the owner of the slow tier
-  dlio-fs accept-loss run7 --slow /shared/run7         # where there is no mount")]
+  dlio-fs accept-loss /mnt/train                  # as the slow tier's owner
+  dlio-fs accept-loss run7 --slow /shared/run7    # where there is no mount")]
 pub(super) struct AcceptLossArgs {
     /// A mount that is a member of the fleet, or, with --slow, the fleet's name
     fleet: String,
