@@ -120,7 +120,7 @@ fn clones(looks: &[SlotLooks]) -> Vec<DoctorFinding> {
         let of_it = of_slot(looks, slot);
         let last = of_it.last().filter(|last| last.is_here && !last.start.is_empty() && writes(&of_it))?;
         let is_other = |look: &&SlotLook| look.last_start.as_ref().is_some_and(|(start, _)| *start != look.start);
-        let other = last.last_start.as_ref().filter(|_| of_it.iter().all(|look| is_other(look)));
+        let other = last.last_start.as_ref().filter(|_| of_it.iter().all(is_other));
         // One that is mounted anew meanwhile changes its start once.
         let starts: BTreeSet<&str> = of_it.iter().map(|look| &*look.start).collect();
         let changes = of_it.windows(2).filter(|pair| matches!(pair, [a, b] if a.start != b.start)).count();
