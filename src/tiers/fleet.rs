@@ -235,6 +235,12 @@ impl Fleet {
         Ok(fleet)
     }
 
+    /// For what one of so many members does in the place of all: how many take turns, and whose turn this one's is.
+    pub(crate) fn turns(&self, of: u32) -> (u32, u32) {
+        let turns = self.size.div_ceil(of.max(1)).max(1);
+        (turns, self.slot % turns)
+    }
+
     /// The fast tier's id.
     pub(crate) fn id(&self) -> Uuid {
         self.id

@@ -26,6 +26,8 @@ pub use adopt::{Adopted, adopt};
 /// When a mount looks first, and how often.
 const FIRST: Duration = Duration::from_secs(60);
 const EVERY: Duration = Duration::from_secs(60 * 60);
+/// In a larger fleet the members take turns: so many look within an hour.
+const LOOKERS: u32 = 64;
 
 /// A directory in `saved`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -126,13 +128,14 @@ impl Tiers {
     /// waits for: the next look may do better.
     pub fn saved_step(&self) -> Result<Progress> {
         let now = self.uptime();
+        let (turns, turn) = self.fleet.as_ref().map_or((1, 0), |fleet| fleet.turns(LOOKERS));
         let known = {
             let mut state = self.saved.0.lock();
-            let due = *state.due.get_or_insert(now + FIRST);
+            let due = *state.due.get_or_insert(now + FIRST + EVERY * turn);
             if now < due {
                 return Ok(Progress::Idle);
             }
-            state.due = Some(now + EVERY);
+            state.due = Some(now + EVERY * turns);
             state.dirs.take().unwrap_or_default()
         };
         match self.look_at_saved(&known) {

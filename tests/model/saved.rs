@@ -87,8 +87,8 @@ fn files_get_their_names_back_where_nothing_newer_has_them() {
         assert!(matches!(&done.left[..], [(path, why)] if path == b"other" && why.contains("newer")), "{done:?}");
         assert_put_back(&root, "at once");
         // What was older counts as old from now on only.
-        let dirs = saved_dirs(&*root, &[]).unwrap();
-        assert!(dirs.iter().any(|dir| dir.files > 0), "{dirs:?}");
+        let newest = saved_dirs(&*root, &[]).unwrap().last().map(|dir| (dir.files > 0, dir.since >= 1_795_384_262));
+        assert_eq!(newest, Some((true, true)));
         let again = adopted(&root).unwrap();
         assert_eq!((again.files, again.left.len()), (0, if is_nfs { 1 } else { 2 }), "{again:?}");
     }
@@ -101,6 +101,10 @@ fn a_part_is_adopted_alone_and_what_is_not_whole_never() {
     let root = disk.root();
     let now = Time { sec: 100, nsec: 0 };
     assert_eq!(adopt(&root, NAME.as_bytes(), b"run/1/a", now).unwrap().files, 1);
+    // Nothing is left of a directory that has nothing any more.
+    put(&root, ".dlio-fs/saved/n0-1795384262/run/z", "z", 50);
+    assert_eq!(adopt(&root, b"n0-1795384262", b"run", now).unwrap().files, 1);
+    assert!(saved_dirs(&*root, &[]).unwrap().iter().all(|dir| dir.name == NAME.as_bytes()));
     assert_eq!(in_saved(&root).len(), 3);
     put(&root, ".dlio-fs/saved/n1-1795384263.part/x", "half", 50);
     for name in ["n1-1795384263.part", "n2-1"] {

@@ -122,6 +122,7 @@ fn root_reads_a_user_s_tier_as_that_user_only() {
         &["status", "--fleet", "job", "--slow", slow],
         &["wait", slow, "--fleet", "job", "--slow", slow, "--timeout", "1s"],
         &["forget", "job", "1", "--slow", slow],
+        &["saved", slow, "--adopt"],
     ] {
         let said = text(&program().args(command).output().unwrap().stderr);
         assert!(said.contains(told), "{command:?}: {said}");

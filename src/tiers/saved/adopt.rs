@@ -49,14 +49,20 @@ enum AdoptedFile {
 /// Errors: there is no such directory, or it is not whole; or the slow tier fails.
 pub fn adopt(slow: &Arc<dyn Dir>, name: &[u8], path: &[u8], now: Time) -> Result<Adopted> {
     let shown = || format!(".dlio-fs/saved/{}", escape(name));
-    let top = open(&**slow)?.map(|saved| absent_is_none(saved.dir(name))).transpose().at("open", shown())?.flatten();
+    let saved = open(&**slow)?;
+    let top = saved.as_ref().map(|saved| absent_is_none(saved.dir(name))).transpose().at("open", shown())?.flatten();
     let refused = |why: &str, remedy: &str| Err(Error::refused(format!("{} {why}", shown()), remedy));
-    let Some(top) = top else { return refused("is not there", "see which there are: dlio-fs saved SLOW") };
+    let Some((saved, top)) = saved.zip(top) else {
+        return refused("is not there", "see which there are: dlio-fs saved SLOW");
+    };
     if SavedKind::of(name).0 == SavedKind::Part {
         return refused("is not whole", "its files may be cut off; look at each, and copy what you need");
     }
     let mut adoption = Adoption { slow, top: &top, name: escape(name), now, adopted: Adopted::default() };
     adoption.all(path).at("adopt", shown())?;
+    // One that has something stays.
+    saved.rmdir(name).ok();
+    saved.sync().at("fsync", ".dlio-fs/saved")?;
     Ok(adoption.adopted)
 }
 
