@@ -78,7 +78,8 @@ fn all_who_read_a_directory_share_one_listing() {
         readers.push(reader);
     }
     let grown = memory(&mount) - before;
-    assert!(grown < 25, "{HANDLES} listings take {grown} MiB, one of them two");
+    // Listings that are not shared take 30 × 5,000 × 300 bytes; what the allocator keeps for others varies.
+    assert!(grown < 36, "{HANDLES} listings take {grown} MiB, one of them two");
     for (number, reader) in readers.into_iter().enumerate().filter(|(number, _)| [0, HANDLES - 1].contains(number)) {
         let mut seen: Vec<_> = reader.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
         seen.sort();
