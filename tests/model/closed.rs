@@ -2,10 +2,12 @@
 
 use std::cell::Cell;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Sender, channel};
 use std::time::Duration;
 
 use dlio_fs::config::{Config, PathRule, Rules, Verify};
+use dlio_fs::error::Errno;
 use dlio_fs::tiers::disk::sync::{Rank, held};
 use dlio_fs::tiers::disk::{Kind, MetadataOrder, NewAttr, RenameMode};
 use dlio_fs::tiers::{Cx, Evicted, Ino, OpenMode, ROOT, SetAttr, Tiers};
@@ -368,4 +370,38 @@ fn a_closed_file_is_evicted_and_read_and_root_sees_its_mode() {
     let mut modes: Vec<u32> = files.map(|entry| slow.stat(&entry.name).unwrap().perm).collect();
     modes.sort_unstable();
     assert_eq!(modes, [0, 0o400, 0o444]);
+}
+
+/// The tier answers one call late: a mode that could not be set back stayed open until the next start, and was shown so. Each call in turn.
+#[test]
+fn what_could_not_be_closed_at_once_is_closed_before_anybody_sees_it() {
+    for order in [KNOWN, UNKNOWN] {
+        for failing in 0.. {
+            let machine = machine(order);
+            let engine = machine.open("boot");
+            let dir = mkdir(&engine, ROOT, "d", 0o755);
+            put(&engine, dir, "before", 0o644, b"x");
+            all_down(&engine);
+            chmod(&engine, dir, 0o444);
+            all_down(&engine);
+            put(&engine, dir, "file", 0o644, b"x");
+            let calls = Arc::new(AtomicU64::new(0));
+            machine.slow.inject({
+                let calls = calls.clone();
+                move |_| (calls.fetch_add(1, Ordering::Relaxed) == failing).then_some(Errno::ETIMEDOUT)
+            });
+            for _ in 0..20 {
+                machine.clock.advance(Duration::from_secs(60));
+                drop((engine.sync_fast(), engine.drain_step(), engine.publish_step()));
+                let shown = engine.getattr(&Cx::internal(), dir).map(|attr| attr.perm);
+                assert!(matches!(shown, Ok(0o444) | Err(_)), "{order:?} call {failing}: {shown:?}");
+            }
+            assert_eq!(engine.status().safety.events, 0, "{order:?} call {failing}: {:?}", engine.status());
+            assert_eq!(machine.slow.root().stat(b"d").unwrap().perm, 0o444, "{order:?} call {failing}");
+            assert_eq!(left_in_tmp(&machine), Vec::<String>::new(), "{order:?} call {failing}");
+            if calls.load(Ordering::Relaxed) <= failing {
+                break;
+            }
+        }
+    }
 }

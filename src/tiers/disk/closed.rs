@@ -13,7 +13,8 @@
 //! 5. The modes are set back, the last one first, through descriptors: the names may have changed by now.
 //! 6. The notes are removed.
 //!
-//! Callers never see the modes in between: a stat that met one waits and is repeated ([`Opener::look`]).
+//! Callers never see the modes in between: a stat that met one waits and is repeated ([`Opener::look`]). What cannot be set back
+//! in 5 is tried again by the next call that reads or sets a mode, which fails if it still cannot.
 //!
 //! A crash after 4 leaves a note. The next start sets the mode back before it does anything else ([`close_again`]).
 
@@ -47,6 +48,8 @@ struct Opener {
     turn: Mutex<()>,
     /// Odd while something is open.
     changes: AtomicU64,
+    /// What could not be set back.
+    left: Mutex<Vec<OpenedNode>>,
     notes: OnceLock<ClosedDirs>,
 }
 
@@ -113,6 +116,7 @@ impl ClosableNode<'_> {
 }
 
 /// A handle through which a mode is read, opened and set back, whatever has become of the name.
+#[derive(Debug)]
 enum Held {
     Dir(Arc<dyn Dir>),
     File(Arc<dyn File>),
@@ -148,22 +152,22 @@ impl Held {
 }
 
 /// A node that is open for the moment.
-struct OpenGuard<'a> {
-    notes: &'a ClosedDirs,
+#[derive(Debug)]
+struct OpenedNode {
     note: Vec<u8>,
     held: Held,
     perm: u32,
 }
 
-impl OpenGuard<'_> {
-    /// Steps 5 and 6.
-    fn close(self) -> io::Result<()> {
-        let tmp = &self.notes.tmp;
+impl OpenedNode {
+    /// Steps 5 and 6, which may be done already.
+    fn close(&self, notes: &ClosedDirs) -> io::Result<()> {
+        let tmp = &notes.tmp;
         self.held.set_perm(self.perm)?;
         if tmp.order() != MetadataOrder::Journaled {
             self.held.sync(&**tmp)?;
         }
-        tmp.unlink(&self.note)
+        absent_is_none(tmp.unlink(&self.note)).map(drop)
     }
 }
 
@@ -183,7 +187,31 @@ impl Opener {
     fn call_in_turn<T>(&self, nodes: &[ClosableNode<'_>], call: impl Fn() -> io::Result<T>) -> io::Result<T> {
         let Some(notes) = self.notes.get() else { return call() };
         let _turn = self.turn.lock();
+        self.close_left(notes)?;
         self.call_opened(notes, nodes, call)
+    }
+
+    /// With the turn.
+    fn close_left(&self, notes: &ClosedDirs) -> io::Result<()> {
+        let mut left = std::mem::take(&mut *self.left.lock());
+        let mut done = Ok(());
+        while let Some(one) = left.pop_if(|one| {
+            done = one.close(notes);
+            done.is_ok()
+        }) {
+            drop(one);
+        }
+        *self.left.lock() = left;
+        self.note_closed();
+        done
+    }
+
+    /// With the turn: nothing is open any more but what is left.
+    fn note_closed(&self) {
+        let is_odd = !self.changes.load(Ordering::SeqCst).is_multiple_of(2);
+        if is_odd && self.left.lock().is_empty() {
+            self.changes.fetch_add(1, Ordering::SeqCst);
+        }
     }
 
     /// The same for a call that reads a mode.
@@ -213,13 +241,16 @@ impl Opener {
         if !done.as_ref().is_err_and(is_denied) {
             return done;
         }
-        self.changes.fetch_add(1, Ordering::SeqCst);
-        let done = Self::open_and_call(done, notes, nodes, call);
-        self.changes.fetch_add(1, Ordering::SeqCst);
+        if self.changes.load(Ordering::SeqCst).is_multiple_of(2) {
+            self.changes.fetch_add(1, Ordering::SeqCst);
+        }
+        let done = self.open_and_call(done, notes, nodes, call);
+        self.note_closed();
         done
     }
 
     fn open_and_call<T>(
+        &self,
         denied: io::Result<T>,
         notes: &ClosedDirs,
         nodes: &[ClosableNode<'_>],
@@ -241,8 +272,9 @@ impl Opener {
             done = call();
         }
         for one in opened.into_iter().rev() {
-            if let Err(error) = one.close() {
-                tracing::warn!(%error, "a mode that was opened on the slow tier for one change stays open until the next start");
+            if let Err(error) = one.close(notes) {
+                tracing::warn!(%error, "a mode that was opened on the slow tier for one change could not be set back; it is tried again");
+                self.left.lock().push(one);
             }
         }
         done
@@ -251,7 +283,7 @@ impl Opener {
 
 impl ClosedDirs {
     /// Steps 2 to 4. `None`: the node is not closed, or not ours.
-    fn open_up(&self, node: &ClosableNode<'_>) -> io::Result<Option<OpenGuard<'_>>> {
+    fn open_up(&self, node: &ClosableNode<'_>) -> io::Result<Option<OpenedNode>> {
         let Ok(held) = node.hold() else { return Ok(None) };
         let Ok(stat) = held.stat() else { return Ok(None) };
         let perm = opened(stat.kind, stat.perm);
@@ -260,7 +292,7 @@ impl ClosedDirs {
         }
         let note = self.write(&stat, &node.paths())?; // 3
         match held.set_perm(perm) {
-            Ok(()) => Ok(Some(OpenGuard { notes: self, note, held, perm: stat.perm })), // 4
+            Ok(()) => Ok(Some(OpenedNode { note, held, perm: stat.perm })), // 4
             Err(e) => self.tmp.unlink(&note).and(Err(e)),
         }
     }
@@ -309,7 +341,8 @@ pub(crate) fn closable(root: Arc<dyn Dir>) -> Arc<dyn Dir> {
         return root;
     }
     let turn = Mutex::new(Rank::Opening, ());
-    let opener = Arc::new(Opener { turn, changes: AtomicU64::new(0), notes: OnceLock::new() });
+    let (changes, left) = (AtomicU64::new(0), Mutex::new(Rank::Leaf, Vec::new()));
+    let opener = Arc::new(Opener { turn, changes, left, notes: OnceLock::new() });
     Arc::new(ClosableDir(Arc::new(OpenedDir { opener, inner: root, above: None })))
 }
 
