@@ -13,7 +13,7 @@
 //! mounted knows its start and can be mounted: the daemon finds another start before it publishes the next time, a second
 //! later at the latest, and goes on no more. In a fleet the lease names the start as well (`fleet/step.rs`).
 //!
-//! A tier that has no room for this keeps nobody from mounting: then the start before counts on.
+//! A tier that has no room for this, or refuses it, keeps nobody from mounting: then the start before counts on.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,7 +23,7 @@ use uuid::Uuid;
 use crate::error::{Context, Error, Result};
 use crate::tiers::Tiers;
 use crate::tiers::disk::Dir;
-use crate::tiers::disk::errors::{absent_is_none, is_silence};
+use crate::tiers::disk::errors::absent_is_none;
 use crate::tiers::disk::layout::{OURS, ensure_dir, read_text, replace_text};
 use crate::tiers::disk::sync::{Mutex, Rank};
 
@@ -84,11 +84,11 @@ impl Incarnation {
         remember: impl FnOnce(Vec<String>) -> Result<()>,
     ) -> Result<Option<Incarnation>> {
         let starts = match ensure_dir(slow, OURS).and_then(|ours| ensure_dir(&*ours, STARTS)) {
-            Err(error) if !is_silence(&error) => {
+            Err(error) => {
                 tracing::warn!(%error, "a copy of this fast tier would not be noticed");
                 return Ok(None);
             }
-            starts => starts?,
+            Ok(starts) => starts,
         };
         let before = read_text(&*starts, uuid.as_bytes())?.and_then(|text| NamedStart::decode(&text));
         let is_old = |before: &&NamedStart| before.turn >= turn && !known.contains(&before.start);
@@ -113,10 +113,9 @@ impl Incarnation {
         let named = remember(last.into_iter().chain([own.start.clone()]).collect()); // 2
         let NamedStart { start, host, .. } = &own;
         let line = format!("{start} {turn} {host}\n");
-        match named.and_then(|()| replace_text(&*starts, uuid.as_bytes(), &line)) {
-            Err(error) if is_silence(&error) => return Err(error),
-            Err(error) => tracing::warn!(%error, "a copy of this fast tier would not be noticed"),
-            Ok(()) => {}
+        // Whatever the tier refuses, it refuses no start (P15).
+        if let Err(error) = named.and_then(|()| replace_text(&*starts, uuid.as_bytes(), &line)) {
+            tracing::warn!(%error, "a copy of this fast tier would not be noticed");
         } // 3
         // As it is there.
         let named = read_text(&*starts, uuid.as_bytes())?.and_then(|text| NamedStart::decode(&text));

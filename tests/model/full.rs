@@ -88,7 +88,7 @@ fn a_start_finds_room_however_full_the_tier_was_when_the_daemon_was_killed() {
 /// A start that is stopped at any of its calls has given its room up, and not taken it back.
 #[test]
 fn a_start_on_a_full_tier_that_is_stopped_at_any_call_is_followed_by_one_that_is_not() {
-    for stop in 1..80 {
+    for stop in 1..150 {
         let mut machine = Machine::new();
         machine.fast.set_capacity(CAPACITY);
         machine.options.ballast = 512 << 10;

@@ -115,7 +115,7 @@ impl Tiers {
         if let Some(done) = self.let_others_first(patient)? {
             return Ok(done);
         }
-        if let Some(this) = &self.incarnation {
+        if let Some(this) = self.incarnation.as_ref().filter(|_| self.state.lock().queue.front().is_some()) {
             this.look(self.uptime())?;
         }
         if self.held_by_copy().is_some() {
