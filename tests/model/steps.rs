@@ -404,6 +404,24 @@ pub fn a_file_that_is_written_while_others_are_published_outlives_a_kill() {
     assert_eq!(read(&machine.open("boot"), "open"), [1; 300]);
 }
 
+/// An fsync of its directory commits a new file while its writer is at work: an empty version. After a kill the next start took that for all
+/// there was, and what was written to it reached the slow tier with no later sync either.
+#[test]
+fn what_is_written_behind_an_empty_version_outlives_a_kill() {
+    let (mut machine, cx) = (Machine::new(), Cx::internal());
+    let engine = machine.open("boot");
+    let (_, file) = engine.create(&cx, ROOT, &name("open"), 0o644, 0, WRITE).unwrap();
+    engine.fsync_dir(&cx, ROOT).unwrap();
+    engine.write(&cx, &file, &[1; 10], 0, false).unwrap();
+    drop(file);
+    machine.crash(engine, Lose::Nothing);
+    let engine = machine.open("boot");
+    assert_eq!(read(&engine, "open"), [1; 10]);
+    engine.sync_fast().unwrap();
+    all_down(&engine);
+    assert_eq!(machine.on_slow("open").as_deref(), Some(&[1; 10][..]));
+}
+
 /// A file with two names loses one, is written over, and loses the other one, all in one batch. The next start took the names that the
 /// overwritten version had had for those of what was written last: the first name came back, with bytes that were never under it.
 #[test]

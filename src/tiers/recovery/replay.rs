@@ -484,7 +484,8 @@ impl<'a> Recovery<'a> {
             return Ok(());
         };
         let mut io = file.io.write();
-        let broken = |content: &Content| object.shares(content.object()) && from < content.size;
+        // Of an empty version, too: it may be committed while its writer is at work, whose bytes come behind it.
+        let broken = |content: &Content| object.shares(content.object()) && (from < content.size || from == 0);
         let mut any = false;
         for (_, content) in self.tiers.state.lock().queue.versions(file.ino).filter(|(_, content)| broken(content)) {
             content.set_overwritten();
