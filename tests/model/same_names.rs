@@ -350,6 +350,32 @@ fn who_empties_a_directory_removes_it_whatever_is_published_meanwhile() {
     }
 }
 
+/// Another program of this node has seen it since the listing, and writes into it.
+#[test]
+fn what_was_looked_up_here_since_the_listing_keeps_its_directory() {
+    for order in ORDERS {
+        let pair = Pair::new(order);
+        let cx = Cx::internal();
+        let made = pair.members[0].mkdir(&cx, ROOT, &name("run"), 0o755, 0).unwrap().ino;
+        pair.all_down([0, 1]);
+        let listing = pair.members[0].open_listing(&cx, made).unwrap();
+        pair.members[1].mkdir(&cx, pair.dir(1, "run"), &name("sub"), 0o755, 0).unwrap();
+        pair.all_down([1, 0]);
+        // Until it has heard of that.
+        while pair.members[0].lookup(&cx, made, &name("sub")).is_err() {
+            pair.work(1);
+            pair.work(0);
+        }
+        let sub = pair.members[0].lookup(&cx, made, &name("sub")).unwrap().ino;
+        pair.put(0, sub, "file", "zero");
+        pair.members[0].close_listing(&listing);
+        let refused = pair.members[0].rmdir(&cx, ROOT, &name("run")).map_err(|error| error.errno());
+        assert_eq!(refused, Err(Errno::ENOTEMPTY), "{order:?}");
+        pair.all_down([0, 1]);
+        assert_eq!(pair.tree(), set([("run/", ""), ("run/sub/", ""), ("run/sub/file", "zero")]), "{order:?}");
+    }
+}
+
 /// A directory that the first one made and knows by heart: it asks the slow tier before it takes it for empty.
 #[test]
 fn a_directory_that_has_published_files_of_others_is_not_empty() {

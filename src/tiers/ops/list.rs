@@ -104,7 +104,8 @@ impl Tiers {
         if self.fleet.is_some() { REMOVED_WITHIN } else { self.options().attribute_lifetime_slow }
     }
 
-    /// Whether none of these entries of a directory was there when it was listed here, which was lately.
+    /// Whether none of these entries of a directory was there when it was listed here, which was lately, and none was looked up
+    /// here since.
     pub(crate) fn came_since_listed(&self, ino: Ino, entries: &[ListEntry]) -> bool {
         if self.fleet.is_none() {
             return false;
@@ -112,9 +113,14 @@ impl Tiers {
         let listing = {
             let st = self.state.lock();
             let dir = st.view.live_dir(ino);
-            let is_ours =
-                |entry: &ListEntry| dir.and_then(|dir| dir.slots.get(entry.name.as_slice())).is_some_and(Slot::pending);
-            let listed = dir.and_then(|dir| dir.listed.as_ref()).filter(|_| !entries.iter().any(is_ours));
+            // Whoever has looked it up here knows of it.
+            let is_known =
+                |child: Ino| st.view.owes_below(child) || st.view.get(child).is_some_and(|node| node.refs > 0);
+            let is_seen = |entry: &ListEntry| {
+                let slot = dir.and_then(|dir| dir.slots.get(entry.name.as_slice()));
+                slot.is_some_and(|slot| slot.pending() || slot.view().is_some_and(is_known))
+            };
+            let listed = dir.and_then(|dir| dir.listed.as_ref()).filter(|_| !entries.iter().any(is_seen));
             listed.and_then(|listed| listed.listing.upgrade()).map(|listing| listing.latest())
         };
         let Some(listing) = listing else { return false };
