@@ -136,14 +136,11 @@ impl Tiers {
                 return Ok(Progress::Idle);
             }
             state.due = Some(now + EVERY * turns);
-            state.dirs.take().unwrap_or_default()
+            state.dirs.clone().unwrap_or_default()
         };
         match self.look_at_saved(&known) {
             Ok(dirs) => self.saved.0.lock().dirs = Some(dirs),
-            Err(error) => {
-                tracing::debug!(%error, "what is saved on the slow tier could not be looked at");
-                self.saved.0.lock().dirs = Some(known);
-            }
+            Err(error) => tracing::debug!(%error, "what is saved on the slow tier could not be looked at"),
         }
         Ok(Progress::Idle)
     }
