@@ -251,8 +251,6 @@ pub enum Lapse {
     LeaseLast,
     /// In a fleet: a member whose own lease is old goes on publishing.
     FreshLease,
-    /// In a fleet: several members append to one file.
-    Appends,
     /// In a fleet: the leases of a clock that is ahead count, too.
     OthersClocks,
     /// In a fleet: what another member had finished before counts as if it overlapped.

@@ -145,7 +145,7 @@ impl AppendClaims {
                 let is_there =
                     |owner| lease.is_some_and(|lease| lease.member == owner && lease.standing == Standing::Here);
                 // One of our own that is not held is on its way out.
-                if owner != self.member && is_there(owner) && !left_out!(Appends) {
+                if owner != self.member && is_there(owner) {
                     return Err(Errno::EBUSY.into());
                 }
             }
