@@ -14,7 +14,7 @@ use crate::tiers::disk::{Dir, Kind, RenameMode};
 /// In [`OURS`].
 pub(crate) const SAVED: &[u8] = b"saved";
 
-/// What a directory in [`SAVED`] has, as its name tells: `HOST-TIME`, one of these words, and `-N` if there was one before.
+/// What a directory in `SAVED` has, as its name tells: `HOST-TIME`, one of these words, and `-N` if there was one before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum SavedKind {
