@@ -16,7 +16,7 @@ use nix::unistd::Uid;
 
 use crate::cargo::count_before;
 use crate::run::{Running, run_and_read};
-use crate::scratch::{Scratch, Wish};
+use crate::scratch::{Scratch, Wish, with_own_mounts};
 use crate::setup::{self, FSX, PJDFSTEST, tool};
 use crate::{Context, Tally};
 
@@ -121,9 +121,8 @@ fn with_helpers(cx: &Context) -> Result<Command> {
         fs::remove_file(&link).unwrap_or_default();
         symlink(cx.target.join("debug/dlio-fs"), link)?;
     }
-    let mut command = Command::new("unshare");
-    command.args(["--mount", "--propagation", "private", "sh", "-ec"]);
-    command.arg("mount --bind \"$0\" \"$(realpath /sbin)\"; exec \"$@\"").arg(sbin);
+    let mut command = with_own_mounts("mount --bind \"$0\" \"$(realpath /sbin)\"; exec \"$@\"");
+    command.arg(sbin);
     Ok(command)
 }
 

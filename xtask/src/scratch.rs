@@ -48,6 +48,21 @@ impl Default for Wish<'_> {
     }
 }
 
+/// A shell with mounts of its own, and without those of other stages: a daemon whose mount has gone goes on as long as somebody has a copy
+/// of it, and `umount` waits for its end.
+pub(crate) fn with_own_mounts(script: &str) -> Command {
+    let mut command = Command::new("unshare");
+    command.args(["--mount", "--propagation", "private", "sh", "-ec"]);
+    let ours = std::process::id();
+    let leave = format!(
+        "for at in $(cut -d ' ' -f 2 /proc/self/mounts); do\n\
+         case $at in */{PREFIX}{ours}/*) ;; */{PREFIX}*) umount -l \"$at\" ;; esac\n\
+         done"
+    );
+    command.arg(format!("{leave}\n{script}"));
+    command
+}
+
 /// Directories `fast`, `slow` and `mnt` below one scratch directory.
 #[derive(Debug)]
 pub(crate) struct Scratch {

@@ -21,7 +21,7 @@ use crate::conformance::pjdfstest_of_a_user;
 use crate::motion::{self, in_motion};
 use crate::pool::in_time;
 use crate::run::{print_tail, run_and_read};
-use crate::scratch::{Disk, Scratch, Wish, log_path};
+use crate::scratch::{Disk, Scratch, Wish, log_path, with_own_mounts};
 use crate::setup::{PJDFSTEST, tool, work_dir};
 use crate::{Context, Tally, cargo, differential};
 
@@ -167,9 +167,8 @@ impl Home {
         let tmp = self.root.join(suite.name);
         fs::create_dir(&tmp)?;
         chown(&tmp, Some(USER), Some(USER))?;
-        let mut command = Command::new("unshare");
-        command.args(["--mount", "--propagation", "private", "sh", "-ec"]);
-        command.arg("mount --bind \"$0\" /dev/fuse; mount --bind \"$1\" \"$2\"; shift 2; exec \"$@\"");
+        let mut command =
+            with_own_mounts("mount --bind \"$0\" /dev/fuse; mount --bind \"$1\" \"$2\"; shift 2; exec \"$@\"");
         command.arg(self.fuse()).arg(&self.sysroot).arg(self.rust());
         let user = USER.to_string();
         command.args(["setpriv", "--reuid", &user, "--regid", &user, "--clear-groups"]);
