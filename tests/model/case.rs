@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicI64, AtomicU64, Ordering};
 use std::time::Duration;
 
 use dlio_fs::config::{Config, DrainPolicy, DrainStreams, PathRule, Rules};
@@ -20,7 +20,7 @@ use rand::{RngExt, SeedableRng};
 use super::model::{Done, Model, SLOTS, xattr};
 use super::ops::{Dice, Op, Path, Step, random_path};
 use super::reference::{Fs, Id};
-use super::sim::image::Image;
+use super::sim::{self, image::Image};
 use super::sim::{Lose, Numbers, SimClock, SimDisk, SimPower};
 use super::walk::{self, Glance};
 
@@ -52,6 +52,8 @@ pub struct Tally {
     pub read_only: u64,
     /// What somebody else took out of `tmp` on the slow tier.
     pub purged: u64,
+    /// Calls of the slow tier that failed in the background.
+    pub toxics: u64,
 }
 
 impl Tally {
@@ -73,6 +75,7 @@ impl Tally {
             glances,
             read_only,
             purged,
+            toxics,
         } = other;
         self.ops += ops;
         self.refused += refused;
@@ -90,6 +93,7 @@ impl Tally {
         self.glances += glances;
         self.read_only += read_only;
         self.purged += purged;
+        self.toxics += toxics;
     }
 }
 
@@ -118,6 +122,7 @@ pub struct Case {
     boot: u32,
     without_root: bool,
     pub is_cleaned_up: bool,
+    toxic: Option<Arc<Toxic>>,
     engine: Option<Arc<Tiers>>,
     files: [Option<OpenFile>; SLOTS],
     /// References as the kernel's cache would keep them.
@@ -180,6 +185,54 @@ fn is_cleaned_up(seed: u64) -> bool {
     seed % 7 == 5
 }
 
+/// Whether calls of the slow tier fail now and then while the background works.
+fn is_toxic(seed: u64) -> bool {
+    seed % 13 == 6
+}
+
+/// Lets one call of a disk fail, at some distance.
+#[derive(Debug, Default)]
+struct Toxic {
+    left: AtomicI64,
+    errno: AtomicI32,
+    failed: AtomicU64,
+}
+
+impl Toxic {
+    /// Those that hold all, whosever events they meet: with the others a user is held, and the order of the rest goes on.
+    const ERRNOS: [Errno; 4] = [Errno::ENOSPC, Errno::EROFS, Errno::ETIMEDOUT, Errno::ENOTCONN];
+
+    fn watch(self: &Arc<Self>, disk: &SimDisk) {
+        let toxic = self.clone();
+        disk.inject(move |op| toxic.call(op));
+    }
+
+    /// After so many calls.
+    fn arm(&self, calls: i64, errno: Errno) {
+        self.errno.store(errno as i32, Ordering::Relaxed);
+        self.left.store(calls, Ordering::Relaxed);
+    }
+
+    /// Whether a call has failed.
+    fn disarm(&self) -> bool {
+        self.left.store(0, Ordering::Relaxed);
+        self.failed.swap(0, Ordering::Relaxed) > 0
+    }
+
+    fn call(&self, op: &sim::Op) -> Option<Errno> {
+        let is_it = self.left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| (left > 0).then(|| left - 1));
+        if is_it != Ok(1) {
+            return None;
+        }
+        self.failed.fetch_add(1, Ordering::Relaxed);
+        match Errno::from_raw(self.errno.load(Ordering::Relaxed)) {
+            // There is no room for this attribute, and never will be: it is left out.
+            Errno::ENOSPC if op.call == "set_xattr" => Some(Errno::ETIMEDOUT),
+            errno => Some(errno),
+        }
+    }
+}
+
 /// In some cases a part of the files does not pass the fast tier. In seven of eleven what is superseded before its copy begins is skipped, in
 /// three of them of a part of the files only.
 fn rules(seed: u64) -> Rules {
@@ -235,6 +288,8 @@ impl Case {
             slow.limit_names(most as u64 + NAMES_AHEAD);
         }
         slow.observe();
+        let toxic = is_toxic(seed).then(Arc::<Toxic>::default);
+        toxic.iter().for_each(|toxic| toxic.watch(&slow));
         let pick = |rng: &mut Xoshiro256PlusPlus, often: u64, seldom: u64| {
             if rng.random_bool(0.7) { often } else { seldom }
         };
@@ -273,6 +328,7 @@ impl Case {
             boot: 1,
             without_root: without_root(seed),
             is_cleaned_up: is_cleaned_up(seed),
+            toxic,
             engine: None,
             files: Default::default(),
             cached: Vec::new(),
@@ -829,6 +885,11 @@ impl Case {
         if self.rng.random_bool(0.5) {
             self.glance.arm(&engine, self.model.view.image(), self.rng.random_range(1..25));
         }
+        // A sync that fails is not tried again: of what lies on the slow tier and was not sealed the next fsync tells (EIO).
+        let may_fail = step != Step::Seal && self.rng.random_bool(0.3);
+        if let Some(toxic) = self.toxic.as_ref().filter(|_| may_fail) {
+            toxic.arm(self.rng.random_range(1..30), Toxic::ERRNOS[self.rng.random_range(0..Toxic::ERRNOS.len())]);
+        }
         let done = match step {
             Step::Seal => engine.seal_step(),
             // With an old lease a member of a fleet does nothing.
@@ -843,6 +904,8 @@ impl Case {
         let done = self.stage(&engine, step, done);
         drop(engine);
         self.glance.disarm();
+        let has_failed = self.toxic.as_ref().is_some_and(|toxic| toxic.disarm());
+        self.tally.toxics += u64::from(has_failed);
         let glanced = self.glanced.lock().take();
         if self.power.is_gone() {
             return Err(Fail::Gone);
@@ -852,6 +915,11 @@ impl Case {
             look.map_err(|why| format!("in the middle of {step:?}: {why}"))?;
         }
         match done {
+            // It is tried again.
+            Err(e) if has_failed => {
+                self.note(format!("     {step:?}: {e}"));
+                Ok(Progress::Did)
+            }
             Err(e) if self.is_cleaned_up && e.to_string().contains("keeps vanishing from .dlio-fs/tmp") => {
                 Ok(Progress::Did)
             }
@@ -890,7 +958,7 @@ impl Case {
             return self.check_whole(&images);
         }
         // It waits for a copy that somebody has removed.
-        let waits = self.is_cleaned_up && self.engine.as_ref().is_some_and(|engine| engine.is_inside_batch());
+        let waits = (self.is_cleaned_up || self.toxic.is_some()) && self.engine.as_ref().is_some_and(|engine| engine.is_inside_batch());
         let inside = std::mem::replace(&mut self.waits_inside, waits) || waits;
         let from = self.model.order.position();
         let mut odd = None;
@@ -951,7 +1019,10 @@ impl Case {
         }
         self.perform(&Op::SyncFast)?;
         self.engine().count_waiter(true);
+        // Once nothing fails any more, all waiting has an end.
+        let toxic = self.toxic.take();
         let rest = self.rest();
+        self.toxic = toxic;
         if !self.power.is_gone() {
             self.engine().count_waiter(false);
         }
@@ -1074,6 +1145,7 @@ impl Case {
         self.power.restore();
         self.fast = self.fast.crash(lose, &mut self.rng);
         self.slow = self.slow.crash(lose, &mut self.rng);
+        self.toxic.iter().for_each(|toxic| toxic.watch(&self.slow));
         self.clean_up()?;
         match lose {
             Lose::Nothing => self.tally.kills += 1,
