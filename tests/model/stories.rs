@@ -224,6 +224,36 @@ fn a_link_of_what_its_batch_makes_replaces_what_was_there() {
     assert_eq!((kind_of(&engine, ROOT, "c"), engine.status().exceptions.conflicts), (Some(Kind::Fifo), 0));
 }
 
+/// An attribute of a file with two names, of which one had never been looked up, and then the removal of the other one, in one batch: the
+/// attribute was left out, as if the file went. So it was if something else took that name. Found by case 5813 of the dice with a full fast
+/// tier.
+#[test]
+fn an_attribute_reaches_a_file_that_loses_all_names_we_know() {
+    for replaced in [false, true] {
+        let (mut machine, cx) = (Machine::new(), Cx::internal());
+        // Under pressure all that is pending is one batch.
+        (machine.options.high, machine.options.low) = (0.0, 0.0);
+        let slow = machine.slow.root();
+        slow.create(b"known", 0o640).unwrap();
+        slow.mkdir(b"d", 0o755).unwrap();
+        slow.link(b"known", &*slow.dir(b"d").unwrap(), b"unknown").unwrap();
+        let engine = machine.open("boot");
+        engine.release(&cx, create(&engine, ROOT, "other", b"other").1);
+        let ino = engine.lookup(&cx, ROOT, &name("known")).unwrap().ino;
+        engine.set_xattr(&cx, ino, b"user.k", b"kept", false, false).unwrap();
+        if replaced {
+            engine.rename(&cx, ROOT, &name("other"), ROOT, &name("known"), RenameMode::Replace).unwrap();
+        } else {
+            engine.unlink(&cx, ROOT, &name("known")).unwrap();
+        }
+        engine.forget(ino, 1);
+        background(&engine, &machine.clock);
+        let unknown = slow.dir(b"d").unwrap().inode(b"unknown").unwrap();
+        assert_eq!(unknown.get_xattr(b"user.k").unwrap().as_deref(), Some(&b"kept"[..]), "{replaced}");
+        assert_eq!(machine.on_slow("known"), replaced.then(|| b"other".to_vec()));
+    }
+}
+
 /// Both versions were synced, and the second was written over the first. After the power cut only the second one's bytes are
 /// left: published in the first one's place they would be a file that never was.
 #[test]

@@ -490,7 +490,12 @@ impl Node {
     /// its inode number from being reused.
     pub(crate) fn has_unknown_names(&self) -> bool {
         let held = |file: &Arc<FileState>| !file.holds_bytes() && file.opens.load(Ordering::Acquire) > 0;
-        self.file.as_ref().is_some_and(held) && self.nlink as usize > self.links.len()
+        self.file.as_ref().is_some_and(held) && self.has_unlisted_names()
+    }
+
+    /// Whether it has names that have not been looked up.
+    pub(crate) fn has_unlisted_names(&self) -> bool {
+        self.nlink as usize > self.links.len()
     }
 }
 

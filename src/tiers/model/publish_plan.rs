@@ -27,7 +27,7 @@ use crate::tiers::disk::{FileId, Kind, SlowId};
 use crate::tiers::fleet::rule::FleetGate;
 use crate::tiers::log::record::{Path, Step};
 use crate::tiers::model::event::{Change, Event};
-use crate::tiers::model::node::DirEntryKey;
+use crate::tiers::model::node::{DirEntryKey, Node};
 use crate::tiers::model::queue::QueuedVersion;
 use crate::tiers::model::state::EngineState;
 use crate::tiers::objects::parts::in_part;
@@ -799,6 +799,14 @@ impl Planner<'_> {
         Some(())
     }
 
+    /// Whether the change is one of attributes of a file that keeps none of its known names on the slow tier, but has unknown ones there.
+    fn leaves_with_others(&self, change: &Change, last: &Last) -> bool {
+        let (Change::SetAttr { ino, .. } | Change::SetXattr { ino, .. }) = change else { return false };
+        let goes = |place: &DirEntryKey| last.get(place).is_some_and(|(who, _)| *who != Some(*ino));
+        let leaves = |node: &Node| node.kind != Kind::Dir && node.has_unlisted_names() && node.slow().iter().all(goes);
+        self.st.view.get(*ino).is_some_and(leaves)
+    }
+
     /// Whether the version on the slow tier is newer than the event, because it was published early.
     fn is_overtaken(&self, ino: Ino, lsn: Lsn) -> bool {
         self.st.is_ahead_of(ino, lsn)
@@ -830,6 +838,12 @@ impl Planner<'_> {
         }
         let by_ino = places_by_ino(&last);
         let final_places = |ino: Ino| -> Vec<DirEntryKey> { by_ino.get(&ino).cloned().unwrap_or_default() };
+        // A file that loses every name we know may have others: it gets its attributes while it can be found.
+        for event in events {
+            if self.leaves_with_others(&event.change, &last) {
+                self.attributes(event)?;
+            }
+        }
         // New directories, parents first.
         for ino in made.values().filter(|ino| is_dir(self.st, **ino)) {
             if let Some(place) = final_places(*ino).first() {
