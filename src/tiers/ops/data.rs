@@ -211,6 +211,12 @@ impl Tiers {
                     // is.
                     self.state.lock().written_in_place(state.ino, self.uptime());
                     let done = done.at("write in place on slow", format_args!("inode {}", state.ino));
+                    if done.is_err() {
+                        // Its size and times are not known any more.
+                        let mut st = self.state.lock();
+                        let applied = st.queue.applied();
+                        st.view.expire_node(state.ino, applied);
+                    }
                     return done.and_then(|stat| self.changed_in_place(cx, state, &*fd, &stat, overtakes));
                 }
                 _ => {}
