@@ -58,16 +58,15 @@ fn look_on(cursor: &mut CopyCursor, st: &EngineState, pressure: bool, refused: O
 /// Which of the versions that were found are still published by themselves: a later event that joined the batch of one
 /// may have removed or replaced it.
 pub(crate) struct StillNeeded {
-    /// What the front waits for, where versions are skipped: a batch may end before the event that supersedes one of
-    /// its versions, while one that began with that version would not.
+    /// What the front waits for: its batch may end before the event that supersedes one of its versions, while one that
+    /// began with that version would not.
     front: Vec<Lsn>,
     refused: Option<usize>,
 }
 
 impl StillNeeded {
     pub(crate) fn of(st: &EngineState, pressure: bool, refused: Option<usize>) -> Self {
-        let front = if st.queue.has_newest_only() { missing_at_front(st, pressure, refused) } else { Vec::new() };
-        StillNeeded { front, refused }
+        StillNeeded { front: missing_at_front(st, pressure, refused), refused }
     }
 
     pub(crate) fn has(&self, st: &EngineState, ino: Ino, lsn: Lsn) -> bool {
