@@ -560,11 +560,11 @@ impl View {
         }
     }
 
-    /// `tmp` on slow no longer has links of replaced files.
-    pub(crate) fn leave_tmp(&mut self, now: Duration) {
-        let left = std::mem::take(&mut self.in_tmp);
+    /// `tmp` on slow no longer has links of these files.
+    pub(crate) fn leave_tmp(&mut self, left: Vec<Ino>, now: Duration) {
         self.publish(left.iter().copied(), now);
         for ino in left {
+            self.in_tmp.remove(&ino);
             self.leave_slow(ino);
             self.collect(ino);
         }

@@ -219,16 +219,24 @@ impl Tiers {
             return Ok(());
         }
         let made = self.make_in_tmp(&batches)?; // 1
-        self.link_moved(&batches)?; // 1
+        let planned = self.link_moved(&batches).and_then(|()| self.prepare(&batches, &made)); // 1, 2
+        if !matches!(planned, Ok(Some(_))) {
+            self.unlink_moved(&batches);
+        }
+        let Some(planned) = planned? else { return Ok(()) };
+        self.publish_planned(Unfinished::new(batches, planned), unfinished)
+    }
+
+    /// The steps of a group; what they place is durable. `None`: a copy has vanished from `tmp`; it is copied again.
+    fn prepare(&self, batches: &[Batch], made: &HashMap<Lsn, Copied>) -> Result<Option<Vec<Planned>>> {
         let plan = || {
-            let planned = publish_plan::steps(&self.state.lock(), &batches, &made);
+            let planned = publish_plan::steps(&self.state.lock(), batches, made);
             planned.ok_or_else(|| Error::refused("an event could not be planned", "report this with the log"))
         };
         let mut planned = plan()?;
-        if self.bring_copies(&batches, &planned)? {
+        if self.bring_copies(batches, &planned)? {
             if batches.iter().flat_map(|batch| batch.contents.values()).any(|(_, content)| !content.is_copied()) {
-                // A copy has vanished from `tmp`: it is copied again.
-                return Ok(());
+                return Ok(None);
             }
             planned = plan()?;
         }
@@ -239,11 +247,11 @@ impl Tiers {
             planned.sort_by_key(|planned| !matches!(planned.step, Step::Remove { .. }));
         }
         if !self.link_in_tmp(&planned)? {
-            return self.forget_vanished(&[]);
+            self.forget_vanished(&[])?;
+            return Ok(None);
         }
-        let group = Unfinished::new(batches, planned);
-        self.sync_in_tmp(group.steps())?;
-        self.publish_planned(group, unfinished)
+        self.sync_in_tmp(planned.iter().map(|planned| &planned.step))?; // 2
+        Ok(Some(planned))
     }
 
     /// Step 2.
@@ -533,6 +541,20 @@ impl Tiers {
             }
         }
         Ok(())
+    }
+
+    /// The group is not published now: until it is, the links would be counted as names of the files.
+    fn unlink_moved(&self, batches: &[Batch]) {
+        let links: Vec<_> = {
+            let st = self.state.lock();
+            batches.iter().flat_map(|batch| publish_plan::to_link(&st, batch)).collect()
+        };
+        let removed = |(ino, link): (Ino, Vec<u8>)| {
+            let (dir, name) = self.slow.tmp_of(&link).ok()?;
+            remove_leftover(&*dir, name).ok().map(|()| ino)
+        };
+        let left = links.into_iter().filter_map(removed).collect();
+        self.state.lock().view.leave_tmp(left, self.uptime());
     }
 
     /// Makes further links of copies that go to several names, as `tmp.1`, `tmp.2`, ... `false`: someone else has
@@ -1021,7 +1043,8 @@ impl Tiers {
         self.delete_unreferenced(&Cx::internal())?;
         let applied = {
             let mut st = self.state.lock();
-            st.view.leave_tmp(self.uptime());
+            let left = st.view.in_tmp.iter().copied().collect();
+            st.view.leave_tmp(left, self.uptime());
             st.queue.applied()
         };
         self.drop_log(applied)
