@@ -432,6 +432,10 @@ impl View {
             return;
         }
         if node.meta_lsn() > applied {
+            // No event changes the size of what the slow tier has the bytes of.
+            if !holds_bytes && node.kind == Kind::File {
+                node.change_meta(|meta| *meta = NodeAttrs { size: stat.size, blocks: stat.blocks, ..*meta });
+            }
             return;
         }
         let NodeAttrs { atime, mtime, ctime, nlink, .. } = node.meta();

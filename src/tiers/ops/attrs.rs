@@ -156,7 +156,9 @@ impl Tiers {
             if node.ours || node.staged { self.options().revalidate } else { self.options().attribute_lifetime_slow };
         let fresh = node.seen.fresh(self.uptime(), limit) || self.slow.is_down();
         let gone = node.slow().is_empty() && ino != ROOT;
-        fresh || gone || node.meta_lsn() > st.queue.applied() || node.slow_id().is_none()
+        // Those pending hold, but the size may not.
+        let pending = node.meta_lsn() > st.queue.applied() && node.seen != ObservedAt::NEVER;
+        fresh || gone || pending || node.slow_id().is_none()
     }
 
     fn attr_from_memory_or_slow(&self, cx: &Cx, ino: Ino) -> Result<Attr> {

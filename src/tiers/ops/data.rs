@@ -206,18 +206,20 @@ impl Tiers {
                     cx.slow()?;
                     self.counters.in_place_writes.fetch_add(1, Ordering::Relaxed);
                     let overtakes = self.state.lock().awaits_times(state.ino);
-                    let done = act(&*fd).and_then(|()| fd.stat());
+                    let done = act(&*fd);
                     // Also if it failed: some of it may be there, and must be durable before anyone is told that all
                     // is.
                     self.state.lock().written_in_place(state.ino, self.uptime());
-                    let done = done.at("write in place on slow", format_args!("inode {}", state.ino));
-                    if done.is_err() {
-                        // Its size and times are not known any more.
-                        let mut st = self.state.lock();
-                        let applied = st.queue.applied();
-                        st.view.expire_node(state.ino, applied);
-                    }
-                    return done.and_then(|stat| self.changed_in_place(cx, state, &*fd, &stat, overtakes));
+                    let taken_over = match fd.stat() {
+                        Ok(stat) => self.changed_in_place(cx, state, &*fd, &stat, overtakes),
+                        Err(e) => {
+                            let mut st = self.state.lock();
+                            let applied = st.queue.applied();
+                            st.view.expire_node(state.ino, applied);
+                            Err(e).at("stat on slow", format_args!("inode {}", state.ino))
+                        }
+                    };
+                    return done.at("write in place on slow", format_args!("inode {}", state.ino)).and(taken_over);
                 }
                 _ => {}
             }
