@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 
 use crate::error::{Context, Errno, Result};
 use crate::path::escape;
-use crate::tiers::disk::errors::absent_is_none;
+use crate::tiers::disk::errors::{absent_is_none, is_full};
 use crate::tiers::disk::fingerprint::Fingerprint;
 use crate::tiers::disk::layout::split;
 use crate::tiers::disk::saved::host_and_time;
@@ -217,8 +217,10 @@ impl OpenTree<'_> {
                     Some(value) => inode.set_xattr(key, value),
                     None => inode.remove_xattr(key),
                 });
+                // One that goes needs no room for itself: it is tried again until it is gone.
+                let is_final = |e: &std::io::Error| self.slow.never_takes(e) && (value.is_some() || !is_full(e));
                 match met {
-                    Err(e) if self.slow.never_takes(&e) => Ok(Met::LeftOut),
+                    Err(e) if is_final(&e) => Ok(Met::LeftOut),
                     met => met,
                 }
             }
