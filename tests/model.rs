@@ -33,6 +33,8 @@ mod fill;
 mod fleet;
 #[path = "model/forgotten.rs"]
 mod forgotten;
+#[path = "model/found.rs"]
+mod found;
 #[path = "model/full.rs"]
 mod full;
 #[path = "model/held.rs"]
@@ -67,6 +69,8 @@ mod reused;
 mod same_names;
 #[path = "model/saved.rs"]
 mod saved;
+#[path = "model/shrink.rs"]
+mod shrink;
 #[path = "model/slots.rs"]
 mod slots;
 #[path = "model/sparse.rs"]
@@ -77,6 +81,8 @@ mod staged;
 mod steps;
 #[path = "model/stories.rs"]
 mod stories;
+#[path = "model/toxic.rs"]
+mod toxic;
 #[path = "model/unfinished.rs"]
 mod unfinished;
 #[path = "model/users.rs"]
@@ -97,7 +103,7 @@ use rand::rngs::Xoshiro256PlusPlus;
 
 use case::{Case, Tally};
 use model::Model;
-use ops::{Dice, Op, Path, Step};
+use ops::{Crew, Dice, Op, Path, Step};
 use sim::{Lose, SimClock, SimDisk, SimPower};
 
 /// Operations per case.
@@ -128,7 +134,7 @@ fn the_engine_keeps_its_promises() {
     if let Some(seed) = number("DLIO_MODEL_SEED") {
         match run(seed, true) {
             Ok(tally) => println!("{tally:?}"),
-            Err(why) => panic!("{why}"),
+            Err(why) => panic!("{why}\n\n{}", shrink::story(seed, OPS)),
         }
         return;
     }
@@ -159,8 +165,8 @@ fn the_engine_keeps_its_promises() {
             });
         }
     });
-    if let Some((_, why)) = failure.into_inner() {
-        panic!("{why}");
+    if let Some((seed, why)) = failure.into_inner() {
+        panic!("{why}\n\n{}", shrink::story(seed, OPS));
     }
     let total = total.into_inner();
     println!("{cases} cases: {total:?}");
@@ -174,8 +180,10 @@ fn the_engine_keeps_its_promises() {
 #[test]
 fn several_files_bound_behind_a_group_that_was_cut_off_stay_bound() {
     for seed in [7_009_121, 8_019_596] {
-        if let Err(why) = run(seed, false) {
-            panic!("{why}");
+        let mut case = Case::new(seed);
+        case.crew = Crew::default();
+        if let Err(why) = case.run(OPS) {
+            panic!("{}\n\ncase {seed}: {why}", case.trace.join("\n"));
         }
     }
 }
@@ -186,7 +194,7 @@ fn several_files_bound_behind_a_group_that_was_cut_off_stay_bound() {
 fn several_copies_that_somebody_removes_are_told_apart() {
     for seed in [8869, 20_328] {
         let mut case = Case::new(seed);
-        case.is_cleaned_up = true;
+        (case.is_cleaned_up, case.crew) = (true, Crew::default());
         if let Err(why) = case.run(OPS) {
             panic!("{}\n\ncase {seed}: {why}", case.trace.join("\n"));
         }
@@ -202,7 +210,7 @@ fn what_may_have_been_taken_in_before_a_kill_and_is_written_again_may_be_so_agai
         let mut case = Case::new(seed);
         case.options.live_after = Duration::from_secs(2);
         let file = || Path(b"model".to_vec());
-        let tick = || [Op::Advance(case.options.live_after), Op::Run(Step::Tick)];
+        let tick = || [Op::Advance { ms: 2000 }, Op::Run(Step::Tick)];
         let before = [Op::Create { slot: 0, path: file(), mode: 0o644, umask: 0, uid: 0 }];
         let killed = [
             Op::Crash { lose: Lose::Nothing, at: None },

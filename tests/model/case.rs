@@ -2,26 +2,27 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicI32, AtomicI64, AtomicU64, Ordering};
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use dlio_fs::config::{Config, DrainPolicy, DrainStreams, PathRule, Rules};
 use dlio_fs::error::{Errno, Error, Result as EngineResult};
 use dlio_fs::path::{Name, escape};
 use dlio_fs::tiers::disk::sync::{Rank, held};
-use dlio_fs::tiers::disk::{Clock, Dir, Kind, MetadataOrder, NewAttr, Time};
+use dlio_fs::tiers::disk::{Clock, Dir, File, Kind, MetadataOrder, NewAttr, Time};
 use dlio_fs::tiers::{
-    self, Attr, Cx, Ino, NAMES_AHEAD, OpenFile, OpenMode, Options, Progress, ROOT, SetAttr, SlowTree, Tiers,
+    self, Attr, Cx, Ino, NAMES_AHEAD, OpenFile, OpenMode, Options, Pin, Progress, ROOT, SetAttr, SlowTree, Tiers,
 };
 use parking_lot::Mutex;
 use rand::rngs::Xoshiro256PlusPlus;
 use rand::{RngExt, SeedableRng};
 
 use super::model::{Done, Model, SLOTS, xattr};
-use super::ops::{Dice, Op, Path, Step, random_path};
+use super::ops::{Crew, Dice, Op, Path, Step, random_path};
 use super::reference::{Fs, Id};
-use super::sim::{self, image::Image};
+use super::sim::image::Image;
 use super::sim::{Lose, Numbers, SimClock, SimDisk, SimPower};
+use super::toxic::Toxic;
 use super::walk::{self, Glance};
 
 /// What a case met, so that the run can tell whether it tested anything.
@@ -52,8 +53,10 @@ pub struct Tally {
     pub read_only: u64,
     /// What somebody else took out of `tmp` on the slow tier.
     pub purged: u64,
-    /// Calls of the slow tier that failed in the background.
+    /// Calls of the slow tier that failed.
     pub toxics: u64,
+    /// Opens of files that the kernel reads by itself.
+    pub through: u64,
 }
 
 impl Tally {
@@ -76,6 +79,7 @@ impl Tally {
             read_only,
             purged,
             toxics,
+            through,
         } = other;
         self.ops += ops;
         self.refused += refused;
@@ -94,6 +98,7 @@ impl Tally {
         self.read_only += read_only;
         self.purged += purged;
         self.toxics += toxics;
+        self.through += through;
     }
 }
 
@@ -122,9 +127,13 @@ pub struct Case {
     boot: u32,
     without_root: bool,
     pub is_cleaned_up: bool,
-    toxic: Option<Arc<Toxic>>,
+    pub crew: Crew,
+    toxic: Arc<Toxic>,
     engine: Option<Arc<Tiers>>,
     files: [Option<OpenFile>; SLOTS],
+    through: [Option<Through>; SLOTS],
+    /// Somebody else has filled the fast tier in this case.
+    is_tight: bool,
     /// References as the kernel's cache would keep them.
     cached: Vec<Ino>,
     /// A look at the view in the middle of a step of the background, and what it found.
@@ -145,8 +154,24 @@ pub struct Case {
     /// The slow tree was inside of a batch at the last look, which waits for a copy that somebody has removed.
     waits_inside: bool,
     pub trace: Vec<String>,
+    /// What it did so far.
+    pub script: Vec<Rolled>,
     pub verbose: bool,
     pub tally: Tally,
+}
+
+/// A file that the kernel reads by itself.
+struct Through {
+    _pin: Pin,
+    ino: Ino,
+    backing: Arc<dyn File>,
+}
+
+/// An operation and the dice as they were before it: with both a part of a case does the same once more.
+#[derive(Clone, Debug)]
+pub struct Rolled {
+    pub op: Op,
+    rng: Xoshiro256PlusPlus,
 }
 
 /// Enough for everything a case writes.
@@ -183,54 +208,6 @@ fn without_root(seed: u64) -> bool {
 /// Whether somebody else cleans up in `tmp` on the slow tier all the while.
 fn is_cleaned_up(seed: u64) -> bool {
     seed % 7 == 5
-}
-
-/// Whether calls of the slow tier fail now and then while the background works.
-fn is_toxic(seed: u64) -> bool {
-    seed % 13 == 6
-}
-
-/// Lets one call of a disk fail, at some distance.
-#[derive(Debug, Default)]
-struct Toxic {
-    left: AtomicI64,
-    errno: AtomicI32,
-    failed: AtomicU64,
-}
-
-impl Toxic {
-    /// Those that hold all, whosever events they meet: with the others a user is held, and the order of the rest goes on.
-    const ERRNOS: [Errno; 4] = [Errno::ENOSPC, Errno::EROFS, Errno::ETIMEDOUT, Errno::ENOTCONN];
-
-    fn watch(self: &Arc<Self>, disk: &SimDisk) {
-        let toxic = self.clone();
-        disk.inject(move |op| toxic.call(op));
-    }
-
-    /// After so many calls.
-    fn arm(&self, calls: i64, errno: Errno) {
-        self.errno.store(errno as i32, Ordering::Relaxed);
-        self.left.store(calls, Ordering::Relaxed);
-    }
-
-    /// Whether a call has failed.
-    fn disarm(&self) -> bool {
-        self.left.store(0, Ordering::Relaxed);
-        self.failed.swap(0, Ordering::Relaxed) > 0
-    }
-
-    fn call(&self, op: &sim::Op) -> Option<Errno> {
-        let is_it = self.left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| (left > 0).then(|| left - 1));
-        if is_it != Ok(1) {
-            return None;
-        }
-        self.failed.fetch_add(1, Ordering::Relaxed);
-        match Errno::from_raw(self.errno.load(Ordering::Relaxed)) {
-            // There is no room for this attribute, and never will be: it is left out.
-            Errno::ENOSPC if op.call == "set_xattr" => Some(Errno::ETIMEDOUT),
-            errno => Some(errno),
-        }
-    }
 }
 
 /// In some cases a part of the files does not pass the fast tier. In seven of eleven what is superseded before its copy begins is skipped, in
@@ -288,8 +265,8 @@ impl Case {
             slow.limit_names(most as u64 + NAMES_AHEAD);
         }
         slow.observe();
-        let toxic = is_toxic(seed).then(Arc::<Toxic>::default);
-        toxic.iter().for_each(|toxic| toxic.watch(&slow));
+        let toxic = Arc::<Toxic>::default();
+        toxic.watch(&slow);
         let pick = |rng: &mut Xoshiro256PlusPlus, often: u64, seldom: u64| {
             if rng.random_bool(0.7) { often } else { seldom }
         };
@@ -328,9 +305,12 @@ impl Case {
             boot: 1,
             without_root: without_root(seed),
             is_cleaned_up: is_cleaned_up(seed),
+            crew: Crew::of(seed),
             toxic,
             engine: None,
             files: Default::default(),
+            through: Default::default(),
+            is_tight: false,
             cached: Vec::new(),
             glance,
             glanced,
@@ -343,6 +323,7 @@ impl Case {
             mid_batch: false,
             waits_inside: false,
             trace: vec![first],
+            script: Vec::new(),
             verbose: false,
             tally: Tally::default(),
         }
@@ -350,10 +331,23 @@ impl Case {
 
     pub fn run(&mut self, ops: usize) -> Result<(), String> {
         self.start()?;
-        let mut dice = Dice::default();
+        let mut dice = Dice::of(self.crew);
         for _ in 0..ops {
             let op = dice.roll(&self.model, &mut self.rng);
-            self.step(&if self.without_root { op.by_the_owner() } else { op })?;
+            let op = if self.without_root { op.by_the_owner() } else { op };
+            self.script.push(Rolled { op: op.clone(), rng: self.rng.clone() });
+            self.step(&op)?;
+        }
+        self.end()
+    }
+
+    /// A part of what a case did, with the dice as they were.
+    pub fn run_again(&mut self, script: &[Rolled]) -> Result<(), String> {
+        self.start()?;
+        for Rolled { op, rng } in script {
+            self.script.push(Rolled { op: op.clone(), rng: rng.clone() });
+            self.rng = rng.clone();
+            self.step(op)?;
         }
         self.end()
     }
@@ -361,7 +355,10 @@ impl Case {
     /// The same without dice.
     pub fn run_these(&mut self, ops: &[Op]) -> Result<(), String> {
         self.start()?;
-        ops.iter().try_for_each(|op| self.step(op))?;
+        for op in ops {
+            self.script.push(Rolled { op: op.clone(), rng: self.rng.clone() });
+            self.step(op)?;
+        }
         self.end()
     }
 
@@ -382,12 +379,17 @@ impl Case {
         self.tally.staged += status.pipeline.staged_files;
         // Recovery is the start-up path, always: another one changes nothing.
         self.note("open again");
-        self.files = Default::default();
-        self.cached.clear();
+        self.close_all();
         self.engine = None;
         self.engine = Some(self.open_engine().map_err(|e| format!("the last open failed: {e}"))?);
         self.look().map_err(wrong)?;
         Ok(())
+    }
+
+    fn close_all(&mut self) {
+        self.through = Default::default();
+        self.files = Default::default();
+        self.cached.clear();
     }
 
     fn note(&mut self, line: impl Into<String>) {
@@ -520,24 +522,56 @@ impl Case {
     fn perform(&mut self, op: &Op) -> Check {
         match op {
             Op::Run(step) => return self.background(*step),
-            Op::Advance(by) => {
-                self.clock.advance(*by);
+            Op::Advance { ms } => {
+                self.clock.advance(Duration::from_millis(*ms));
                 return Ok(());
             }
             Op::Look => return self.look(),
+            Op::Fail(fails) => {
+                self.toxic.arm(fails);
+                return Ok(());
+            }
+            Op::Pause { paused } => {
+                self.engine().pause(*paused);
+                return Ok(());
+            }
+            Op::Room { bytes } => {
+                self.fast.set_capacity(self.fast.used() + bytes);
+                self.is_tight |= *bytes < LARGE;
+                return Ok(());
+            }
+            Op::Pin { path, pinned } => return self.pin(path, *pinned),
+            Op::Stage { path } => {
+                self.engine().stage("a path", vec![path.0.clone()]).map_err(|e| Fail::Wrong(format!("stage: {e}")))?;
+                return Ok(());
+            }
             Op::Settle => return self.settle(),
             _ => {}
         }
         let watched = self.watch_in_place(op)?;
+        let before = (self.toxic.is_armed() || self.is_tight).then(|| self.model.clone());
         let since = self.clock.now();
         let expected = self.model.apply(op);
+        self.toxic.on(true);
         let got = self.call(op);
+        let has_failed = self.toxic.off();
         self.forget_some();
         if self.power.is_gone() {
             return Err(Fail::Gone);
         }
-        let got = got?;
-        match (expected, got) {
+        match (expected, got?) {
+            (expected, Err(errno)) if has_failed || (self.is_tight && errno == Errno::ENOSPC) => {
+                self.note(format!("     = {errno:?}"));
+                self.tally.toxics += 1;
+                let before = before.expect("only what is armed fails");
+                self.go_on_after_a_failed_call(before, op, expected.ok()).map_err(Fail::Wrong)
+            }
+            // Nobody can be told, and a tick tries it again.
+            (Ok(_), Ok(_)) if has_failed && matches!(op, Op::Release { .. }) => {
+                self.note("     the slow tier failed");
+                self.model.close(op);
+                Ok(())
+            }
             (Ok(done), Ok(bytes)) => {
                 if done.bytes != bytes && matches!(op, Op::Copy { .. }) {
                     return Err(Fail::Wrong(format!("copied {bytes} bytes instead of {}", done.bytes)));
@@ -571,9 +605,9 @@ impl Case {
                 let mode = OpenMode { read: true, write: *write, append: false, truncate: *truncate && *write };
                 self.find(path)
                     .and_then(|attr| errno(self.at_hand_first(|engine, cx| engine.open(cx, attr.ino, mode))))
-                    .map(|file| {
+                    .and_then(|file| {
                         self.files[*slot] = Some(file);
-                        0
+                        self.lease(*slot, *write).map(|()| 0)
                     })
             }
             Op::Create { slot, path, mode, umask, uid } => self.parent(path).and_then(|(dir, name)| {
@@ -581,11 +615,12 @@ impl Case {
                 let (attr, file) = errno(self.engine().create(&cx(*uid), dir, &name, *mode, *umask, open))?;
                 self.cached.push(attr.ino);
                 self.files[*slot] = Some(file);
-                Ok(0)
+                self.lease(*slot, true).map(|()| 0)
             }),
-            Op::Read { slot, at, len } => return self.read(*slot, *at, *len).map(Ok),
+            Op::Read { slot, at, len } => return self.read(*slot, *at, *len),
             Op::Release { slot } => {
                 let file = self.files[*slot].take().expect("the model has one there");
+                self.through[*slot] = None;
                 self.engine().release(&root(), file);
                 Ok(0)
             }
@@ -651,6 +686,10 @@ impl Case {
                 };
                 errno(done).map(|()| 0)
             }
+            Op::Prioritize { path } => {
+                let attr = self.find(path)?;
+                errno(self.engine().prioritize(&cx, attr.ino)).map(|_| 0)
+            }
             Op::FsyncDir { path } => {
                 let attr = self.find(path)?;
                 if attr.kind != Kind::Dir {
@@ -687,14 +726,47 @@ impl Case {
         }
     }
 
-    fn read(&mut self, slot: usize, at: u64, len: usize) -> Check<u64> {
-        let mut buf = vec![0xEE; len];
-        let file = self.files[slot].as_ref().expect("the model has one there");
-        let n = match self.engine().read(&Cx::fast_only(0, 0), file, &mut buf, at) {
-            Err(Error::NeedSlow) => self.engine().read(&root(), file, &mut buf, at),
-            read => read,
+    /// An open file gets its way of reading: by the kernel itself, if that is quiet or others have it so already. EIO: the kernel would not
+    /// open it.
+    fn lease(&mut self, slot: usize, writes: bool) -> Result<(), Errno> {
+        if !self.crew.passthrough {
+            return Ok(());
+        }
+        let engine = self.engine.clone().expect("open between two crashes");
+        let file = self.files[slot].as_ref().expect("it was just opened");
+        let ino = file.ino;
+        let joined = self.through.iter().flatten().find(|through| through.ino == ino).map(|through| through.backing.clone());
+        let others = self.files.iter().flatten().filter(|other| other.ino == ino).count() > 1;
+        if joined.is_none() && (writes || others) {
+            return Ok(());
+        }
+        let Some(pin) = engine.pin(ino, joined.is_none()) else {
+            return if joined.is_none() { Ok(()) } else { Err(Errno::EIO) };
         };
-        let n = errno(n).map_err(|e| self.unexpected("read", e))?;
+        let backing = joined.or_else(|| engine.backing(file)).ok_or(Errno::EIO)?;
+        self.through[slot] = Some(Through { _pin: pin, ino, backing });
+        self.tally.through += 1;
+        Ok(())
+    }
+
+    fn read_bytes(&self, slot: usize, buf: &mut [u8], at: u64) -> Result<usize, Errno> {
+        let file = self.files[slot].as_ref().expect("the model has one there");
+        // Of a handle that may write, reads come to us as well.
+        if let Some(through) = self.through[slot].as_ref().filter(|_| !file.mode.write) {
+            return through.backing.read_at(buf, at).map_err(|e| Errno::from_raw(e.raw_os_error().expect("a number")));
+        }
+        errno(match self.engine().read(&Cx::fast_only(0, 0), file, buf, at) {
+            Err(Error::NeedSlow) => self.engine().read(&root(), file, buf, at),
+            read => read,
+        })
+    }
+
+    fn read(&mut self, slot: usize, at: u64, len: usize) -> Check<Result<u64, Errno>> {
+        let mut buf = vec![0xEE; len];
+        let n = match self.read_bytes(slot, &mut buf, at) {
+            Ok(n) => n,
+            Err(errno) => return Ok(Err(errno)),
+        };
         let bytes = &self.model.view.node(self.model.open[slot].expect("as above").id).bytes;
         let expected = bytes.get(at as usize..).unwrap_or_default();
         let expected = &expected[..expected.len().min(len)];
@@ -705,7 +777,7 @@ impl Case {
                 &expected[..expected.len().min(8)]
             )));
         }
-        Ok(n as u64)
+        Ok(Ok(n as u64))
     }
 
     fn unexpected(&self, what: &str, e: Errno) -> Fail {
@@ -793,7 +865,8 @@ impl Case {
         errno(self.at_hand_first(|engine, cx| engine.getattr(cx, ino))).map_err(|e| self.unexpected("getattr", e))
     }
 
-    /// A slow file that is large or has several names is written in place: its bytes are out of the order (P1).
+    /// A slow file that is large or has several names, or that the kernel reads by itself, is written in place: its bytes are out of the order
+    /// (P1).
     /// Before the operation that is only likely; what it was is known after it. Returns the file to look at again.
     fn watch_in_place(&mut self, op: &Op) -> Check<Option<(Id, Ino)>> {
         let (id, ino) = match op {
@@ -809,7 +882,8 @@ impl Case {
         };
         let large = self.model.view.node(id).bytes.len() as u64 > self.options.copy_up_max;
         self.linked |= has_links(&self.slow.image());
-        if (!large && !self.linked) || self.model.order.is_in_place(id) || !self.is_on_slow(ino)? {
+        let is_read_by_kernel = self.through.iter().flatten().any(|through| through.ino == ino);
+        if (!large && !self.linked && !is_read_by_kernel) || self.model.order.is_in_place(id) || !self.is_on_slow(ino)? {
             return Ok(None);
         }
         self.model.order.set_in_place(id, true);
@@ -821,11 +895,23 @@ impl Case {
         Ok(tier.map_err(|e| self.unexpected("getxattr", e))?.as_deref() == Some(b"slow"))
     }
 
+    // The operator.
+
+    fn pin(&mut self, path: &Path, pinned: bool) -> Check {
+        let done = if pinned { self.engine().pin_path(&path.0) } else { self.engine().unpin_path(&path.0) };
+        match errno(done) {
+            _ if self.power.is_gone() => Err(Fail::Gone),
+            // The list is a file on the fast tier.
+            Ok(_) | Err(Errno::ENOSPC) => Ok(()),
+            Err(e) => Err(Fail::Wrong(format!("a pin: {e}"))),
+        }
+    }
+
     // The background.
 
     /// Stages what is next, where this case does that: all that is on the slow tier has been asked for.
     fn stage(&mut self, engine: &Tiers, step: Step, done: EngineResult<Progress>) -> EngineResult<Progress> {
-        if !self.options.rules.promotes_any() || !matches!(step, Step::Evict | Step::Tick) {
+        if !(self.options.rules.promotes_any() || self.crew.operator) || !matches!(step, Step::Evict | Step::Tick) {
             return done;
         }
         match (done?, engine.stage_step()?) {
@@ -870,7 +956,8 @@ impl Case {
                     continue;
                 }
                 remove(&*tmp, &entry.name, entry.kind)?;
-                if self.rng.random_bool(0.3) {
+                // In place of a directory a file would hold its user, while others go on.
+                if self.rng.random_bool(0.3) && entry.kind != Kind::Dir {
                     tmp.create(&entry.name, 0o600)?.write_at(&[9; 333], 0)?;
                 }
                 self.tally.purged += 1;
@@ -882,14 +969,11 @@ impl Case {
     fn run_step(&mut self, step: Step) -> Check<Progress> {
         self.clean_up()?;
         let engine = self.engine.clone().expect("open between two crashes");
-        if self.rng.random_bool(0.5) {
+        // A look has no second try.
+        if self.rng.random_bool(0.5) && !self.toxic.is_armed() {
             self.glance.arm(&engine, self.model.view.image(), self.rng.random_range(1..25));
         }
-        // A sync that fails is not tried again: of what lies on the slow tier and was not sealed the next fsync tells (EIO).
-        let may_fail = step != Step::Seal && self.rng.random_bool(0.3);
-        if let Some(toxic) = self.toxic.as_ref().filter(|_| may_fail) {
-            toxic.arm(self.rng.random_range(1..30), Toxic::ERRNOS[self.rng.random_range(0..Toxic::ERRNOS.len())]);
-        }
+        self.toxic.on(step == Step::Seal);
         let done = match step {
             Step::Seal => engine.seal_step(),
             // With an old lease a member of a fleet does nothing.
@@ -904,7 +988,7 @@ impl Case {
         let done = self.stage(&engine, step, done);
         drop(engine);
         self.glance.disarm();
-        let has_failed = self.toxic.as_ref().is_some_and(|toxic| toxic.disarm());
+        let has_failed = self.toxic.off();
         self.tally.toxics += u64::from(has_failed);
         let glanced = self.glanced.lock().take();
         if self.power.is_gone() {
@@ -918,6 +1002,11 @@ impl Case {
             // It is tried again.
             Err(e) if has_failed => {
                 self.note(format!("     {step:?}: {e}"));
+                Ok(Progress::Did)
+            }
+            // Somebody filled the fast tier when the log's own room had been used up.
+            Err(e) if self.is_tight && e.errno() == Errno::ENOSPC => {
+                self.more_room(&e.to_string());
                 Ok(Progress::Did)
             }
             Err(e) if self.is_cleaned_up && e.to_string().contains("keeps vanishing from .dlio-fs/tmp") => {
@@ -941,12 +1030,13 @@ impl Case {
         if self.options.rules.promotes_any() && step == Step::Tick {
             self.engine().stage("everything", vec![Vec::new()]).expect("few paths");
         }
-        let batches = self.engine().status().exceptions.batches;
+        let (batches, failed) = (self.engine().status().exceptions.batches, self.tally.toxics);
         let progress = self.run_step(step)?;
         if self.verbose {
             self.note(format!("     = {progress:?}"));
         }
-        let batch = self.engine().status().exceptions.batches > batches;
+        // One that failed behind its last step is not counted yet.
+        let batch = self.tally.toxics > failed || self.engine().status().exceptions.batches > batches;
         self.tally.publishes += u64::from(step == Step::Publish && progress == Progress::Did);
         self.check_slow(batch && step == Step::Publish)
     }
@@ -958,7 +1048,8 @@ impl Case {
             return self.check_whole(&images);
         }
         // It waits for a copy that somebody has removed.
-        let waits = (self.is_cleaned_up || self.toxic.is_some()) && self.engine.as_ref().is_some_and(|engine| engine.is_inside_batch());
+        let may_wait = self.is_cleaned_up || self.crew.toxics;
+        let waits = may_wait && self.engine.as_ref().is_some_and(|engine| engine.is_inside_batch());
         let inside = std::mem::replace(&mut self.waits_inside, waits) || waits;
         let from = self.model.order.position();
         let mut odd = None;
@@ -1011,6 +1102,8 @@ impl Case {
 
     /// Sends everything to the slow tier, which then equals the view.
     fn settle(&mut self) -> Check {
+        // Once nothing fails any more, and nobody holds it up, all waiting has an end.
+        self.toxic.disarm();
         for slot in 0..SLOTS {
             if self.model.open[slot].is_some() && self.rng.random_bool(0.8) {
                 self.perform(&Op::Flush { slot })?;
@@ -1019,10 +1112,8 @@ impl Case {
         }
         self.perform(&Op::SyncFast)?;
         self.engine().count_waiter(true);
-        // Once nothing fails any more, all waiting has an end.
-        let toxic = self.toxic.take();
+        self.engine().pause(false);
         let rest = self.rest();
-        self.toxic = toxic;
         if !self.power.is_gone() {
             self.engine().count_waiter(false);
         }
@@ -1035,7 +1126,8 @@ impl Case {
         if slow != view {
             let status = self.engine().status();
             let diff = slow.diff(&view, "slow", "view");
-            return Err(Fail::Wrong(format!("drained, but not equal:\n{diff}\n{status:?}")));
+            let queue = self.engine().queue(20);
+            return Err(Fail::Wrong(format!("drained, but not equal:\n{diff}\n{queue:?}\n{status:?}")));
         }
         let status = self.engine().status();
         if status.safety.files != 0 || status.safety.events != 0 {
@@ -1078,11 +1170,27 @@ impl Case {
             }
             match wait {
                 Some(wait) if idle => self.clock.advance(wait),
-                None if idle => return Ok(()),
+                // The dice may have passed over the stream that has something to do.
+                None if idle && self.all_streams_rest()? => return Ok(()),
                 _ => {}
             }
         }
         Err(Fail::Wrong(format!("no rest after {STEPS} rounds like {last:?}: {:?}", self.engine().status())))
+    }
+
+    fn all_streams_rest(&mut self) -> Check<bool> {
+        let engine = self.engine.clone().expect("open between two crashes");
+        for stream in 0..engine.drain_streams() {
+            let done = engine.drain_stream_step(stream);
+            if self.power.is_gone() {
+                return Err(Fail::Gone);
+            }
+            if done.map_err(|e| Fail::Wrong(format!("Drain failed: {e}")))? == Progress::Did {
+                return Ok(false);
+            }
+        }
+        self.check_slow(false)?;
+        Ok(true)
     }
 
     // Crashes.
@@ -1118,7 +1226,7 @@ impl Case {
         let (inside, order) = (self.tally.inside_batches, self.model.order.clone());
         let shown = self.check_slow(false);
         // A batch whose last step was seen is not durable yet: a power cut may leave it half done.
-        let half_done = self.tally.inside_batches > inside;
+        let half_done = self.tally.inside_batches > inside || self.waits_inside;
         if publishing {
             // What a batch shows on its way may look like a state that comes later.
             self.model.order = order;
@@ -1139,13 +1247,13 @@ impl Case {
     /// `half_done`: a batch was, and the power cut may show it.
     fn crash_disks(&mut self, lose: Lose, half_done: bool) -> Result<(), String> {
         self.note(format!("     the machine stops: {lose:?} is lost"));
-        self.files = Default::default();
-        self.cached.clear();
+        self.close_all();
         self.engine = None;
         self.power.restore();
         self.fast = self.fast.crash(lose, &mut self.rng);
         self.slow = self.slow.crash(lose, &mut self.rng);
-        self.toxic.iter().for_each(|toxic| toxic.watch(&self.slow));
+        self.toxic.disarm();
+        self.toxic.watch(&self.slow);
         self.clean_up()?;
         match lose {
             Lose::Nothing => self.tally.kills += 1,
@@ -1193,18 +1301,42 @@ impl Case {
         }
     }
 
+    /// A call of a tier failed under a user's, who was told so: nothing was done, or of bytes a part. `done`: what would have been.
+    fn go_on_after_a_failed_call(&mut self, before: Model, op: &Op, done: Option<Done>) -> Result<(), String> {
+        let mut after = self.model.clone();
+        done.into_iter().for_each(|done| after.finish(op, done));
+        let open = before.open;
+        let found = self.view()?;
+        let mut model = self.choose(&before, &after, op, &found).map_err(|why| format!("after a failed call, {why}"))?;
+        model.open = open;
+        if let Op::SetAttr { path, new } = op {
+            model.undo_attr(path, *new);
+        }
+        self.model = model;
+        Ok(())
+    }
+
     /// After a kill: everything acknowledged is there; what was under way happened, or not.
     fn resume(&mut self, before: Model, after: Model, op: &Op, found: &Image) -> Result<(), String> {
+        let mut model = self.choose(&before, &after, op, found).map_err(|why| format!("after a kill, {why}"))?;
+        model.now = self.clock.uptime();
+        model.crashed();
+        self.model = model;
+        Ok(())
+    }
+
+    /// Which of both the view is after an operation that was cut off; of bytes it may have a part.
+    fn choose(&self, before: &Model, after: &Model, op: &Op, found: &Image) -> Result<Model, String> {
         let touched = before.clone().apply(op).ok().and_then(|done: Done| done.touched);
         let chosen = match touched {
-            Some(id) => self.pick_touched(&before, &after, id, found),
+            Some(id) => self.pick_touched(before, after, id, found),
             None if *found == before.view.image() => Some(before.clone()),
             None if *found == after.view.image() => Some(after.clone()),
             None => None,
         };
         let Some(mut model) = chosen else {
             let mut said =
-                "after a kill the view is neither that before nor that after the last operation:\n".to_string();
+                "the view is neither that before nor that after the last operation:\n".to_string();
             said += &found.diff(&before.view.image(), "found ", "before");
             said += "\nor\n";
             said += &found.diff(&after.view.image(), "found ", "after ");
@@ -1217,10 +1349,7 @@ impl Case {
                 model.maybe_commit(*id);
             }
         }
-        model.now = self.clock.uptime();
-        model.crashed();
-        self.model = model;
-        Ok(())
+        Ok(model)
     }
 
     /// The machine stopped while the bytes of a file changed: any part of the change may be there.

@@ -145,6 +145,7 @@ impl Model {
                 Ok(Done::default())
             }
             Op::Rename { from, to, mode } => self.rename(from, to, *mode).map(|()| Done::default()),
+            Op::Prioritize { path } => self.view.find(&path.0).map(|_| Done::default()),
             Op::FsyncDir { path } => {
                 let id = self.view.find(&path.0)?;
                 if self.view.node(id).kind == Kind::Dir { Ok(Done::default()) } else { Err(Errno::ENOTDIR) }
@@ -154,9 +155,14 @@ impl Model {
             | Op::Release { .. }
             | Op::SyncFast
             | Op::Run(_)
-            | Op::Advance(_)
+            | Op::Advance { .. }
             | Op::Crash { .. }
             | Op::Look
+            | Op::Pin { .. }
+            | Op::Stage { .. }
+            | Op::Pause { .. }
+            | Op::Room { .. }
+            | Op::Fail(_)
             | Op::Settle => Ok(Done::default()),
         }
     }
@@ -190,6 +196,12 @@ impl Model {
                 self.commit(id);
                 self.order.synced(|file| file == id);
             }
+            Op::Prioritize { path } => {
+                let file = self.view.find(&path.0).expect("it was there a moment ago");
+                if !self.cut_off.contains(&file) {
+                    self.commit_all(|id| id == file);
+                }
+            }
             Op::FsyncDir { path } => {
                 let dir = self.view.find(&path.0).expect("it was there a moment ago");
                 if dir == ROOT {
@@ -204,6 +216,15 @@ impl Model {
                 self.order.synced(|_| true);
             }
             _ => {}
+        }
+    }
+
+    /// A file was closed, and what was written to it may have become an event by that, or will by a tick.
+    pub fn close(&mut self, op: &Op) {
+        let Op::Release { slot } = op else { return };
+        let open = self.open[*slot].take().expect("only with a file in the slot");
+        if self.dirty.contains_key(&open.id) {
+            self.maybe_commit(open.id);
         }
     }
 
@@ -391,6 +412,14 @@ impl Model {
         }
         self.view.node_mut(id).set(&new);
         self.attribute_event(id, Event::Attr { id, new });
+    }
+
+    /// A change of attributes was refused behind its event: another event undoes it, and the slow tier may show it in between.
+    pub fn undo_attr(&mut self, path: &Path, new: NewAttr) {
+        let Ok(id) = self.view.find(&path.0) else { return };
+        let Node { perm, uid, gid, mtime, .. } = *self.view.node(id);
+        self.set_attr(id, new);
+        self.set_attr(id, NewAttr { perm: Some(perm), uid: Some(uid), gid: Some(gid), mtime: Some(mtime), atime: None });
     }
 
     /// Of a file that never became an event, attributes travel with the content.

@@ -2,24 +2,35 @@
 
 use std::collections::VecDeque;
 use std::fmt;
-use std::time::Duration;
 
-use dlio_fs::path::escape;
+use dlio_fs::path::{escape, unescape};
 use dlio_fs::tiers::disk::{Allocate, Kind, NewAttr, RenameMode, Time};
 use rand::RngExt;
 use rand::rngs::Xoshiro256PlusPlus;
 
 use super::model::{Model, SLOTS};
 use super::sim::Lose;
+use super::toxic::Fails;
 
 /// From the root, names joined by `/`.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Path(pub Vec<u8>);
 
+/// As a story says it: see [`path`].
 impl fmt::Debug for Path {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(if self.0.is_empty() { "/".into() } else { escape(&self.0) }.as_str())
+        let names = self.0.split(|&b| b == b'/');
+        let names: Vec<String> = names.map(|name| escape(name).replace(&escape(&LONGEST[..251]), LONG)).collect();
+        write!(f, "path({:?})", names.join("/"))
     }
+}
+
+/// The beginning of the longest name, in a story.
+const LONG: &str = "LONG";
+
+/// Names as [`escape`] writes them, joined by `/`; the empty text is the root.
+pub fn path(names: &str) -> Path {
+    Path(unescape(&names.replace(LONG, &escape(&LONGEST[..251]))).expect("escaped names"))
 }
 
 /// One piece of the background's work.
@@ -133,21 +144,108 @@ pub enum Op {
     },
     SyncFast,
     Run(Step),
-    Advance(Duration),
+    Advance {
+        ms: u64,
+    },
     /// The machine stops, at once or at this mutating call from now on.
     Crash {
         lose: Lose,
         at: Option<u64>,
     },
+    /// From now on what is there and comes there stays on the fast tier, or no longer.
+    Pin {
+        path: Path,
+        pinned: bool,
+    },
+    /// What is there and below is copied to the fast tier.
+    Stage {
+        path: Path,
+    },
+    /// Somebody waits for what is there to get to the slow tier.
+    Prioritize {
+        path: Path,
+    },
+    /// The drain stands still, or goes on.
+    Pause {
+        paused: bool,
+    },
+    /// The fast tier has this much free.
+    Room {
+        bytes: u64,
+    },
+    Fail(Fails),
     /// Walk the whole view and compare it.
     Look,
     /// Everything to the slow tier.
     Settle,
 }
 
+/// Who does something. What one of them does can be left out without changing what the others may do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Actor {
+    Users,
+    Background,
+    Time,
+    Machine,
+    Operator,
+    Toxics,
+}
+
+impl Actor {
+    /// In the order in which it is worth leaving them out.
+    pub const ALL: [Actor; 6] =
+        [Actor::Toxics, Actor::Operator, Actor::Machine, Actor::Time, Actor::Background, Actor::Users];
+}
+
+impl Op {
+    pub fn actor(&self) -> Actor {
+        match self {
+            Op::Run(_) | Op::Settle => Actor::Background,
+            Op::Advance { .. } => Actor::Time,
+            Op::Crash { .. } => Actor::Machine,
+            Op::Pin { .. } | Op::Stage { .. } | Op::Prioritize { .. } | Op::Pause { .. } | Op::Room { .. } => Actor::Operator,
+            Op::Fail(_) => Actor::Toxics,
+            _ => Actor::Users,
+        }
+    }
+}
+
+/// Who is there besides users, the background and a machine that may stop: with all of them in each case, some would never meet alone.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Crew {
+    pub operator: bool,
+    pub toxics: bool,
+    /// The kernel reads by itself what is on the fast tier.
+    pub passthrough: bool,
+}
+
+impl Crew {
+    pub fn of(seed: u64) -> Crew {
+        let bits = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        let is = |bit: u32| bits >> (63 - bit) & 1 == 1;
+        Crew { operator: is(0), toxics: is(1), passthrough: is(2) }
+    }
+
+    /// What one of them does now, if any does.
+    fn roll(self, model: &Model, rng: &mut Xoshiro256PlusPlus) -> Option<Op> {
+        if self.operator && rng.random_bool(0.08) {
+            let path = pick_path(model, rng);
+            return Some(match rng.random_range(0..10) {
+                0..2 => Op::Pin { path, pinned: rng.random_bool(0.6) },
+                2..5 => Op::Stage { path },
+                5..7 => Op::Prioritize { path },
+                7 => Op::Pause { paused: rng.random_bool(0.3) },
+                _ => Op::Room { bytes: one(rng, &[0, 5_000, 30_000, 100_000, 1 << 30]) },
+            });
+        }
+        (self.toxics && rng.random_bool(0.06)).then(|| Op::Fail(Fails::roll(rng)))
+    }
+}
+
 /// Chooses operations. Mostly one by one, sometimes the sequence in which a framework saves a checkpoint.
 #[derive(Debug, Default)]
 pub struct Dice {
+    crew: Crew,
     queued: VecDeque<Op>,
 }
 
@@ -156,7 +254,14 @@ const OFFSETS: [u64; 6] = [0, 5, 4000, 4096, 8192, 12288];
 const MODES: [u32; 6] = [0o644, 0o600, 0o755, 0o444, 0o4755, 0o2770];
 
 impl Dice {
+    pub fn of(crew: Crew) -> Dice {
+        Dice { crew, queued: VecDeque::new() }
+    }
+
     pub fn roll(&mut self, model: &Model, rng: &mut Xoshiro256PlusPlus) -> Op {
+        if let Some(op) = self.crew.roll(model, rng) {
+            return op;
+        }
         if let Some(op) = self.queued.pop_front() {
             // Now and then something comes in between.
             if rng.random_bool(0.8) {
@@ -230,7 +335,7 @@ impl Dice {
             91..99 => Op::Run(Step::Publish),
             99..101 => Op::Run(Step::Evict),
             101..103 => Op::Run(Step::Tick),
-            103..107 => Op::Advance(one(rng, &[1, 300, 1100, 3000, 40_000, 70_000].map(Duration::from_millis))),
+            103..107 => Op::Advance { ms: one(rng, &[1, 300, 1100, 3000, 40_000, 70_000]) },
             107..110 => Op::Look,
             110..112 => Op::Crash {
                 lose: if rng.random_bool(0.6) { Lose::Nothing } else { Lose::Unsynced },

@@ -250,11 +250,10 @@ struct Shared {
     before: Mutex<Option<Arc<dyn Fn() + Send + Sync>>>,
     after: Mutex<Option<Arc<dyn Fn() + Send + Sync>>>,
     reads: Mutex<Option<Arc<FailRead>>>,
+    failing: Mutex<Option<Arc<dyn Fn() -> bool + Send + Sync>>>,
     /// Bytes of files that were read, and calls that changed nothing.
     read: AtomicU64,
     looks: AtomicU64,
-    /// The number of the call that changes nothing and fails.
-    failing_look: AtomicU64,
 }
 
 impl fmt::Debug for Shared {
@@ -302,7 +301,7 @@ impl SimDisk {
             reads: Mutex::new(None),
             read: AtomicU64::new(0),
             looks: AtomicU64::new(0),
-            failing_look: AtomicU64::new(0),
+            failing: Mutex::new(None),
         }))
     }
 
@@ -361,10 +360,16 @@ impl SimDisk {
         *self.0.reads.lock() = Some(Arc::new(fail));
     }
 
-    /// The `n`th call from now that changes nothing is EIO (1: the next one); 0: none.
+    /// Asks `fail` at every call that changes nothing whether it is EIO.
+    pub fn fail_looks(&self, fail: impl Fn() -> bool + Send + Sync + 'static) {
+        *self.0.failing.lock() = Some(Arc::new(fail));
+    }
+
+    /// The `n`th such call from now is EIO (1: the next one); 0: none.
     pub fn fail_look(&self, n: u64) {
-        let at = if n == 0 { 0 } else { self.0.looks.load(Ordering::Relaxed) + n };
-        self.0.failing_look.store(at, Ordering::Relaxed);
+        let left = AtomicU64::new(n);
+        let less = |left: u64| left.checked_sub(1);
+        self.fail_looks(move || left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less) == Ok(1));
     }
 
     /// Calls `before` before every call that is made from now on, while nothing of the disk is locked. A disk after a crash
