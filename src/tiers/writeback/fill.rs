@@ -181,8 +181,9 @@ impl Tiers {
             };
             let into = fill.filled.dirs.get(dir).ok_or_else(not_its_own)?.clone();
             let (from, name_in_tmp) = self.slow.tmp_of(tmp).at("open", "tmp on the slow tier")?;
-            let moved =
-                MoveInTmp { from, name_in_tmp, into, name: name.as_bytes(), node: *node, id: *id, known: *known };
+            // A directory may show another time once it is moved.
+            let known = known.filter(|_| !fill.places.contains_key(node));
+            let moved = MoveInTmp { from, name_in_tmp, into, name: name.as_bytes(), node: *node, id: *id, known };
             if fill.places.contains_key(node) {
                 moved.go().at("move in tmp on the slow tier", escape(tmp))?;
                 let dir = moved.into.dir(moved.name).at("open", "a directory in tmp on the slow tier")?;

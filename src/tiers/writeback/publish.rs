@@ -224,7 +224,22 @@ impl Tiers {
             self.unlink_moved(&batches);
         }
         let Some(planned) = planned? else { return Ok(()) };
+        self.forget_unplaced(&made, &planned);
         self.publish_planned(Unfinished::new(batches, planned), unfinished)
+    }
+
+    /// What the batch makes and removes again goes nowhere.
+    fn forget_unplaced(&self, made: &HashMap<Lsn, Copied>, planned: &[Planned]) {
+        let is_placed = |one: &Copied| {
+            planned.iter().any(|planned| matches!(&planned.step, Step::Place { tmp, .. } if base_of(tmp) == &one.tmp[..]))
+        };
+        for one in made.values().filter(|one| !is_placed(one)) {
+            let removed = self.slow.tmp_of(&one.tmp).at("open", "tmp on the slow tier");
+            let removed = removed.and_then(|(dir, name)| remove_tree(&*dir, name));
+            if let Err(e) = removed {
+                tracing::debug!(error = %e, "what a batch made and removed stays in tmp until the next start");
+            }
+        }
     }
 
     /// The steps of a group; what they place is durable. `None`: a copy has vanished from `tmp`; it is copied again.
