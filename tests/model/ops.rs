@@ -217,13 +217,15 @@ pub struct Crew {
     pub toxics: bool,
     /// The kernel reads by itself what is on the fast tier.
     pub passthrough: bool,
+    /// The machine stops where it hurts most: in the middle of publishing, at a start, and soon again.
+    pub crashes: bool,
 }
 
 impl Crew {
     pub fn of(seed: u64) -> Crew {
         let bits = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15);
         let is = |bit: u32| bits >> (63 - bit) & 1 == 1;
-        Crew { operator: is(0), toxics: is(1), passthrough: is(2) }
+        Crew { operator: is(0), toxics: is(1), passthrough: is(2), crashes: is(3) }
     }
 
     /// What one of them does now, if any does.
@@ -337,10 +339,16 @@ impl Dice {
             101..103 => Op::Run(Step::Tick),
             103..107 => Op::Advance { ms: one(rng, &[1, 300, 1100, 3000, 40_000, 70_000]) },
             107..110 => Op::Look,
-            110..112 => Op::Crash {
-                lose: if rng.random_bool(0.6) { Lose::Nothing } else { Lose::Unsynced },
-                at: rng.random_bool(0.8).then(|| rng.random_range(1..40)),
-            },
+            110..112 => {
+                let crash = Op::Crash {
+                    lose: if rng.random_bool(0.6) { Lose::Nothing } else { Lose::Unsynced },
+                    at: rng.random_bool(0.8).then(|| rng.random_range(1..40)),
+                };
+                if self.crew.crashes {
+                    self.crash_again(rng);
+                }
+                crash
+            }
             112 => Op::Settle,
             117..120 => {
                 self.save_directory(rng, slot);
@@ -350,6 +358,16 @@ impl Dice {
                 self.save(model, rng, slot);
                 self.queued.pop_front().expect("just queued")
             }
+        }
+    }
+
+    /// What is published while the machine stops, and perhaps a second stop behind it: what the first one left is all that counts then.
+    fn crash_again(&mut self, rng: &mut Xoshiro256PlusPlus) {
+        self.queued.extend([Step::Drain, Step::Publish, Step::Publish].map(Op::Run));
+        if rng.random_bool(0.5) {
+            let lose = if rng.random_bool(0.5) { Lose::Nothing } else { Lose::Unsynced };
+            self.queued.push_back(Op::Crash { lose, at: rng.random_bool(0.7).then(|| rng.random_range(1..25)) });
+            self.queued.extend([Step::Drain, Step::Publish].map(Op::Run));
         }
     }
 
