@@ -1,0 +1,167 @@
+//! One process of a storm: does each operation on the mount and on a plain directory, and compares the answers.
+//!
+//! When the daemon is killed, the operation that had no answer yet has happened or it has not: the process waits for the next mount,
+//! looks which of the two it was, and goes on from there. Its open files are gone. Everything that had an answer must be there.
+
+use std::fs;
+use std::io::Write as _;
+use std::path::PathBuf;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use nix::errno::Errno;
+use nix::sys::stat::{Mode, umask};
+use serde::{Deserialize, Serialize};
+
+use super::judge::{self, Times, Tree};
+use super::ledger::{Reader, now};
+use super::ops::{Answer, Op, Side, errno_of, is_dead};
+use super::script::Script;
+
+/// For whatever comes to its end once nothing is done to the mount any more.
+const PATIENCE: Duration = Duration::from_secs(120);
+/// Operations between two comparisons of the whole trees.
+const COMPARE_EVERY: usize = 100;
+
+/// What a process is told.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Task {
+    /// The file of the script, and which of its parts this is.
+    pub(crate) script: PathBuf,
+    pub(crate) part: usize,
+    pub(crate) on_mount: PathBuf,
+    pub(crate) mirror: PathBuf,
+    pub(crate) ledger: PathBuf,
+}
+
+struct Actor {
+    mount: Side,
+    mirror: Side,
+    ledger: Reader,
+}
+
+/// Prints a dot for each operation that is done.
+pub(crate) fn play(task: Task) -> Result<(), String> {
+    let text = fs::read_to_string(&task.script).map_err(|error| error.to_string())?;
+    let script = Script::read(&text)?;
+    let part = &script.actors[task.part];
+    // Modes are what the script says.
+    umask(Mode::empty());
+    let mut actor = Actor {
+        mount: Side::new(task.on_mount, true),
+        mirror: Side::new(task.mirror, false),
+        ledger: Reader(task.ledger),
+    };
+    for (number, op) in part.ops.iter().enumerate() {
+        let in_context = |error| format!("actor {}, operation {number}, {op:?}: {error}", task.part);
+        actor.step(op).map_err(in_context)?;
+        if (number + 1) % COMPARE_EVERY == 0 {
+            actor.compare().map_err(in_context)?;
+        }
+        let mut out = std::io::stdout();
+        out.write_all(b".").and_then(|()| out.flush()).map_err(|error| error.to_string())?;
+    }
+    actor.compare().map_err(|error| format!("actor {}, at the end: {error}", task.part))
+}
+
+/// Before anything is mounted: on the slow tree and its mirror.
+pub(crate) fn prepare(slow: PathBuf, mirror: PathBuf, ops: &[Op]) -> Result<(), String> {
+    let mut sides = [Side::new(slow, false), Side::new(mirror, false)];
+    for op in ops {
+        let [slow, mirror] = sides.each_mut().map(|side| side.apply(op));
+        if slow != mirror {
+            return Err(format!("{op:?}: {slow:?} on the slow disk, {mirror:?} on the plain one"));
+        }
+    }
+    Ok(())
+}
+
+impl Actor {
+    fn step(&mut self, op: &Op) -> Result<(), String> {
+        let began = now();
+        let on_mount = self.mount.apply(op);
+        if let Err(errno) = &on_mount
+            && self.is_of_the_storm(*errno, began)
+        {
+            return self.settle(op);
+        }
+        let on_mirror = self.mirror.apply(op);
+        if on_mount == on_mirror {
+            return Ok(());
+        }
+        let storm = self.ledger.between(began, now());
+        Err(format!(
+            "{} on the mount, {} on a plain directory; meanwhile: {storm:?}",
+            told(&on_mount),
+            told(&on_mirror)
+        ))
+    }
+
+    /// Whether it is the answer of a mount to which something is done just now.
+    fn is_of_the_storm(&self, errno: Errno, began: u64) -> bool {
+        is_dead(errno) || self.ledger.between(began, now()).iter().any(|what| is_allowed(errno, what))
+    }
+
+    /// The operation has happened or not; everything before it has.
+    fn settle(&mut self, op: &Op) -> Result<(), String> {
+        let seen = self.tree_of_the_mount()?;
+        self.mount.drop_handles();
+        let mirror = |side: &Side| judge::read(&side.top, Times::Set).map_err(|error| error.to_string());
+        let without = judge::differences(&seen, &mirror(&self.mirror)?);
+        if !without.is_empty() {
+            let answer = self.mirror.apply(op);
+            let with = judge::differences(&seen, &mirror(&self.mirror)?);
+            if !with.is_empty() {
+                return Err(format!(
+                    "cut off; the mount and a plain directory differ without it:\n{without}\nand with it ({}):\n{with}",
+                    told(&answer)
+                ));
+            }
+        }
+        self.mirror.drop_handles();
+        Ok(())
+    }
+
+    fn compare(&self) -> Result<(), String> {
+        let seen = self.tree_of_the_mount()?;
+        let mirror = judge::read(&self.mirror.top, Times::Set).map_err(|error| error.to_string())?;
+        let differences = judge::differences(&seen, &mirror);
+        if differences.is_empty() {
+            Ok(())
+        } else {
+            Err(format!("the mount and a plain directory differ:\n{differences}"))
+        }
+    }
+
+    /// Waits for a mount that answers, however often it is killed while it is looked at.
+    fn tree_of_the_mount(&self) -> Result<Tree, String> {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            let began = now();
+            match judge::read(&self.mount.top, Times::Set) {
+                Ok(tree) => return Ok(tree),
+                Err(error) if Instant::now() < deadline && self.is_of_the_storm(errno_of(&error), began) => {
+                    thread::sleep(Duration::from_millis(5));
+                }
+                Err(error) => return Err(format!("looking at {}: {error}", self.mount.top.display())),
+            }
+        }
+    }
+}
+
+/// What the mount may answer while this is done to it.
+fn is_allowed(errno: Errno, what: &str) -> bool {
+    match what {
+        // A page that was being read, or a file whose bytes the kernel was reading by itself.
+        "kill" => errno == Errno::EIO,
+        _ => false,
+    }
+}
+
+fn told(answer: &Answer) -> String {
+    match answer {
+        Ok(said) if said.is_empty() => "done".to_owned(),
+        Ok(said) => said.clone(),
+        Err(errno) => format!("{errno:?}"),
+    }
+}

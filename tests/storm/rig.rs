@@ -1,0 +1,243 @@
+//! Disks, mounts and daemons, in a name space of mounts that ends with the test, and with it everything that is mounted in it and every
+//! loop device, however that came about.
+
+use std::fs::{self, File};
+use std::io::Read as _;
+use std::os::unix::fs::DirBuilderExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use nix::mount::{MntFlags, MsFlags, mount, umount2};
+use nix::sched::{CloneFlags, unshare};
+use tempfile::TempDir;
+
+use super::script::{Disk, Kind};
+
+pub(crate) const PROGRAM: &str = env!("CARGO_BIN_EXE_dlio-fs");
+/// For anything that is waited for.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
+
+/// A directory in memory.
+#[derive(Debug)]
+pub(crate) struct World {
+    dir: TempDir,
+}
+
+impl World {
+    /// Takes the thread that calls it, and all threads and processes it starts from then on.
+    pub(crate) fn enter() -> Self {
+        assert!(nix::unistd::geteuid().is_root(), "a storm needs loop devices and mounts: run as root");
+        unshare(CloneFlags::CLONE_NEWNS).unwrap();
+        mount(None::<&str>, "/", None::<&str>, MsFlags::MS_REC | MsFlags::MS_PRIVATE, None::<&str>).unwrap();
+        let dir = TempDir::with_prefix("dlio-storm-").unwrap();
+        mount(Some("storm"), dir.path(), Some("tmpfs"), MsFlags::empty(), Some("mode=755,size=50%")).unwrap();
+        World { dir }
+    }
+
+    pub(crate) fn dir(&self) -> &Path {
+        self.dir.path()
+    }
+}
+
+impl Drop for World {
+    fn drop(&mut self) {
+        umount2(self.dir.path(), MntFlags::MNT_DETACH).unwrap_or_default();
+    }
+}
+
+/// A file system on a loop device over a file in memory.
+#[derive(Debug)]
+pub(crate) struct Volume {
+    pub(crate) root: PathBuf,
+}
+
+impl Volume {
+    pub(crate) fn new(dir: &Path, name: &str, disk: Disk) -> Self {
+        let (image, root) = (dir.join(format!("{name}.img")), dir.join(name));
+        File::create(&image).unwrap().set_len(disk.mib << 20).unwrap();
+        fs::create_dir(&root).unwrap();
+        run(mkfs(disk.kind).arg(&image));
+        run(Command::new("mount").args(["-o", "loop"]).arg(&image).arg(&root));
+        let volume = Volume { root };
+        fs::DirBuilder::new().mode(0o755).create(volume.tier()).unwrap();
+        volume
+    }
+
+    /// A directory to be a tier: what is beside it, the daemon does not see.
+    pub(crate) fn tier(&self) -> PathBuf {
+        self.root.join("tier")
+    }
+}
+
+impl Drop for Volume {
+    fn drop(&mut self) {
+        umount2(&self.root, MntFlags::MNT_DETACH).unwrap_or_default();
+    }
+}
+
+fn mkfs(kind: Kind) -> Command {
+    match kind {
+        Kind::Ext4 => {
+            let mut command = Command::new("mkfs.ext4");
+            // Small, so that the journal is small.
+            command.args(["-q", "-b", "4096", "-m", "0", "-J", "size=4"]);
+            command
+        }
+        Kind::Xfs => {
+            let mut command = Command::new("mkfs.xfs");
+            command.arg("-q");
+            command
+        }
+        Kind::Btrfs => {
+            let mut command = Command::new("unshare");
+            // It looks at whatever any mount of this machine was made from, and waits for one that was stopped: it gets a list of
+            // mounts without a line.
+            let script = "mount --bind /dev/null /proc/$$/mounts && exec mkfs.btrfs -q \"$@\"";
+            command.args(["--mount", "sh", "-c", script, "mkfs"]);
+            command
+        }
+    }
+}
+
+pub(crate) fn run(command: &mut Command) {
+    let output = command.stdin(Stdio::null()).output().unwrap();
+    assert!(output.status.success(), "{command:?}: {output:?}");
+}
+
+/// One mount and its daemon. It is told to begin, to die, and looked at: nothing here waits.
+#[derive(Debug)]
+pub(crate) struct Member {
+    pub(crate) point: PathBuf,
+    pub(crate) log: PathBuf,
+    fast: PathBuf,
+    slow: PathBuf,
+    options: Vec<String>,
+    daemon: Option<Child>,
+    pub(crate) state: State,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum State {
+    Down,
+    /// Since when the mount does not answer yet.
+    Starting(Instant),
+    Running,
+    /// Since when it was killed and has not ended.
+    Dying(Instant),
+}
+
+impl Member {
+    pub(crate) fn new(dir: &Path, name: &str, fast: PathBuf, slow: PathBuf, options: &[String]) -> Self {
+        let (point, log) = (dir.join(name), dir.join(format!("{name}.log")));
+        fs::create_dir(&point).unwrap();
+        Member { point, log, fast, slow, options: options.to_vec(), daemon: None, state: State::Down }
+    }
+
+    /// Over a dead mount as well.
+    pub(crate) fn start(&mut self) {
+        let log = File::options().create(true).append(true).open(&self.log).unwrap();
+        let mut command = Command::new(PROGRAM);
+        command.arg("mount").arg(&self.point).arg("--fast").arg(&self.fast).arg("--slow").arg(&self.slow);
+        command.args(self.options.iter().flat_map(|option| ["-o", option])).arg("--foreground");
+        command.stdin(Stdio::null()).stdout(log.try_clone().unwrap()).stderr(log);
+        self.daemon = Some(command.spawn().unwrap());
+        self.state = State::Starting(Instant::now());
+    }
+
+    pub(crate) fn kill(&mut self) {
+        self.daemon.as_mut().expect("started before it is killed").kill().unwrap();
+        self.state = State::Dying(Instant::now());
+    }
+
+    /// What has become of it by now. An error if that is not what it was told to.
+    pub(crate) fn look(&mut self) -> Result<State, String> {
+        let ended = self.daemon.as_mut().and_then(|daemon| daemon.try_wait().unwrap());
+        self.state = match (self.state, ended) {
+            (State::Dying(_), Some(_)) => self.dead()?,
+            (State::Running | State::Starting(_), Some(status)) => {
+                return Err(format!(
+                    "the daemon of {} ended by itself: {status}\n{}",
+                    self.point.display(),
+                    self.said()
+                ));
+            }
+            (State::Starting(_), None) if fs::read(self.point.join(".dlio/stats")).is_ok() => State::Running,
+            (State::Starting(since) | State::Dying(since), None) if since.elapsed() > PATIENCE => {
+                return Err(format!("{} is {:?} for too long\n{}", self.point.display(), self.state, self.said()));
+            }
+            (state, _) => state,
+        };
+        Ok(self.state)
+    }
+
+    fn dead(&mut self) -> Result<State, String> {
+        self.daemon = None;
+        match fs::read_dir(&self.point) {
+            Err(error) if error.raw_os_error() == Some(nix::errno::Errno::ENOTCONN as i32) => Ok(State::Down),
+            looked => Err(format!("a dead mount answers {:?}", looked.map(|_| "with a directory"))),
+        }
+    }
+
+    /// The end of the daemon's log.
+    pub(crate) fn said(&self) -> String {
+        let text = String::from_utf8_lossy(&fs::read(&self.log).unwrap_or_default()).into_owned();
+        let lines: Vec<_> = text.lines().collect();
+        lines[lines.len().saturating_sub(40)..].join("\n")
+    }
+
+    /// Drains, unmounts and sees the daemon end.
+    pub(crate) fn umount(&mut self) -> Result<(), String> {
+        program(&["umount"], &self.point)?;
+        let mut daemon = self.daemon.take().expect("started before it is unmounted");
+        self.state = State::Down;
+        let status = wait(&mut daemon).ok_or("the daemon does not end after its unmount")?;
+        if status.success() { Ok(()) } else { Err(format!("the daemon after its unmount: {status}\n{}", self.said())) }
+    }
+
+    /// What `fsck` finds, with the mount gone.
+    pub(crate) fn fsck(&self) -> Result<(), String> {
+        program(&["fsck", "--slow", &self.slow.display().to_string()], &self.fast).map(drop)
+    }
+}
+
+impl Drop for Member {
+    fn drop(&mut self) {
+        if let Some(daemon) = &mut self.daemon {
+            // Both fail only if it has ended already.
+            daemon.kill().unwrap_or_default();
+            daemon.wait().map(drop).unwrap_or_default();
+        }
+        while umount2(&self.point, MntFlags::MNT_DETACH).is_ok() {}
+    }
+}
+
+/// Runs a command of the program that must succeed; what it printed.
+pub(crate) fn program(arguments: &[&str], path: &Path) -> Result<String, String> {
+    let mut command = Command::new(PROGRAM);
+    command.args(arguments).arg(path).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn().unwrap();
+    let status = wait(&mut child);
+    let mut said = String::new();
+    child.stdout.take().expect("piped").read_to_string(&mut said).unwrap();
+    child.stderr.take().expect("piped").read_to_string(&mut said).unwrap();
+    if status.is_some_and(|status| status.success()) {
+        return Ok(said);
+    }
+    Err(format!("dlio-fs {arguments:?}: {status:?}\n{said}"))
+}
+
+/// `None` if it had to be killed after the time allowed.
+pub(crate) fn wait(child: &mut Child) -> Option<ExitStatus> {
+    let began = Instant::now();
+    while began.elapsed() < PATIENCE {
+        if let Some(status) = child.try_wait().unwrap() {
+            return Some(status);
+        }
+        thread::sleep(Duration::from_millis(5));
+    }
+    child.kill().unwrap();
+    child.wait().unwrap();
+    None
+}

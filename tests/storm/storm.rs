@@ -1,0 +1,286 @@
+//! Runs one script: sets the scene, lets the processes go, does to the mount what the script says, and compares in the end.
+
+use std::fs::{self, File};
+use std::io::Read as _;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use super::actor::{self, Task};
+use super::judge::{self, Times};
+use super::ledger::Ledger;
+use super::rig::{Member, PATIENCE, PROGRAM, State, Volume, program};
+use super::script::{Disk, Disturbance, Kind, Script, What};
+
+/// Where a process that is started anew finds what it is told.
+pub(crate) const TASK: &str = "DLIO_STORM_TASK";
+
+#[derive(Debug, Default)]
+pub(crate) struct Done {
+    pub(crate) kills: u64,
+    pub(crate) commands: u64,
+    pub(crate) operations: u64,
+    pub(crate) names: usize,
+}
+
+/// What is dropped first is first: nobody uses a tier that is taken away.
+#[derive(Debug)]
+struct Storm<'a> {
+    actors: Vec<Actor>,
+    commands: Vec<Running>,
+    /// What is being done, and until when.
+    lasting: Vec<(What, Instant)>,
+    members: Vec<Member>,
+    _plain: Volume,
+    slow: Volume,
+    _fast: Vec<Volume>,
+    dir: PathBuf,
+    script: &'a Script,
+    ledger: Ledger,
+    progress: Arc<AtomicU64>,
+    done: Done,
+}
+
+#[derive(Debug)]
+struct Actor {
+    child: Child,
+    has_ended: bool,
+    said: PathBuf,
+}
+
+impl Drop for Actor {
+    fn drop(&mut self) {
+        self.child.kill().unwrap_or_default();
+        self.child.wait().map(drop).unwrap_or_default();
+    }
+}
+
+/// A command of the program that somebody has given.
+#[derive(Debug)]
+struct Running {
+    words: String,
+    child: Child,
+    since: Instant,
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.child.kill().unwrap_or_default();
+        self.child.wait().map(drop).unwrap_or_default();
+    }
+}
+
+/// `dir` is empty, and is left to whoever made it.
+pub(crate) fn run(script: &Script, dir: &Path) -> Result<Done, String> {
+    let mut storm = Storm::set(script, dir)?;
+    let result = storm.pass();
+    result.map_err(|error| {
+        let said = storm.members.iter().map(Member::said).collect::<Vec<_>>().join("\n--\n");
+        format!("{error}\nthe end of the daemon's log:\n{said}")
+    })?;
+    Ok(std::mem::take(&mut storm.done))
+}
+
+fn subtree(number: usize) -> String {
+    format!("actor{number}")
+}
+
+impl<'a> Storm<'a> {
+    fn set(script: &'a Script, dir: &Path) -> Result<Self, String> {
+        let scene = &script.scene;
+        let plain = Volume::new(dir, "plain", Disk { kind: Kind::Ext4, mib: 512 });
+        let slow = Volume::new(dir, "slow", scene.slow);
+        let fast: Vec<_> =
+            (0..scene.members).map(|member| Volume::new(dir, &format!("fast{member}"), scene.fast)).collect();
+        for (number, part) in script.actors.iter().enumerate() {
+            let tops = [slow.tier(), plain.tier()].map(|top| top.join(subtree(number)));
+            tops.iter().for_each(|top| fs::create_dir(top).unwrap());
+            let [slow, plain] = tops;
+            actor::prepare(slow, plain, &part.before).map_err(|error| format!("before the mount: {error}"))?;
+        }
+        let mount = |(number, fast): (usize, &Volume)| {
+            let mut member = Member::new(dir, &format!("mnt{number}"), fast.tier(), slow.tier(), &scene.options);
+            member.start();
+            member
+        };
+        let members = fast.iter().enumerate().map(mount).collect();
+        fs::write(dir.join("script"), script.write()).unwrap();
+        Ok(Storm {
+            actors: Vec::new(),
+            commands: Vec::new(),
+            lasting: Vec::new(),
+            members,
+            _plain: plain,
+            slow,
+            _fast: fast,
+            dir: dir.to_owned(),
+            script,
+            ledger: Ledger::new(&dir.join("ledger")),
+            progress: Arc::default(),
+            done: Done::default(),
+        })
+    }
+
+    fn pass(&mut self) -> Result<(), String> {
+        self.until_all_run()?;
+        self.actors = (0..self.script.actors.len()).map(|number| self.start_actor(number)).collect();
+        let mut disturbances = self.script.disturbances.iter().peekable();
+        while self.actors.iter().any(|actor| !actor.has_ended) {
+            let operations = self.progress.load(Ordering::Relaxed);
+            if let Some(next) = disturbances.next_if(|next| next.at <= operations && self.may_begin(next)) {
+                self.begin(&next.what)?;
+            }
+            self.look()?;
+            thread::sleep(Duration::from_millis(2));
+        }
+        self.end_all()?;
+        self.judge()
+    }
+
+    fn start_actor(&self, part: usize) -> Actor {
+        let on_mount = self.members[self.script.actors[part].member].point.join(subtree(part));
+        let mirror = self._plain.tier().join(subtree(part));
+        let (script, ledger) = (self.dir.join("script"), self.dir.join("ledger"));
+        let task = serde_json::to_string(&Task { script, part, on_mount, mirror, ledger }).expect("plain data");
+        let said = self.dir.join(format!("actor{part}.said"));
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        command.args(["--exact", "one_process", "--ignored", "--nocapture"]).env(TASK, task).stdin(Stdio::null());
+        let mut child = command.stdout(Stdio::piped()).stderr(File::create(&said).unwrap()).spawn().unwrap();
+        let (mut out, progress) = (child.stdout.take().expect("piped"), Arc::clone(&self.progress));
+        // Ends with the process.
+        thread::spawn(move || {
+            let mut dots = [0; 64];
+            while let Ok(count @ 1..) = out.read(&mut dots) {
+                progress
+                    .fetch_add(dots[..count].iter().filter(|byte| **byte == b'.').count() as u64, Ordering::Relaxed);
+            }
+        });
+        Actor { child, has_ended: false, said }
+    }
+
+    fn member_of(what: &What) -> Option<usize> {
+        match what {
+            What::Kill(member) | What::Command(member, ..) | What::Paused(member, _) => Some(*member),
+            _ => None,
+        }
+    }
+
+    /// What is done to a daemon needs one. A mount over a slow tier that hangs is refused, so nothing begins to hang before all run.
+    fn may_begin(&self, next: &Disturbance) -> bool {
+        match Self::member_of(&next.what) {
+            Some(member) => self.members[member].state == State::Running,
+            None => self.members.iter().all(|member| member.state == State::Running),
+        }
+    }
+
+    fn begin(&mut self, what: &What) -> Result<(), String> {
+        match what {
+            What::Kill(member) => {
+                self.ledger.begins("kill");
+                self.members[*member].kill();
+                self.done.kills += 1;
+            }
+            What::Command(member, words, below) => {
+                let point = &self.members[*member].point;
+                let path = if below.as_os_str().is_empty() { point.clone() } else { point.join(below) };
+                let mut command = Command::new(PROGRAM);
+                command.args(words).arg(path).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+                let words = format!("{words:?} {}", below.display());
+                self.commands.push(Running { words, child: command.spawn().unwrap(), since: Instant::now() });
+                self.done.commands += 1;
+            }
+            other => return Err(format!("{other:?}: not yet")),
+        }
+        Ok(())
+    }
+
+    /// At all that goes on by itself.
+    fn look(&mut self) -> Result<(), String> {
+        for member in &mut self.members {
+            let former = member.state;
+            match member.look()? {
+                State::Down => member.start(),
+                State::Running if former != State::Running => self.ledger.ended("kill"),
+                _ => {}
+            }
+        }
+        for actor in self.actors.iter_mut().filter(|actor| !actor.has_ended) {
+            let Some(status) = actor.child.try_wait().unwrap() else { continue };
+            actor.has_ended = true;
+            if !status.success() {
+                return Err(fs::read_to_string(&actor.said).unwrap_or_default());
+            }
+        }
+        self.look_at_commands()
+    }
+
+    fn look_at_commands(&mut self) -> Result<(), String> {
+        let mut ended = Ok(());
+        self.commands.retain_mut(|command| match command.child.try_wait().unwrap() {
+            // A panic, or a signal.
+            Some(status) if status.code().is_none_or(|code| !(0..=5).contains(&code)) => {
+                ended = Err(format!("dlio-fs {}: {status}", command.words));
+                false
+            }
+            Some(_) => false,
+            None if command.since.elapsed() > PATIENCE => {
+                ended = Err(format!("dlio-fs {} does not end", command.words));
+                false
+            }
+            None => true,
+        });
+        ended
+    }
+
+    fn until_all_run(&mut self) -> Result<(), String> {
+        while self.members.iter().any(|member| member.state != State::Running) || !self.commands.is_empty() {
+            self.look()?;
+            thread::sleep(Duration::from_millis(2));
+        }
+        Ok(())
+    }
+
+    fn end_all(&mut self) -> Result<(), String> {
+        self.done.operations = self.progress.load(Ordering::Relaxed);
+        self.until_all_run()
+    }
+
+    /// Drained, unmounted, compared.
+    fn judge(&mut self) -> Result<(), String> {
+        for member in &self.members {
+            program(&["drain", "--wait"], &member.point)?;
+        }
+        for number in 0..self.script.actors.len() {
+            let member = &self.members[self.script.actors[number].member];
+            let slow = self.slow.tier().join(subtree(number));
+            let view = member.point.join(subtree(number));
+            self.compare(number, &slow, Times::Set, "drained, the slow tree and the plain directory")?;
+            alike(&view, &slow, Times::All, "drained, the mount and the slow tree")?;
+        }
+        for member in &mut self.members {
+            member.umount()?;
+            member.fsck()?;
+        }
+        for number in 0..self.script.actors.len() {
+            let slow = self.slow.tier().join(subtree(number));
+            self.done.names +=
+                self.compare(number, &slow, Times::Set, "unmounted, the slow tree and the plain directory")?;
+        }
+        Ok(())
+    }
+
+    fn compare(&self, number: usize, tree: &Path, times: Times, which: &str) -> Result<usize, String> {
+        alike(tree, &self._plain.tier().join(subtree(number)), times, which)
+    }
+}
+
+fn alike(one: &Path, other: &Path, times: Times, which: &str) -> Result<usize, String> {
+    let read =
+        |top: &Path| judge::read(top, times).map_err(|error| format!("{which}: reading {}: {error}", top.display()));
+    let (one, other) = (read(one)?, read(other)?);
+    let differences = judge::differences(&one, &other);
+    if differences.is_empty() { Ok(one.len()) } else { Err(format!("{which} differ:\n{differences}")) }
+}
