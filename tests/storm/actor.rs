@@ -10,6 +10,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
+use nix::fcntl::RenameFlags;
 use nix::sys::stat::{Mode, umask};
 use serde::{Deserialize, Serialize};
 
@@ -35,12 +36,13 @@ pub(crate) struct Task {
 }
 
 struct Actor {
+    has_layer: bool,
     mount: Side,
     mirror: Side,
     ledger: Reader,
 }
 
-/// Prints a dot for each operation that is done.
+/// Prints a mark for each operation that is done.
 pub(crate) fn play(task: Task) -> Result<(), String> {
     let text = fs::read_to_string(&task.script).map_err(|error| error.to_string())?;
     let script = Script::read(&text)?;
@@ -48,7 +50,8 @@ pub(crate) fn play(task: Task) -> Result<(), String> {
     // Modes are what the script says.
     umask(Mode::empty());
     let mut actor = Actor {
-        mount: Side::new(task.on_mount, true),
+        has_layer: script.scene.has_layer,
+        mount: Side::new(task.on_mount, !part.is_stranger),
         mirror: Side::new(task.mirror, false),
         ledger: Reader(task.ledger),
     };
@@ -59,7 +62,7 @@ pub(crate) fn play(task: Task) -> Result<(), String> {
             actor.compare().map_err(in_context)?;
         }
         let mut out = std::io::stdout();
-        out.write_all(b".").and_then(|()| out.flush()).map_err(|error| error.to_string())?;
+        out.write_all(b"#").and_then(|()| out.flush()).map_err(|error| error.to_string())?;
     }
     actor.compare().map_err(|error| format!("actor {}, at the end: {error}", task.part))
 }
@@ -78,6 +81,9 @@ pub(crate) fn prepare(slow: PathBuf, mirror: PathBuf, ops: &[Op]) -> Result<(), 
 
 impl Actor {
     fn step(&mut self, op: &Op) -> Result<(), String> {
+        if self.has_layer && self.is_beyond_a_layer(op) {
+            return Ok(());
+        }
         let began = now();
         let on_mount = self.mount.apply(op);
         if let Err(errno) = &on_mount
@@ -95,6 +101,17 @@ impl Actor {
             told(&on_mount),
             told(&on_mirror)
         ))
+    }
+
+    /// What a slow tier that is a FUSE file system lacks: the mount refuses it, or keeps what the tier gives.
+    fn is_beyond_a_layer(&self, op: &Op) -> bool {
+        match op {
+            Op::Rename(_, _, flags) => *flags == RenameFlags::RENAME_EXCHANGE.bits(),
+            Op::Chown(path, ..) | Op::SetTimes(path, ..) | Op::SetXattr(path, ..) => {
+                fs::symlink_metadata(self.mirror.top.join(path)).is_ok_and(|stat| stat.is_symlink())
+            }
+            _ => false,
+        }
     }
 
     /// Whether it is the answer of a mount to which something is done just now.
@@ -154,6 +171,9 @@ fn is_allowed(errno: Errno, what: &str) -> bool {
     match what {
         // A page that was being read, or a file whose bytes the kernel was reading by itself.
         "kill" => errno == Errno::EIO,
+        // What is written in place, and what a stranger does.
+        "read-only" => errno == Errno::EROFS,
+        "full" => errno == Errno::ENOSPC,
         _ => false,
     }
 }

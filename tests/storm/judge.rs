@@ -17,6 +17,8 @@ const OF_THE_TIERS: [&[u8]; 2] = [b"user.dlio.", b"trusted.SGI_ACL_"];
 pub(crate) enum Times {
     /// Of two trees that were not changed by the same calls: those that somebody has set, to long ago.
     Set,
+    /// All, by the second: a FUSE layer may give no more of them.
+    Seconds,
     All,
 }
 
@@ -79,8 +81,10 @@ fn describe(path: &Path, stat: &Metadata, times: Times) -> io::Result<String> {
         line.push_str(&format!(" -> {:?}", fs::read_link(path)?));
     } else if stat.is_file() {
         line.push_str(&format!(" {} bytes, crc {:08x}", stat.len(), checksum(path)?));
-        if times == Times::All || stat.mtime() < LONG_AGO {
-            line.push_str(&format!(", mtime {}.{:09}", stat.mtime(), stat.mtime_nsec()));
+        match times {
+            Times::Seconds => line.push_str(&format!(", mtime {}", stat.mtime())),
+            Times::Set if stat.mtime() >= LONG_AGO => {}
+            Times::Set | Times::All => line.push_str(&format!(", mtime {}.{:09}", stat.mtime(), stat.mtime_nsec())),
         }
     }
     let mut names: Vec<_> = xattr::list(path)?.collect();

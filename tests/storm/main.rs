@@ -59,8 +59,8 @@ fn pass(script: &Script, run: &mut impl FnMut(&Script) -> Result<Done, String>) 
     let began = Instant::now();
     println!("DLIO_STORM_SEED={} {:?}", script.seed, script.scene);
     match run(script) {
-        Ok(Done { kills, commands, operations, names }) => println!(
-            "  {:.1} s: {operations} operations, {kills} kills, {commands} commands; {names} names are equal",
+        Ok(Done { kills, commands, lasting, operations, names }) => println!(
+            "  {:.1} s: {operations} operations, {kills} kills, {commands} commands, {lasting} faults of a tier or pauses; {names} names are equal",
             began.elapsed().as_secs_f64()
         ),
         Err(error) => {

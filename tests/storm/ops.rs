@@ -56,7 +56,8 @@ pub(crate) enum Op {
     Truncate(Where, u64),
     Chmod(Where, u32),
     Chown(Where, u32, u32),
-    SetTimes(Where, i64),
+    /// Seconds and nanoseconds.
+    SetTimes(Where, i64, i64),
     SetXattr(Where, String, Bytes),
     RemoveXattr(Where, String),
     /// Of a directory also that which new files get; user, permissions of that user, of the group, and of others.
@@ -132,7 +133,7 @@ fn random_op_on_a_name(random: &mut Xoshiro256PlusPlus) -> Op {
         35..38 => Op::Truncate(path, random.random_range(0..LARGEST)),
         38..41 => Op::Chmod(path, random_of(random, &MODES)),
         41..43 => Op::Chown(path, random_of(random, &[0, 1, 65_534]), random_of(random, &[0, 1, 65_534])),
-        43..46 => Op::SetTimes(path, random.random_range(0..LONG_AGO)),
+        43..46 => Op::SetTimes(path, random.random_range(0..LONG_AGO), random_of(random, &[0, 0, 999_999_999])),
         46..49 => Op::SetXattr(path, random_of(random, &XATTRS).to_owned(), random_bytes(random, 200)),
         49..51 => Op::RemoveXattr(path, random_of(random, &XATTRS).to_owned()),
         51..53 => Op::SetAcl {
@@ -254,8 +255,8 @@ impl Side {
             Op::Truncate(path, length) => nix::unistd::truncate(&at(path), *length as i64).map(|()| done),
             Op::Chmod(path, mode) => io(fs::set_permissions(at(path), Permissions::from_mode(*mode))),
             Op::Chown(path, user, group) => io(lchown(at(path), Some(*user), Some(*group))),
-            Op::SetTimes(path, seconds) => {
-                let time = TimeSpec::new(*seconds, *seconds);
+            Op::SetTimes(path, seconds, nanoseconds) => {
+                let time = TimeSpec::new(*seconds, *nanoseconds);
                 utimensat(AT_FDCWD, &at(path), &time, &time, UtimensatFlags::NoFollowSymlink).map(|()| done)
             }
             Op::SetXattr(path, name, value) => io(xattr::set(at(path), name, &value.bytes())),

@@ -2,8 +2,8 @@
 //! loop device, however that came about.
 
 use std::fs::{self, File};
-use std::io::Read as _;
-use std::os::unix::fs::DirBuilderExt as _;
+use std::io::{Read as _, Write as _};
+use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::thread;
@@ -11,6 +11,8 @@ use std::time::{Duration, Instant};
 
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use nix::sched::{CloneFlags, unshare};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 use tempfile::TempDir;
 
 use super::script::{Disk, Kind};
@@ -71,9 +73,100 @@ impl Volume {
     }
 }
 
+impl Volume {
+    /// False: somebody has a file in it open for writing.
+    pub(crate) fn becomes_read_only(&self) -> bool {
+        self.remount("remount,ro")
+    }
+
+    pub(crate) fn becomes_writable(&self) {
+        assert!(self.remount("remount,rw"), "it was writable before");
+    }
+
+    fn remount(&self, options: &str) -> bool {
+        let mut command = Command::new("mount");
+        command.args(["-o", options]).arg(&self.root).stdin(Stdio::null()).stderr(Stdio::null());
+        command.status().unwrap().success()
+    }
+
+    fn somebody_else(&self) -> PathBuf {
+        self.root.join("somebody-else")
+    }
+
+    pub(crate) fn becomes_full(&self) {
+        let mut file = File::create(self.somebody_else()).unwrap();
+        // Until it is: what is written last fits in part, and so on down to a block.
+        for size in [1 << 20, 1 << 16, 1 << 12] {
+            while file.write_all(&vec![7; size]).is_ok() {}
+        }
+        file.sync_all().ok();
+    }
+
+    pub(crate) fn gets_room(&self) {
+        fs::remove_file(self.somebody_else()).unwrap();
+    }
+
+    pub(crate) fn freezes(&self) {
+        run(Command::new("fsfreeze").arg("--freeze").arg(&self.root));
+    }
+
+    /// Fails if it is not, as it should be.
+    pub(crate) fn thaws_if_frozen(&self) {
+        Command::new("fsfreeze").arg("--unfreeze").arg(&self.root).stderr(Stdio::null()).status().ok();
+    }
+
+    pub(crate) fn thaws(&self) {
+        run(Command::new("fsfreeze").arg("--unfreeze").arg(&self.root));
+    }
+}
+
 impl Drop for Volume {
     fn drop(&mut self) {
         umount2(&self.root, MntFlags::MNT_DETACH).unwrap_or_default();
+    }
+}
+
+/// Shows a directory through a process of its own, which can be stopped: every call into it hangs then, and cannot be killed.
+#[derive(Debug)]
+pub(crate) struct Layer {
+    pub(crate) shown: PathBuf,
+    process: Child,
+}
+
+impl Layer {
+    pub(crate) fn new(dir: &Path, below: &Path) -> Self {
+        let shown = dir.join("layer");
+        fs::create_dir(&shown).unwrap();
+        let mut command = Command::new("bindfs");
+        let process = command.arg("-f").arg(below).arg(&shown).stdin(Stdio::null()).spawn().expect("bindfs");
+        let layer = Layer { shown, process };
+        let (above, began) = (fs::metadata(dir).unwrap().dev(), Instant::now());
+        while fs::metadata(&layer.shown).unwrap().dev() == above {
+            assert!(began.elapsed() < PATIENCE, "bindfs does not mount");
+            thread::sleep(Duration::from_millis(5));
+        }
+        layer
+    }
+
+    pub(crate) fn stops(&self) {
+        self.signal(Signal::SIGSTOP);
+    }
+
+    pub(crate) fn goes_on(&self) {
+        self.signal(Signal::SIGCONT);
+    }
+
+    fn signal(&self, signal: Signal) {
+        kill(Pid::from_raw(self.process.id() as i32), signal).unwrap();
+    }
+}
+
+impl Drop for Layer {
+    fn drop(&mut self) {
+        self.goes_on();
+        umount2(&self.shown, MntFlags::MNT_DETACH).unwrap_or_default();
+        self.process.kill().unwrap_or_default();
+        self.process.wait().map(drop).unwrap_or_default();
     }
 }
 

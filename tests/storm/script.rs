@@ -85,7 +85,10 @@ impl Script {
     pub(crate) fn of(seed: u64) -> Self {
         let mut random = Xoshiro256PlusPlus::seed_from_u64(seed);
         let scene = random_scene(&mut random);
-        let actors: Vec<_> = (0..ACTORS).map(|number| random_part(&mut random, number, &scene)).collect();
+        let mut actors: Vec<_> = (0..ACTORS).map(|number| random_part(&mut random, number, &scene)).collect();
+        if random.random_bool(0.3) {
+            actors.push(Part { is_stranger: true, ..random_part(&mut random, ACTORS, &scene) });
+        }
         let mut script = Script { seed, scene, disturbances: Vec::new(), actors };
         script.disturbances = random_disturbances(&mut random, &script);
         script
@@ -150,6 +153,29 @@ impl Script {
     }
 }
 
+impl What {
+    /// Whose daemon it concerns; of the tiers it is nobody's.
+    pub(crate) fn member(&self) -> Option<usize> {
+        match self {
+            What::Kill(member) | What::Command(member, ..) | What::Paused(member, _) => Some(*member),
+            _ => None,
+        }
+    }
+
+    /// In the ledger.
+    pub(crate) fn name(&self) -> &'static str {
+        match self {
+            What::Kill(_) => "kill",
+            What::Command(..) => "command",
+            What::Paused(..) => "paused",
+            What::ReadOnly(_) => "read-only",
+            What::Full(_) => "full",
+            What::Frozen(_) => "frozen",
+            What::Hung(_) => "hung",
+        }
+    }
+}
+
 #[derive(Clone, Copy)]
 enum Half {
     First,
@@ -181,7 +207,7 @@ fn random_scene(random: &mut Xoshiro256PlusPlus) -> Scene {
         _ => Disk { kind: Kind::Btrfs, mib: random.random_range(128..=200) },
     };
     let (fast, slow) = (disk(random), disk(random));
-    Scene { fast, slow, has_layer: false, members: 1, options: random_options(random) }
+    Scene { fast, slow, has_layer: random.random_bool(0.25), members: 1, options: random_options(random) }
 }
 
 /// The daemon does by itself as much as it can, in most of them.
@@ -227,8 +253,13 @@ fn random_rules(random: &mut Xoshiro256PlusPlus) -> String {
 }
 
 fn random_part(random: &mut Xoshiro256PlusPlus, number: usize, scene: &Scene) -> Part {
+    let of_a_layer = |op| match op {
+        // It keeps seconds.
+        Op::SetTimes(path, seconds, _) if scene.has_layer => Op::SetTimes(path, seconds, 0),
+        op => op,
+    };
     let before = (0..random.random_range(0..=BEFORE)).map(|_| random_op(random)).collect();
-    let ops = (0..OPS).map(|_| random_op(random)).collect();
+    let ops = (0..OPS).map(|_| of_a_layer(random_op(random))).collect();
     Part { member: number % scene.members, is_stranger: false, before, ops }
 }
 
@@ -247,8 +278,42 @@ fn random_disturbance(random: &mut Xoshiro256PlusPlus, script: &Script) -> What 
     let command = |words: &[&str], below: PathBuf| {
         What::Command(member, words.iter().map(|&word| word.to_owned()).collect(), below)
     };
-    match random.random_range(0..10) {
-        0..5 => What::Kill(member),
-        _ => command(&["evict", "--all"], PathBuf::new()),
+    let time = random.random_range(200..3_000);
+    let place = random_place(random, script);
+    let options = [
+        "settle=0s",
+        "settle=2s",
+        "promote=true",
+        "drain_streams=1",
+        "drain_policy=newest",
+        "high=3%,low=1%",
+        "high=90%,low=80%",
+    ];
+    match random.random_range(0..40) {
+        0..14 => What::Kill(member),
+        14..17 => command(&["evict", "--all"], PathBuf::new()),
+        17 => command(&["evict"], place),
+        18 => command(&["stage"], place),
+        19 => command(&["stage", "--wait"], PathBuf::from("**/a")),
+        20 => command(&["pin"], place),
+        21 => command(&["unpin"], place),
+        22 => command(&["queue", "--front"], place),
+        23 => command(&["drain", "--wait"], PathBuf::new()),
+        24 => command(&["sync"], PathBuf::new()),
+        25 => command(&["reload", "-o", random_of(random, &options)], PathBuf::new()),
+        26 => command(&["status"], PathBuf::new()),
+        27 => command(&["verify"], place),
+        28..31 => What::Paused(member, time),
+        31..33 => What::ReadOnly(time),
+        33..35 => What::Full(time),
+        35..37 => What::Frozen(time),
+        _ if script.scene.has_layer => What::Hung(time),
+        _ => What::Kill(member),
     }
+}
+
+/// The directory of a process, or something in it.
+fn random_place(random: &mut Xoshiro256PlusPlus, script: &Script) -> PathBuf {
+    let top = PathBuf::from(format!("actor{}", random.random_range(0..script.actors.len())));
+    if random.random_bool(0.5) { top } else { top.join(random_of(random, &["a", "b", "c/a", "d/e", "f"])) }
 }

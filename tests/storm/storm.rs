@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use super::actor::{self, Task};
 use super::judge::{self, Times};
 use super::ledger::Ledger;
-use super::rig::{Member, PATIENCE, PROGRAM, State, Volume, program};
+use super::rig::{Layer, Member, PATIENCE, PROGRAM, State, Volume, program};
 use super::script::{Disk, Disturbance, Kind, Script, What};
 
 /// Where a process that is started anew finds what it is told.
@@ -22,6 +22,7 @@ pub(crate) const TASK: &str = "DLIO_STORM_TASK";
 pub(crate) struct Done {
     pub(crate) kills: u64,
     pub(crate) commands: u64,
+    pub(crate) lasting: u64,
     pub(crate) operations: u64,
     pub(crate) names: usize,
 }
@@ -34,7 +35,8 @@ struct Storm<'a> {
     /// What is being done, and until when.
     lasting: Vec<(What, Instant)>,
     members: Vec<Member>,
-    _plain: Volume,
+    layer: Option<Layer>,
+    plain: Volume,
     slow: Volume,
     _fast: Vec<Volume>,
     dir: PathBuf,
@@ -42,6 +44,14 @@ struct Storm<'a> {
     ledger: Ledger,
     progress: Arc<AtomicU64>,
     done: Done,
+}
+
+impl Drop for Storm<'_> {
+    /// Whoever waits for a tier that hangs cannot be killed.
+    fn drop(&mut self) {
+        self.slow.thaws_if_frozen();
+        self.layer.iter().for_each(Layer::goes_on);
+    }
 }
 
 #[derive(Debug)]
@@ -101,8 +111,10 @@ impl<'a> Storm<'a> {
             let [slow, plain] = tops;
             actor::prepare(slow, plain, &part.before).map_err(|error| format!("before the mount: {error}"))?;
         }
+        let layer = scene.has_layer.then(|| Layer::new(dir, &slow.tier()));
+        let tier = layer.as_ref().map_or_else(|| slow.tier(), |layer| layer.shown.clone());
         let mount = |(number, fast): (usize, &Volume)| {
-            let mut member = Member::new(dir, &format!("mnt{number}"), fast.tier(), slow.tier(), &scene.options);
+            let mut member = Member::new(dir, &format!("mnt{number}"), fast.tier(), tier.clone(), &scene.options);
             member.start();
             member
         };
@@ -113,7 +125,8 @@ impl<'a> Storm<'a> {
             commands: Vec::new(),
             lasting: Vec::new(),
             members,
-            _plain: plain,
+            layer,
+            plain,
             slow,
             _fast: fast,
             dir: dir.to_owned(),
@@ -141,8 +154,12 @@ impl<'a> Storm<'a> {
     }
 
     fn start_actor(&self, part: usize) -> Actor {
-        let on_mount = self.members[self.script.actors[part].member].point.join(subtree(part));
-        let mirror = self._plain.tier().join(subtree(part));
+        let top = match &self.script.actors[part] {
+            stranger if stranger.is_stranger => self.slow.tier(),
+            actor => self.members[actor.member].point.clone(),
+        };
+        let on_mount = top.join(subtree(part));
+        let mirror = self.plain.tier().join(subtree(part));
         let (script, ledger) = (self.dir.join("script"), self.dir.join("ledger"));
         let task = serde_json::to_string(&Task { script, part, on_mount, mirror, ledger }).expect("plain data");
         let said = self.dir.join(format!("actor{part}.said"));
@@ -155,24 +172,21 @@ impl<'a> Storm<'a> {
             let mut dots = [0; 64];
             while let Ok(count @ 1..) = out.read(&mut dots) {
                 progress
-                    .fetch_add(dots[..count].iter().filter(|byte| **byte == b'.').count() as u64, Ordering::Relaxed);
+                    .fetch_add(dots[..count].iter().filter(|byte| **byte == b'#').count() as u64, Ordering::Relaxed);
             }
         });
         Actor { child, has_ended: false, said }
     }
 
-    fn member_of(what: &What) -> Option<usize> {
-        match what {
-            What::Kill(member) | What::Command(member, ..) | What::Paused(member, _) => Some(*member),
-            _ => None,
-        }
-    }
-
-    /// What is done to a daemon needs one. A mount over a slow tier that hangs is refused, so nothing begins to hang before all run.
+    /// What is done to a daemon needs one. A mount over a slow tier that hangs is refused, so nothing begins to hang before all run; and
+    /// only one thing at a time is done to that tier.
     fn may_begin(&self, next: &Disturbance) -> bool {
-        match Self::member_of(&next.what) {
+        match next.what.member() {
             Some(member) => self.members[member].state == State::Running,
-            None => self.members.iter().all(|member| member.state == State::Running),
+            None => {
+                self.members.iter().all(|member| member.state == State::Running)
+                    && self.lasting.iter().all(|(other, _)| other.member().is_some())
+            }
         }
     }
 
@@ -183,26 +197,78 @@ impl<'a> Storm<'a> {
                 self.members[*member].kill();
                 self.done.kills += 1;
             }
-            What::Command(member, words, below) => {
-                let point = &self.members[*member].point;
-                let path = if below.as_os_str().is_empty() { point.clone() } else { point.join(below) };
-                let mut command = Command::new(PROGRAM);
-                command.args(words).arg(path).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-                let words = format!("{words:?} {}", below.display());
-                self.commands.push(Running { words, child: command.spawn().unwrap(), since: Instant::now() });
-                self.done.commands += 1;
+            What::Command(member, words, below) => self.command(*member, words, below),
+            What::Paused(member, time) => {
+                self.command(*member, &["pause".to_owned()], Path::new(""));
+                self.lasts(what, *time);
             }
-            other => return Err(format!("{other:?}: not yet")),
+            What::ReadOnly(time) | What::Full(time) | What::Frozen(time) | What::Hung(time) => {
+                self.ledger.begins(what.name());
+                match (what, &self.layer) {
+                    (What::ReadOnly(_), _) if self.slow.becomes_read_only() => {}
+                    (What::Full(_), _) => self.slow.becomes_full(),
+                    (What::Frozen(_), _) => self.slow.freezes(),
+                    (What::Hung(_), Some(layer)) => layer.stops(),
+                    // Somebody has a file in it open for writing; or there is nothing to stop.
+                    _ => return Ok(self.ledger.ended(what.name())),
+                }
+                self.lasts(what, *time);
+            }
         }
         Ok(())
     }
 
+    fn lasts(&mut self, what: &What, time: u64) {
+        self.done.lasting += 1;
+        self.lasting.push((what.clone(), Instant::now() + Duration::from_millis(time)));
+    }
+
+    fn command(&mut self, member: usize, words: &[String], below: &Path) {
+        let point = &self.members[member].point;
+        let path = if below.as_os_str().is_empty() { point.clone() } else { point.join(below) };
+        let mut command = Command::new(PROGRAM);
+        command.args(words).arg(path).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        let words = format!("{words:?} {}", below.display());
+        self.commands.push(Running { words, child: command.spawn().unwrap(), since: Instant::now() });
+        self.done.commands += 1;
+    }
+
+    /// Ends all of which this is so.
+    fn end(&mut self, is_over: impl Fn(&What, Instant) -> bool) {
+        let (over, go_on) =
+            std::mem::take(&mut self.lasting).into_iter().partition(|(what, until)| is_over(what, *until));
+        self.lasting = go_on;
+        for (what, until) in over {
+            match (&what, &self.layer) {
+                (What::Paused(member, _), _) if self.members[*member].state == State::Running => {
+                    self.command(*member, &["resume".to_owned()], Path::new(""));
+                }
+                // Once there is somebody to tell.
+                (What::Paused(..), _) => self.lasting.push((what.clone(), until)),
+                (What::ReadOnly(_), _) => self.slow.becomes_writable(),
+                (What::Full(_), _) => self.slow.gets_room(),
+                (What::Frozen(_), _) => self.slow.thaws(),
+                (What::Hung(_), Some(layer)) => layer.goes_on(),
+                _ => {}
+            }
+            if what.member().is_none() {
+                self.ledger.ended(what.name());
+            }
+        }
+    }
+
     /// At all that goes on by itself.
     fn look(&mut self) -> Result<(), String> {
+        let now = Instant::now();
+        self.end(|_, until| until <= now);
+        if self.members.iter().any(|member| member.state == State::Down) {
+            // A start over a tier that is read-only, or hangs, is refused.
+            self.end(|what, _| matches!(what, What::ReadOnly(_) | What::Frozen(_) | What::Hung(_)));
+        }
         for member in &mut self.members {
             let former = member.state;
             match member.look()? {
-                State::Down => member.start(),
+                State::Down if former == State::Down => member.start(),
                 State::Running if former != State::Running => self.ledger.ended("kill"),
                 _ => {}
             }
@@ -236,7 +302,12 @@ impl<'a> Storm<'a> {
     }
 
     fn until_all_run(&mut self) -> Result<(), String> {
-        while self.members.iter().any(|member| member.state != State::Running) || !self.commands.is_empty() {
+        let is_done = |storm: &Self| {
+            storm.lasting.is_empty()
+                && storm.commands.is_empty()
+                && storm.members.iter().all(|member| member.state == State::Running)
+        };
+        while !is_done(self) {
             self.look()?;
             thread::sleep(Duration::from_millis(2));
         }
@@ -245,6 +316,7 @@ impl<'a> Storm<'a> {
 
     fn end_all(&mut self) -> Result<(), String> {
         self.done.operations = self.progress.load(Ordering::Relaxed);
+        self.lasting.iter_mut().for_each(|(_, until)| *until = Instant::now());
         self.until_all_run()
     }
 
@@ -258,7 +330,7 @@ impl<'a> Storm<'a> {
             let slow = self.slow.tier().join(subtree(number));
             let view = member.point.join(subtree(number));
             self.compare(number, &slow, Times::Set, "drained, the slow tree and the plain directory")?;
-            alike(&view, &slow, Times::All, "drained, the mount and the slow tree")?;
+            until_alike(&view, &slow, if self.layer.is_some() { Times::Seconds } else { Times::All })?;
         }
         for member in &mut self.members {
             member.umount()?;
@@ -273,7 +345,7 @@ impl<'a> Storm<'a> {
     }
 
     fn compare(&self, number: usize, tree: &Path, times: Times, which: &str) -> Result<usize, String> {
-        alike(tree, &self._plain.tier().join(subtree(number)), times, which)
+        alike(tree, &self.plain.tier().join(subtree(number)), times, which)
     }
 }
 
@@ -283,4 +355,16 @@ fn alike(one: &Path, other: &Path, times: Times, which: &str) -> Result<usize, S
     let (one, other) = (read(one)?, read(other)?);
     let differences = judge::differences(&one, &other);
     if differences.is_empty() { Ok(one.len()) } else { Err(format!("{which} differ:\n{differences}")) }
+}
+
+/// What a stranger has changed is seen after a while.
+fn until_alike(view: &Path, slow: &Path, times: Times) -> Result<(), String> {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        match alike(view, slow, times, "drained, the mount and the slow tree") {
+            Ok(_) => return Ok(()),
+            Err(error) if Instant::now() > deadline => return Err(error),
+            Err(_) => thread::sleep(Duration::from_millis(100)),
+        }
+    }
 }
