@@ -587,6 +587,24 @@ fn what_we_replace_is_no_conflict_where_nothing_is_exchanged() {
     assert_eq!(engine.status().exceptions.conflicts, 0);
 }
 
+/// An exchange was answered over a slow tier that exchanges nothing (NFS, most FUSE file systems). No step publishes it there: it held its
+/// user, with everything changed later, for ever. It is refused as on the tier itself.
+#[test]
+fn an_exchange_is_refused_where_nothing_is_exchanged() {
+    let machine = machine();
+    machine.slow.become_nfs();
+    let (engine, cx) = (machine.open("boot"), Cx::internal());
+    engine.release(&cx, create(&engine, ROOT, "a", &[1; 50]).1);
+    engine.mkdir(&cx, ROOT, &name("b"), 0o755, 0).unwrap();
+    let exchange = || engine.rename(&cx, ROOT, &name("a"), ROOT, &name("b"), RenameMode::Exchange);
+    // Whether the tier has them by now or not.
+    assert_eq!(exchange().map_err(|e| e.errno()), Err(Errno::EINVAL));
+    drain(&engine);
+    assert_eq!(exchange().map_err(|e| e.errno()), Err(Errno::EINVAL));
+    drain(&engine);
+    assert_eq!(machine.on_slow("a").unwrap(), [1; 50]);
+}
+
 /// While somebody reads a file through the mount that is on the slow tier only, an NFS client keeps it as `.nfs…` when it is removed or
 /// replaced. That was listed; and a directory that was removed with it stayed there for good.
 #[test]

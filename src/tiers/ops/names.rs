@@ -602,6 +602,10 @@ impl Tiers {
             _ => {}
         }
         let exchange = mode == RenameMode::Exchange;
+        // No step would publish it, as long as the tier is that one: it would hold its user for ever.
+        if exchange && !self.slow.abilities.exchange {
+            return Err(Errno::EINVAL.into());
+        }
         let (file, other_file, empty, across) = {
             let mut st = self.state.lock();
             let node = st.view.get(ino).ok_or(Errno::ENOENT)?;
