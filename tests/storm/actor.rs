@@ -123,7 +123,8 @@ impl Actor {
     fn settle(&mut self, op: &Op) -> Result<(), String> {
         let seen = self.tree_of_the_mount()?;
         self.mount.drop_handles();
-        let mirror = |side: &Side| judge::read(&side.top, Times::Set).map_err(|error| error.to_string());
+        let times = self.times();
+        let mirror = |side: &Side| judge::read(&side.top, times).map_err(|error| error.to_string());
         let without = judge::differences(&seen, &mirror(&self.mirror)?);
         if !without.is_empty() {
             let answer = self.mirror.apply(op);
@@ -139,9 +140,13 @@ impl Actor {
         Ok(())
     }
 
+    fn times(&self) -> Times {
+        if self.has_layer { Times::None } else { Times::Set }
+    }
+
     fn compare(&self) -> Result<(), String> {
         let seen = self.tree_of_the_mount()?;
-        let mirror = judge::read(&self.mirror.top, Times::Set).map_err(|error| error.to_string())?;
+        let mirror = judge::read(&self.mirror.top, self.times()).map_err(|error| error.to_string())?;
         let differences = judge::differences(&seen, &mirror);
         if differences.is_empty() {
             Ok(())
@@ -155,7 +160,7 @@ impl Actor {
         let deadline = Instant::now() + PATIENCE;
         loop {
             let began = now();
-            match judge::read(&self.mount.top, Times::Set) {
+            match judge::read(&self.mount.top, self.times()) {
                 Ok(tree) => return Ok(tree),
                 Err(error) if Instant::now() < deadline && self.is_of_the_storm(errno_of(&error), began) => {
                     thread::sleep(Duration::from_millis(5));

@@ -17,9 +17,9 @@ const OF_THE_TIERS: [&[u8]; 2] = [b"user.dlio.", b"trusted.SGI_ACL_"];
 pub(crate) enum Times {
     /// Of two trees that were not changed by the same calls: those that somebody has set, to long ago.
     Set,
-    /// All, by the second: a FUSE layer may give no more of them.
-    Seconds,
     All,
+    /// A FUSE layer may keep none.
+    None,
 }
 
 /// What each name below a directory is, as text; paths are relative to it.
@@ -82,7 +82,7 @@ fn describe(path: &Path, stat: &Metadata, times: Times) -> io::Result<String> {
     } else if stat.is_file() {
         line.push_str(&format!(" {} bytes, crc {:08x}", stat.len(), checksum(path)?));
         match times {
-            Times::Seconds => line.push_str(&format!(", mtime {}", stat.mtime())),
+            Times::None => {}
             Times::Set if stat.mtime() >= LONG_AGO => {}
             Times::Set | Times::All => line.push_str(&format!(", mtime {}.{:09}", stat.mtime(), stat.mtime_nsec())),
         }

@@ -15,6 +15,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use tempfile::TempDir;
 
+use super::ops::{errno_of, is_dead};
 use super::script::{Disk, Kind};
 
 pub(crate) const PROGRAM: &str = env!("CARGO_BIN_EXE_dlio-fs");
@@ -137,7 +138,7 @@ impl Layer {
     pub(crate) fn new(dir: &Path, below: &Path) -> Self {
         let shown = dir.join("layer");
         fs::create_dir(&shown).unwrap();
-        let mut command = Command::new("bindfs");
+        let mut command = ending_with_us("bindfs");
         let process = command.arg("-f").arg(below).arg(&shown).stdin(Stdio::null()).spawn().expect("bindfs");
         let layer = Layer { shown, process };
         let (above, began) = (fs::metadata(dir).unwrap().dev(), Instant::now());
@@ -199,6 +200,14 @@ pub(crate) fn run(command: &mut Command) {
     assert!(output.status.success(), "{command:?}: {output:?}");
 }
 
+/// A process that is killed when the thread that starts it ends, however that comes about: else it would keep the name space, and with it
+/// every disk.
+pub(crate) fn ending_with_us(program: &str) -> Command {
+    let mut command = Command::new("setpriv");
+    command.args(["--pdeathsig", "KILL", program]);
+    command
+}
+
 /// One mount and its daemon. It is told to begin, to die, and looked at: nothing here waits.
 #[derive(Debug)]
 pub(crate) struct Member {
@@ -231,7 +240,7 @@ impl Member {
     /// Over a dead mount as well.
     pub(crate) fn start(&mut self) {
         let log = File::options().create(true).append(true).open(&self.log).unwrap();
-        let mut command = Command::new(PROGRAM);
+        let mut command = ending_with_us(PROGRAM);
         command.arg("mount").arg(&self.point).arg("--fast").arg(&self.fast).arg("--slow").arg(&self.slow);
         command.args(self.options.iter().flat_map(|option| ["-o", option])).arg("--foreground");
         command.stdin(Stdio::null()).stdout(log.try_clone().unwrap()).stderr(log);
@@ -268,7 +277,8 @@ impl Member {
     fn dead(&mut self) -> Result<State, String> {
         self.daemon = None;
         match fs::read_dir(&self.point) {
-            Err(error) if error.raw_os_error() == Some(nix::errno::Errno::ENOTCONN as i32) => Ok(State::Down),
+            // What reaches it while the kernel lets go of the connection is told so.
+            Err(error) if is_dead(errno_of(&error)) => Ok(State::Down),
             looked => Err(format!("a dead mount answers {:?}", looked.map(|_| "with a directory"))),
         }
     }

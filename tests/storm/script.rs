@@ -98,8 +98,16 @@ impl Script {
         self.actors.iter().map(|part| part.ops.len() as u64).sum()
     }
 
+    /// A line for each thing that happens, so that people can shorten it.
     pub(crate) fn write(&self) -> String {
-        serde_json::to_string_pretty(self).expect("plain data")
+        let parts: Vec<_> = self.actors.iter().map(Part::write).collect();
+        format!(
+            "{{\"seed\": {}, \"scene\": {},\n\"disturbances\": [{}],\n\"actors\": [\n{}\n]}}\n",
+            self.seed,
+            text(&self.scene),
+            lines(&self.disturbances),
+            parts.join(",\n")
+        )
     }
 
     pub(crate) fn read(text: &str) -> Result<Self, String> {
@@ -151,6 +159,22 @@ impl Script {
         }
         lines.join("\n")
     }
+}
+
+impl Part {
+    fn write(&self) -> String {
+        let Part { member, is_stranger, before, ops } = self;
+        let (before, ops) = (lines(before), lines(ops));
+        format!(r#"{{"member": {member}, "is_stranger": {is_stranger}, "before": [{before}], "ops": [{ops}]}}"#)
+    }
+}
+
+fn text(value: &impl Serialize) -> String {
+    serde_json::to_string(value).expect("plain data")
+}
+
+fn lines(all: &[impl Serialize]) -> String {
+    all.iter().map(|one| format!("\n  {}", text(one))).collect::<Vec<_>>().join(",")
 }
 
 impl What {
@@ -253,13 +277,8 @@ fn random_rules(random: &mut Xoshiro256PlusPlus) -> String {
 }
 
 fn random_part(random: &mut Xoshiro256PlusPlus, number: usize, scene: &Scene) -> Part {
-    let of_a_layer = |op| match op {
-        // It keeps seconds.
-        Op::SetTimes(path, seconds, _) if scene.has_layer => Op::SetTimes(path, seconds, 0),
-        op => op,
-    };
     let before = (0..random.random_range(0..=BEFORE)).map(|_| random_op(random)).collect();
-    let ops = (0..OPS).map(|_| of_a_layer(random_op(random))).collect();
+    let ops = (0..OPS).map(|_| random_op(random)).collect();
     Part { member: number % scene.members, is_stranger: false, before, ops }
 }
 

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use super::actor::{self, Task};
 use super::judge::{self, Times};
 use super::ledger::Ledger;
-use super::rig::{Layer, Member, PATIENCE, PROGRAM, State, Volume, program};
+use super::rig::{Layer, Member, PATIENCE, PROGRAM, State, Volume, ending_with_us, program};
 use super::script::{Disk, Disturbance, Kind, Script, What};
 
 /// Where a process that is started anew finds what it is told.
@@ -163,7 +163,7 @@ impl<'a> Storm<'a> {
         let (script, ledger) = (self.dir.join("script"), self.dir.join("ledger"));
         let task = serde_json::to_string(&Task { script, part, on_mount, mirror, ledger }).expect("plain data");
         let said = self.dir.join(format!("actor{part}.said"));
-        let mut command = Command::new(std::env::current_exe().unwrap());
+        let mut command = ending_with_us(std::env::current_exe().unwrap().to_str().unwrap());
         command.args(["--exact", "one_process", "--ignored", "--nocapture"]).env(TASK, task).stdin(Stdio::null());
         let mut child = command.stdout(Stdio::piped()).stderr(File::create(&said).unwrap()).spawn().unwrap();
         let (mut out, progress) = (child.stdout.take().expect("piped"), Arc::clone(&self.progress));
@@ -329,8 +329,8 @@ impl<'a> Storm<'a> {
             let member = &self.members[self.script.actors[number].member];
             let slow = self.slow.tier().join(subtree(number));
             let view = member.point.join(subtree(number));
-            self.compare(number, &slow, Times::Set, "drained, the slow tree and the plain directory")?;
-            until_alike(&view, &slow, if self.layer.is_some() { Times::Seconds } else { Times::All })?;
+            self.compare(number, &slow, "drained, the slow tree and the plain directory")?;
+            until_alike(&view, &slow, if self.layer.is_some() { Times::None } else { Times::All })?;
         }
         for member in &mut self.members {
             member.umount()?;
@@ -338,13 +338,13 @@ impl<'a> Storm<'a> {
         }
         for number in 0..self.script.actors.len() {
             let slow = self.slow.tier().join(subtree(number));
-            self.done.names +=
-                self.compare(number, &slow, Times::Set, "unmounted, the slow tree and the plain directory")?;
+            self.done.names += self.compare(number, &slow, "unmounted, the slow tree and the plain directory")?;
         }
         Ok(())
     }
 
-    fn compare(&self, number: usize, tree: &Path, times: Times, which: &str) -> Result<usize, String> {
+    fn compare(&self, number: usize, tree: &Path, which: &str) -> Result<usize, String> {
+        let times = if self.layer.is_some() { Times::None } else { Times::Set };
         alike(tree, &self.plain.tier().join(subtree(number)), times, which)
     }
 }

@@ -42,7 +42,7 @@ pub(crate) fn build(cx: &Context) -> Result<Tally> {
 }
 
 /// Test programs that are stages by themselves.
-const STAGES_OF_THEIR_OWN: [&str; 5] = ["faults", "kill", "power", "program", "races"];
+const STAGES_OF_THEIR_OWN: [&str; 6] = ["faults", "kill", "power", "program", "races", "storm"];
 
 /// Everything else that `cargo test` runs, 10,000 cases of the model test among it.
 pub(crate) fn unit(cx: &Context) -> Result<Tally> {
@@ -133,6 +133,17 @@ pub(crate) fn power(cx: &Context) -> Result<Tally> {
     let mut command = tests(cx, &["--test", "power"], &args);
     if cx.all {
         command.env("POWER_STATES", "1600");
+    }
+    counted(&mut command)
+}
+
+/// Scripts of new seeds, which it prints, one after the other for as long as this.
+pub(crate) fn storm(cx: &Context) -> Result<Tally> {
+    let args = ["the_storm", "a_script", "halves", "--include-ignored", "--nocapture", "--test-threads=1"];
+    let mut command = tests(cx, &["--test", "storm"], &args);
+    // Whoever has said it looks for something.
+    if std::env::var_os("DLIO_STORM_SECONDS").is_none() {
+        command.env("DLIO_STORM_SECONDS", if cx.all { "2400" } else { "180" });
     }
     counted(&mut command)
 }

@@ -70,6 +70,9 @@ pub(crate) const STAGES: &[Stage] = &[
     stage("points", When::Test, &[Need::Mount, Need::Strace], 60, cargo::points)
         .about("stops at single calls of the daemon, power cuts there, calls that fail"),
     stage("kill", When::Test, MOUNT, 15, cargo::kill).about("42 SIGKILLs of the daemon under load"),
+    stage("storm", When::Test, &[Need::Mount, Need::Xfs], 60, cargo::storm)
+        .about("processes beside a plain directory while daemons are killed and tiers fail: 3 minutes (--all: 40) of scripts of new seeds")
+        .full(42),
     stage("power", When::Test, &[Need::Mount, Need::Xfs], 60, cargo::power)
         .about("100 power cuts on ext4 and xfs (--all: 1,600), on disks that write down what they are told"),
     stage("races", When::Test, &[], 30, cargo::races)
@@ -140,8 +143,8 @@ pub(crate) const STAGES: &[Stage] = &[
         .alone(),
 ];
 
-/// Minutes that a day's stages may take at full length.
-const ROTATION: u64 = 30;
+/// Minutes that a day's stages may take at full length: as long as the longest of them.
+const ROTATION: u64 = 42;
 
 /// Those of `check`.
 pub(crate) fn checks() -> Vec<&'static Stage> {
