@@ -17,10 +17,9 @@ use serde::{Deserialize, Serialize};
 use super::judge::{self, Times, Tree};
 use super::ledger::{Reader, now};
 use super::ops::{Answer, Op, Side, errno_of, is_dead};
+use super::rig::patience;
 use super::script::Script;
 
-/// For whatever comes to its end once nothing is done to the mount any more.
-const PATIENCE: Duration = Duration::from_secs(120);
 /// Operations between two comparisons of the whole trees.
 const COMPARE_EVERY: usize = 100;
 
@@ -157,7 +156,7 @@ impl Actor {
 
     /// Waits for a mount that answers, however often it is killed while it is looked at.
     fn tree_of_the_mount(&self) -> Result<Tree, String> {
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + patience();
         loop {
             let began = now();
             match judge::read(&self.mount.top, self.times()) {

@@ -23,6 +23,7 @@ use super::script::random_of;
 /// Few names, so that operations meet; files kept open; where in them something happens.
 const NAMES: [&str; 6] = ["a", "b", "c", "d", "e", "f"];
 const HANDLES: usize = 5;
+const MOST_PROCESSES: usize = 4;
 const LARGEST: u64 = 300_000;
 /// Times that somebody has set are before this second, in 2001.
 pub(crate) const LONG_AGO: i64 = 1_000_000_000;
@@ -88,6 +89,8 @@ pub(crate) enum Op {
     Sync(usize),
     /// One of the mount's own attributes (`stage`, `evict`, `drain`, `pin`), and a value. Any answer will do.
     Ask(Where, String, String),
+    /// Reads all that another process has, through the mount: what is found there, that process knows.
+    Peek(usize),
     /// Milliseconds, so that the background has its turn.
     Rest(u64),
 }
@@ -112,7 +115,8 @@ pub(crate) fn random_op(random: &mut Xoshiro256PlusPlus) -> Op {
                 random_of(random, &[("stage", "1"), ("evict", "1"), ("drain", "1"), ("pin", "1"), ("pin", "0")]);
             Op::Ask(random_where(random), what.to_owned(), value.to_owned())
         }
-        _ => Op::Rest(random.random_range(0..100)),
+        96 => Op::Peek(random.random_range(0..MOST_PROCESSES)),
+        _ => Op::Rest(random.random_range(0..130)),
     }
 }
 
@@ -221,11 +225,12 @@ impl Side {
                 None => Ok(String::new()),
             },
             Op::Ask(path, what, value) if self.is_mount => self.ask(path, what, value),
+            Op::Peek(other) if self.is_mount => peek(&self.top.with_file_name(subtree(*other))),
             Op::Rest(time) if self.is_mount => {
                 std::thread::sleep(Duration::from_millis(*time));
                 Ok(String::new())
             }
-            Op::Ask(..) | Op::Rest(_) => Ok(String::new()),
+            Op::Ask(..) | Op::Peek(_) | Op::Rest(_) => Ok(String::new()),
             op => self.on_a_handle(op).unwrap_or_else(|| self.on_a_name(op)),
         }
     }
@@ -298,6 +303,40 @@ impl Side {
             _ => return None,
         })
     }
+}
+
+/// The directory of a process, at the top of each tree.
+pub(crate) fn subtree(number: usize) -> String {
+    format!("actor{number}")
+}
+
+/// Reads a tree that changes at the same time: what was there a moment ago may be gone, or something else.
+fn peek(dir: &Path) -> Answer {
+    const VANISHED: [Errno; 5] = [Errno::ENOENT, Errno::ENOTDIR, Errno::EISDIR, Errno::ELOOP, Errno::ENXIO];
+    let unless_vanished = |error: io::Error| match errno_of(&error) {
+        errno if VANISHED.contains(&errno) => Ok(String::new()),
+        errno => Err(errno),
+    };
+    let entries = match fs::read_dir(dir).and_then(Iterator::collect::<io::Result<Vec<_>>>) {
+        Ok(entries) => entries,
+        Err(error) => return unless_vanished(error),
+    };
+    for path in entries.into_iter().map(|entry| entry.path()) {
+        let read = || {
+            let kind = fs::symlink_metadata(&path)?.file_type();
+            let file = match kind.is_file() {
+                true => open(&path, OFlag::O_RDONLY | OFlag::O_NONBLOCK | OFlag::O_NOFOLLOW)?,
+                false => return Ok(kind.is_dir()),
+            };
+            read_at(&file, 0, LARGEST as usize * 2).map(|_| false).map_err(io::Error::from)
+        };
+        match read() {
+            Ok(true) => drop(peek(&path)?),
+            Ok(false) => {}
+            Err(error) => drop(unless_vanished(error)?),
+        }
+    }
+    Ok(String::new())
 }
 
 /// How a mount without its daemon answers.

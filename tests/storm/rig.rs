@@ -19,8 +19,11 @@ use super::ops::{errno_of, is_dead};
 use super::script::{Disk, Kind};
 
 pub(crate) const PROGRAM: &str = env!("CARGO_BIN_EXE_dlio-fs");
-/// For anything that is waited for.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
+/// For anything that is waited for. Whoever halves a script that holds the drain for ever says fewer seconds.
+pub(crate) fn patience() -> Duration {
+    let said = std::env::var("DLIO_STORM_PATIENCE").ok().and_then(|text| text.parse().ok());
+    Duration::from_secs(said.unwrap_or(120))
+}
 
 /// A directory in memory.
 #[derive(Debug)]
@@ -143,7 +146,7 @@ impl Layer {
         let layer = Layer { shown, process };
         let (above, began) = (fs::metadata(dir).unwrap().dev(), Instant::now());
         while fs::metadata(&layer.shown).unwrap().dev() == above {
-            assert!(began.elapsed() < PATIENCE, "bindfs does not mount");
+            assert!(began.elapsed() < patience(), "bindfs does not mount");
             thread::sleep(Duration::from_millis(5));
         }
         layer
@@ -266,7 +269,7 @@ impl Member {
                 ));
             }
             (State::Starting(_), None) if fs::read(self.point.join(".dlio/stats")).is_ok() => State::Running,
-            (State::Starting(since) | State::Dying(since), None) if since.elapsed() > PATIENCE => {
+            (State::Starting(since) | State::Dying(since), None) if since.elapsed() > patience() => {
                 return Err(format!("{} is {:?} for too long\n{}", self.point.display(), self.state, self.said()));
             }
             (state, _) => state,
@@ -334,7 +337,7 @@ pub(crate) fn program(arguments: &[&str], path: &Path) -> Result<String, String>
 /// `None` if it had to be killed after the time allowed.
 pub(crate) fn wait(child: &mut Child) -> Option<ExitStatus> {
     let began = Instant::now();
-    while began.elapsed() < PATIENCE {
+    while began.elapsed() < patience() {
         if let Some(status) = child.try_wait().unwrap() {
             return Some(status);
         }

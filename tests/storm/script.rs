@@ -7,7 +7,7 @@ use rand::rngs::Xoshiro256PlusPlus;
 use rand::{RngExt, SeedableRng};
 use serde::{Deserialize, Serialize};
 
-use super::ops::{Op, random_op};
+use super::ops::{Op, random_op, subtree};
 
 /// How large a storm is.
 const ACTORS: usize = 3;
@@ -231,7 +231,18 @@ fn random_scene(random: &mut Xoshiro256PlusPlus) -> Scene {
         _ => Disk { kind: Kind::Btrfs, mib: random.random_range(128..=200) },
     };
     let (fast, slow) = (disk(random), disk(random));
-    Scene { fast, slow, has_layer: random.random_bool(0.25), members: 1, options: random_options(random) }
+    let members = if random.random_bool(0.25) { 2 } else { 1 };
+    let mut options = random_options(random);
+    if members > 1 {
+        // Refused in a fleet: nobody would see that a pending version is changed, and what is published together has no order.
+        for option in &mut options {
+            *option = option.replace("passthrough", "exact").replace("newest", "all");
+        }
+        // One clock, so it is never off.
+        options.extend(["fleet=storm", "clock_error=2ms"].map(str::to_owned));
+        options.push(format!("fleet_size={members}"));
+    }
+    Scene { fast, slow, has_layer: random.random_bool(0.25), members, options }
 }
 
 /// The daemon does by itself as much as it can, in most of them.
@@ -333,6 +344,6 @@ fn random_disturbance(random: &mut Xoshiro256PlusPlus, script: &Script) -> What 
 
 /// The directory of a process, or something in it.
 fn random_place(random: &mut Xoshiro256PlusPlus, script: &Script) -> PathBuf {
-    let top = PathBuf::from(format!("actor{}", random.random_range(0..script.actors.len())));
+    let top = PathBuf::from(subtree(random.random_range(0..script.actors.len())));
     if random.random_bool(0.5) { top } else { top.join(random_of(random, &["a", "b", "c/a", "d/e", "f"])) }
 }

@@ -12,7 +12,8 @@ use std::time::{Duration, Instant};
 use super::actor::{self, Task};
 use super::judge::{self, Times};
 use super::ledger::Ledger;
-use super::rig::{Layer, Member, PATIENCE, PROGRAM, State, Volume, ending_with_us, program};
+use super::ops::subtree;
+use super::rig::{Layer, Member, PROGRAM, State, Volume, ending_with_us, patience, program};
 use super::script::{Disk, Disturbance, Kind, Script, What};
 
 /// Where a process that is started anew finds what it is told.
@@ -38,7 +39,7 @@ struct Storm<'a> {
     layer: Option<Layer>,
     plain: Volume,
     slow: Volume,
-    _fast: Vec<Volume>,
+    fast: Vec<Volume>,
     dir: PathBuf,
     script: &'a Script,
     ledger: Ledger,
@@ -88,14 +89,11 @@ pub(crate) fn run(script: &Script, dir: &Path) -> Result<Done, String> {
     let mut storm = Storm::set(script, dir)?;
     let result = storm.pass();
     result.map_err(|error| {
+        storm.leave_evidence();
         let said = storm.members.iter().map(Member::said).collect::<Vec<_>>().join("\n--\n");
         format!("{error}\nthe end of the daemon's log:\n{said}")
     })?;
     Ok(std::mem::take(&mut storm.done))
-}
-
-fn subtree(number: usize) -> String {
-    format!("actor{number}")
 }
 
 impl<'a> Storm<'a> {
@@ -128,7 +126,7 @@ impl<'a> Storm<'a> {
             layer,
             plain,
             slow,
-            _fast: fast,
+            fast,
             dir: dir.to_owned(),
             script,
             ledger: Ledger::new(&dir.join("ledger")),
@@ -151,6 +149,29 @@ impl<'a> Storm<'a> {
         }
         self.end_all()?;
         self.judge()
+    }
+
+    /// What people look at afterwards: the daemons' logs, their log of changes, what they say, and what the slow tree has.
+    fn leave_evidence(&self) {
+        let to = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("storm-{}", self.script.seed));
+        fs::remove_dir_all(&to).ok();
+        fs::create_dir_all(&to).unwrap();
+        let copy = |what: &Path| Command::new("cp").arg("-a").arg(what).arg(&to).stderr(Stdio::null()).status().ok();
+        copy(&self.dir.join("ledger"));
+        for (member, fast) in self.members.iter().zip(&self.fast) {
+            copy(&member.log);
+            let name = member.point.file_name().expect("it has one").to_string_lossy().into_owned();
+            let log = to.join(format!("{name}.changes"));
+            let changes = fast.tier().join(".dlio-fs/log");
+            Command::new("cp").arg("-a").arg(changes).arg(log).stderr(Stdio::null()).status().ok();
+            for file in ["stats", "queue"].iter().filter(|_| member.state == State::Running) {
+                fs::copy(member.point.join(".dlio").join(file), to.join(format!("{name}.{file}"))).ok();
+            }
+        }
+        for (name, top) in [("slow", &self.slow), ("plain", &self.plain)] {
+            let listing = File::create(to.join(format!("{name}.listing"))).unwrap();
+            Command::new("find").arg(top.tier()).arg("-ls").stdout(listing).status().ok();
+        }
     }
 
     fn start_actor(&self, part: usize) -> Actor {
@@ -292,7 +313,7 @@ impl<'a> Storm<'a> {
                 false
             }
             Some(_) => false,
-            None if command.since.elapsed() > PATIENCE => {
+            None if command.since.elapsed() > patience() => {
                 ended = Err(format!("dlio-fs {} does not end", command.words));
                 false
             }
@@ -359,7 +380,7 @@ fn alike(one: &Path, other: &Path, times: Times, which: &str) -> Result<usize, S
 
 /// What a stranger has changed is seen after a while.
 fn until_alike(view: &Path, slow: &Path, times: Times) -> Result<(), String> {
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + patience();
     loop {
         match alike(view, slow, times, "drained, the mount and the slow tree") {
             Ok(_) => return Ok(()),
