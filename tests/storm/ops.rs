@@ -1,7 +1,8 @@
 //! What a process does, each operation one system call: after a kill it has happened or it has not.
 
 use std::fs::{self, File, Permissions};
-use std::io;
+use std::io::{self, Seek as _};
+use std::ops::Range;
 use std::os::unix::fs::{
     DirBuilderExt as _, FileExt as _, MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _, lchown, symlink,
 };
@@ -9,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use nix::errno::Errno;
-use nix::fcntl::{AT_FDCWD, FallocateFlags, OFlag, RenameFlags, fallocate, renameat2};
+use nix::fcntl::{AT_FDCWD, FallocateFlags, FcntlArg, OFlag, RenameFlags, fallocate, fcntl, renameat2};
 use nix::sys::stat::{Mode, UtimensatFlags, utimensat};
 use nix::sys::time::TimeSpec;
 use nix::unistd::mkfifo;
@@ -22,7 +23,9 @@ use super::script::random_of;
 
 /// Few names, so that operations meet; files kept open; where in them something happens.
 const NAMES: [&str; 6] = ["a", "b", "c", "d", "e", "f"];
-const HANDLES: usize = 5;
+const HANDLES: usize = 4;
+/// In which the kernel cuts writes through its cache.
+const PAGE: usize = 4096;
 const MOST_PROCESSES: usize = 4;
 const LARGEST: u64 = 300_000;
 /// Times that somebody has set are before this second, in 2001.
@@ -96,7 +99,7 @@ pub(crate) enum Op {
 }
 
 fn random_where(random: &mut Xoshiro256PlusPlus) -> Where {
-    let depth = random.random_range(1..=3);
+    let depth = random_of(random, &[1, 1, 1, 2, 2, 3]);
     (0..depth).map(|_| random_of(random, &NAMES)).collect()
 }
 
@@ -127,13 +130,13 @@ fn random_op_on_a_name(random: &mut Xoshiro256PlusPlus) -> Op {
         [RenameFlags::empty(), RenameFlags::empty(), RenameFlags::RENAME_NOREPLACE, RenameFlags::RENAME_EXCHANGE];
     let path = random_where(random);
     match random.random_range(0..65) {
-        0..9 => Op::Mkdir(path, random_of(random, &[0o755, 0o700, 0o1777, 0o2755])),
-        9..13 => Op::Rmdir(path),
-        13..18 => Op::Unlink(path),
-        18 => Op::Fifo(path),
-        19..21 => Op::Symlink(random_where(random).display().to_string(), path),
-        21..25 => Op::Link(path, random_where(random)),
-        25..35 => Op::Rename(path, random_where(random), random_of(random, &RENAME).bits()),
+        0..7 => Op::Mkdir(path, random_of(random, &[0o755, 0o700, 0o1777, 0o2755])),
+        7..9 => Op::Rmdir(path),
+        9..14 => Op::Unlink(path),
+        14 => Op::Fifo(path),
+        15..17 => Op::Symlink(random_where(random).display().to_string(), path),
+        17..21 => Op::Link(path, random_where(random)),
+        21..35 => Op::Rename(path, random_where(random), random_of(random, &RENAME).bits()),
         35..38 => Op::Truncate(path, random.random_range(0..LARGEST)),
         38..41 => Op::Chmod(path, random_of(random, &MODES)),
         41..43 => Op::Chown(path, random_of(random, &[0, 1, 65_534]), random_of(random, &[0, 1, 65_534])),
@@ -235,6 +238,52 @@ impl Side {
         }
     }
 
+    /// The parts in which the kernel may hand a write to the daemon: a kill leaves some of the first ones. `None`: it is one.
+    pub(crate) fn pieces(&self, op: &Op) -> Option<Vec<Range<usize>>> {
+        let (number, offset, length) = match op {
+            Op::WriteAt(number, offset, bytes) => (number, Some(*offset), bytes.length),
+            Op::Append(number, bytes) => (number, None, bytes.length),
+            Op::Copy { to, to_at, length, .. } => (to, Some(*to_at), *length),
+            _ => return None,
+        };
+        let mut file = self.open[*number].as_ref()?;
+        let appends = fcntl(file, FcntlArg::F_GETFL).is_ok_and(|flags| flags & OFlag::O_APPEND.bits() != 0);
+        let start = match offset.filter(|_| !appends) {
+            Some(offset) => offset,
+            None if appends => file.metadata().ok()?.len(),
+            None => file.stream_position().ok()?,
+        };
+        let first = (PAGE - start as usize % PAGE).min(length);
+        let ends = (first..length).step_by(PAGE).chain([length]);
+        Some(ends.scan(0, |from, to| Some(std::mem::replace(from, to)..to)).collect())
+    }
+
+    /// Does this part of a write.
+    pub(crate) fn apply_piece(&mut self, op: &Op, piece: Range<usize>) -> Answer {
+        match op {
+            Op::WriteAt(number, offset, bytes) => {
+                let bytes = &bytes.bytes()[piece.clone()];
+                self.write(*number, |file| file.write_all_at(bytes, offset + piece.start as u64))
+            }
+            Op::Append(number, bytes) => {
+                let bytes = &bytes.bytes()[piece];
+                self.write(*number, |mut file| io::Write::write_all(&mut file, bytes))
+            }
+            Op::Copy { from, at, to, to_at, .. } => self.apply(&Op::Copy {
+                from: *from,
+                at: at + piece.start as u64,
+                to: *to,
+                to_at: to_at + piece.start as u64,
+                length: piece.len(),
+            }),
+            whole => self.apply(whole),
+        }
+    }
+
+    fn write(&self, number: usize, write: impl FnOnce(&File) -> io::Result<()>) -> Answer {
+        self.open[number].as_ref().ok_or(Errno::EBADF).and_then(|file| io(write(file)))
+    }
+
     fn ask(&self, path: &Path, what: &str, value: &str) -> Answer {
         match xattr::set(self.top.join(path), format!("user.dlio.{what}"), value.as_bytes()) {
             // Everything else is an answer: what may be asked when, other tests know.
@@ -284,12 +333,15 @@ impl Side {
     /// `None`: it is not one on a handle.
     fn on_a_handle(&self, op: &Op) -> Option<Answer> {
         let handle = |number: &usize| self.open[*number].as_ref().ok_or(Errno::EBADF);
-        let write = |number, write: &dyn Fn(&File) -> io::Result<()>| handle(number).and_then(|file| io(write(file)));
         Some(match op {
-            Op::WriteAt(number, offset, bytes) => write(number, &|file| file.write_all_at(&bytes.bytes(), *offset)),
-            Op::Append(number, bytes) => write(number, &|mut file| io::Write::write_all(&mut file, &bytes.bytes())),
+            Op::WriteAt(number, offset, bytes) => {
+                self.write(*number, |file| file.write_all_at(&bytes.bytes(), *offset))
+            }
+            Op::Append(number, bytes) => {
+                self.write(*number, |mut file| io::Write::write_all(&mut file, &bytes.bytes()))
+            }
             Op::ReadAt(number, offset, length) => handle(number).and_then(|file| read_at(file, *offset, *length)),
-            Op::SetLen(number, length) => write(number, &|file| file.set_len(*length)),
+            Op::SetLen(number, length) => self.write(*number, |file| file.set_len(*length)),
             Op::Allocate(number, offset, length, flags) => handle(number).and_then(|file| {
                 let flags = FallocateFlags::from_bits_truncate(*flags);
                 fallocate(file, flags, *offset as i64, *length as i64).map(|()| String::new())
@@ -299,7 +351,7 @@ impl Side {
                 let copied = copy_file_range(from, Some(&mut at), to, Some(&mut to_at), *length);
                 copied.map(|copied| copied.to_string()).map_err(|error| Errno::from_raw(error.raw_os_error()))
             }),
-            Op::Sync(number) => write(number, &File::sync_all),
+            Op::Sync(number) => self.write(*number, File::sync_all),
             _ => return None,
         })
     }
