@@ -102,6 +102,26 @@ fn bytes_of(image: &Image) -> BTreeMap<Vec<u8>, Vec<u8>> {
     image.paths().map(bytes).collect()
 }
 
+/// On a tier that exchanges nothing (NFS, most FUSE file systems) a batch that makes a directory in the place of a file was refused for
+/// ever: no rename replaces the one by the other. It held everybody, and could not be set aside.
+#[test]
+fn a_directory_takes_the_name_of_a_file_where_nothing_is_exchanged() {
+    let machine = machine(DrainPolicy::Newest, &[]);
+    machine.slow.become_nfs();
+    let (engine, cx) = (machine.open("boot"), Cx::internal());
+    write(&engine, "a", 1);
+    background(&engine, &machine.clock);
+    // The first of two versions is skipped, and all in between is one batch.
+    truncates(&engine, 1);
+    engine.unlink(&cx, ROOT, &name("a")).unwrap();
+    engine.mkdir(&cx, ROOT, &name("a"), 0o755, 0).unwrap();
+    truncates(&engine, 2);
+    background(&engine, &machine.clock);
+    let status = engine.status();
+    assert_eq!((status.safety.events, status.exceptions.conflicts), (0, 0));
+    assert_eq!(machine.slow.image(), view(&engine, &mut Vec::new()).unwrap(), "the slow tree is not the view");
+}
+
 /// A slow tier that is behind copied each checkpoint, though most of them were replaced or removed by then.
 #[test]
 fn a_tier_that_is_behind_is_not_given_superseded_checkpoints() {
