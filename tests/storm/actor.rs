@@ -36,6 +36,7 @@ pub(crate) struct Task {
 
 struct Actor {
     has_layer: bool,
+    is_stranger: bool,
     mount: Side,
     mirror: Side,
     ledger: Reader,
@@ -50,6 +51,7 @@ pub(crate) fn play(task: Task) -> Result<(), String> {
     umask(Mode::empty());
     let mut actor = Actor {
         has_layer: script.scene.has_layer,
+        is_stranger: part.is_stranger,
         mount: Side::new(task.on_mount, !part.is_stranger),
         mirror: Side::new(task.mirror, false),
         ledger: Reader(task.ledger),
@@ -91,7 +93,7 @@ impl Actor {
             return self.settle(op);
         }
         let on_mirror = self.mirror.apply(op);
-        if on_mount == on_mirror {
+        if on_mount == on_mirror || (self.is_stranger && both_are_taken(&on_mount, &on_mirror)) {
             return Ok(());
         }
         let storm = self.ledger.between(began, now());
@@ -106,6 +108,8 @@ impl Actor {
     fn is_beyond_a_layer(&self, op: &Op) -> bool {
         match op {
             Op::Rename(_, _, flags) => *flags == RenameFlags::RENAME_EXCHANGE.bits(),
+            // It changes a mode of which the kernel knows nothing: what is asked next is told the former one.
+            Op::SetAcl { .. } => true,
             Op::Chown(path, ..) | Op::SetTimes(path, ..) | Op::SetXattr(path, ..) => {
                 fs::symlink_metadata(self.mirror.top.join(path)).is_ok_and(|stat| stat.is_symlink())
             }
@@ -183,8 +187,15 @@ fn is_allowed(errno: Errno, what: &str) -> bool {
         // What is written in place, and what a stranger does.
         "read-only" => errno == Errno::EROFS,
         "full" => errno == Errno::ENOSPC,
+        // After `slow_wait`.
+        "hung" | "frozen" => errno == Errno::EIO,
         _ => false,
     }
+}
+
+/// Of a directory that is not empty file systems say the one or the other.
+fn both_are_taken(one: &Answer, other: &Answer) -> bool {
+    [one, other].iter().all(|answer| matches!(answer, Err(Errno::EEXIST | Errno::ENOTEMPTY)))
 }
 
 fn told(answer: &Answer) -> String {

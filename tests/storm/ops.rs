@@ -201,7 +201,7 @@ pub(crate) struct Side {
     pub(crate) top: PathBuf,
     /// Whether there is somebody to [`Op::Ask`].
     is_mount: bool,
-    open: [Option<File>; HANDLES],
+    open: [Option<File>; 8],
 }
 
 impl Side {

@@ -263,7 +263,12 @@ fn random_options(random: &mut Xoshiro256PlusPlus) -> Vec<String> {
         keys.iter().map(|(key, values)| format!("{key}={}", random_of(random, values))).collect();
     options.push(if options.iter().any(|option| option == "high=2%") { "low=1%" } else { "low=70%" }.to_owned());
     options.push("ballast=4MiB".to_owned());
-    options.push(random_rules(random));
+    let rules = random_rules(random);
+    // What was written past the fast tier waits for the next mount once a sync of it has failed on the slow tier.
+    if !rules.contains("absorb=false") && random.random_bool(0.3) {
+        options.push("slow_wait=1s".to_owned());
+    }
+    options.push(rules);
     options
 }
 

@@ -283,8 +283,13 @@ impl<'a> Storm<'a> {
         let now = Instant::now();
         self.end(|_, until| until <= now);
         if self.members.iter().any(|member| member.state == State::Down) {
-            // A start over a tier that is read-only, or hangs, is refused.
-            self.end(|what, _| matches!(what, What::ReadOnly(_) | What::Frozen(_) | What::Hung(_)));
+            // A start over a tier that is read-only, or hangs, is refused; and that of a member over one that is full, for it has no lease.
+            let is_alone = self.members.len() == 1;
+            self.end(|what, _| match what {
+                What::ReadOnly(_) | What::Frozen(_) | What::Hung(_) => true,
+                What::Full(_) => !is_alone,
+                _ => false,
+            });
         }
         for member in &mut self.members {
             let former = member.state;
