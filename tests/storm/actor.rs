@@ -130,7 +130,7 @@ impl Actor {
         let mirror = |side: &Side| judge::read(&side.top, times).map_err(|error| error.to_string());
         let without = judge::differences(&seen, &mirror(&self.mirror)?);
         let mut with = without.clone();
-        let pieces = self.mirror.pieces(op).unwrap_or_else(|| vec![0..0]);
+        let pieces = self.mirror.pieces(op).unwrap_or_else(|| std::iter::once(0..0).collect());
         for piece in pieces {
             if with.is_empty() {
                 break;

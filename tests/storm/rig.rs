@@ -143,7 +143,7 @@ impl Layer {
         fs::create_dir(&shown).unwrap();
         let mut command = ending_with_us("bindfs");
         // It knows each name of a file as a file of its own, of which the kernel would remember the former size.
-        command.args(["-f", "--direct-io", "-o", "attr_timeout=0,entry_timeout=0,negative_timeout=0"]);
+        command.args(["-f", "-o", "direct_io,attr_timeout=0,entry_timeout=0,negative_timeout=0"]);
         let process = command.arg(below).arg(&shown).stdin(Stdio::null()).spawn().expect("bindfs");
         let layer = Layer { shown, process };
         let (above, began) = (fs::metadata(dir).unwrap().dev(), Instant::now());

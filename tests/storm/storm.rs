@@ -231,7 +231,10 @@ impl<'a> Storm<'a> {
                     (What::Frozen(_), _) => self.slow.freezes(),
                     (What::Hung(_), Some(layer)) => layer.stops(),
                     // Somebody has a file in it open for writing; or there is nothing to stop.
-                    _ => return Ok(self.ledger.ended(what.name())),
+                    _ => {
+                        self.ledger.ended(what.name());
+                        return Ok(());
+                    }
                 }
                 self.lasts(what, *time);
             }
