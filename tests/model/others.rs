@@ -587,6 +587,25 @@ fn what_we_replace_is_no_conflict_where_nothing_is_exchanged() {
     assert_eq!(engine.status().exceptions.conflicts, 0);
 }
 
+/// Somebody else puts a directory, or a link, in the place of a file that the kernel takes for a file for a moment still. Its open was answered
+/// with EINVAL, which no file system says to it, and not with ESTALE, on which the kernel looks the name up once more.
+#[test]
+fn what_others_put_in_the_place_of_a_file_is_looked_up_at_its_open() {
+    for is_dir in [true, false] {
+        let machine = machine();
+        let slow = machine.slow.root();
+        slow.create(b"f", 0o644).unwrap().write_at(&[1; 50], 0).unwrap();
+        let (engine, cx) = (machine.open("boot"), Cx::internal());
+        let file = engine.lookup(&cx, ROOT, &name("f")).unwrap();
+        slow.unlink(b"f").unwrap();
+        if is_dir { slow.mkdir(b"f", 0o755) } else { slow.symlink(b"f", b"elsewhere") }.unwrap();
+        let opened = engine.open(&cx, file.ino, OpenMode { read: true, ..OpenMode::default() });
+        assert_eq!(opened.map(drop).map_err(|e| e.errno()), Err(Errno::ESTALE), "a directory: {is_dir}");
+        let kind = engine.lookup(&cx, ROOT, &name("f")).unwrap().kind;
+        assert_eq!(kind, if is_dir { Kind::Dir } else { Kind::Symlink });
+    }
+}
+
 /// An exchange was answered over a slow tier that exchanges nothing (NFS, most FUSE file systems). No step publishes it there: it held its
 /// user, with everything changed later, for ever. It is refused as on the tier itself.
 #[test]

@@ -323,6 +323,9 @@ impl Tiers {
             let opened = self.at_slow(ino, |path, id| self.slow.open_of(path, id, access));
             let (fd, stat) = match opened {
                 Err(e) if e.kind() == std::io::ErrorKind::NotFound => continue,
+                // How the seam says that it is no file: somebody else has put a directory or a link in its place, and the kernel is to look
+                // the name up once more.
+                Err(e) if e.raw_os_error() == Some(Errno::EINVAL as i32) => break,
                 other => other.at("open on slow", self.label(ino))?,
             };
             if stat.id() == id && self.has_its_owner(ino, &stat) {
