@@ -524,7 +524,8 @@ impl Case {
     }
 
     fn is_read_by_kernel(&self, path: &Path) -> bool {
-        let by_kernel = (0..SLOTS).filter(|slot| self.through[*slot].is_some()).filter_map(|slot| self.model.open[slot]);
+        let by_kernel =
+            (0..SLOTS).filter(|slot| self.through[*slot].is_some()).filter_map(|slot| self.model.open[slot]);
         self.model.view.find(&path.0).is_ok_and(|id| by_kernel.into_iter().any(|open| open.id == id))
     }
 
@@ -744,7 +745,8 @@ impl Case {
         let engine = self.engine.clone().expect("open between two crashes");
         let file = self.files[slot].as_ref().expect("it was just opened");
         let ino = file.ino;
-        let joined = self.through.iter().flatten().find(|through| through.ino == ino).map(|through| through.backing.clone());
+        let joined =
+            self.through.iter().flatten().find(|through| through.ino == ino).map(|through| through.backing.clone());
         let others = self.files.iter().flatten().filter(|other| other.ino == ino).count() > 1;
         if joined.is_none() && (writes || others) {
             return Ok(());
@@ -892,7 +894,10 @@ impl Case {
         let large = self.model.view.node(id).bytes.len() as u64 > self.options.copy_up_max;
         self.linked |= has_links(&self.slow.image());
         let is_read_by_kernel = self.through.iter().flatten().any(|through| through.ino == ino);
-        if (!large && !self.linked && !is_read_by_kernel) || self.model.order.is_in_place(id) || !self.is_on_slow(ino)? {
+        if (!large && !self.linked && !is_read_by_kernel)
+            || self.model.order.is_in_place(id)
+            || !self.is_on_slow(ino)?
+        {
             return Ok(None);
         }
         self.model.order.set_in_place(id, true);
@@ -1143,7 +1148,10 @@ impl Case {
             return Err(Fail::Wrong(format!("drained, but the status is {status:?}")));
         }
         if !self.is_cleaned_up && status.exceptions.conflicts > 0 {
-            return Err(Fail::Wrong(format!("nobody else is there, and conflicts are told: {:?}", self.engine().queue(9))));
+            return Err(Fail::Wrong(format!(
+                "nobody else is there, and conflicts are told: {:?}",
+                self.engine().queue(9)
+            )));
         }
         self.check_leftovers()?;
         if !self.model.dirty.is_empty() {
@@ -1345,7 +1353,8 @@ impl Case {
         done.into_iter().for_each(|done| after.finish(op, done));
         let open = before.open;
         let found = self.view()?;
-        let mut model = self.choose(&before, &after, op, &found).map_err(|why| format!("after a failed call, {why}"))?;
+        let mut model =
+            self.choose(&before, &after, op, &found).map_err(|why| format!("after a failed call, {why}"))?;
         model.open = open;
         if let Op::SetAttr { path, new } = op {
             model.undo_attr(path, *new);
@@ -1373,8 +1382,7 @@ impl Case {
             None => None,
         };
         let Some(mut model) = chosen else {
-            let mut said =
-                "the view is neither that before nor that after the last operation:\n".to_string();
+            let mut said = "the view is neither that before nor that after the last operation:\n".to_string();
             said += &found.diff(&before.view.image(), "found ", "before");
             said += "\nor\n";
             said += &found.diff(&after.view.image(), "found ", "after ");

@@ -419,7 +419,10 @@ impl Model {
         let Ok(id) = self.view.find(&path.0) else { return };
         let Node { perm, uid, gid, mtime, .. } = *self.view.node(id);
         self.set_attr(id, new);
-        self.set_attr(id, NewAttr { perm: Some(perm), uid: Some(uid), gid: Some(gid), mtime: Some(mtime), atime: None });
+        self.set_attr(
+            id,
+            NewAttr { perm: Some(perm), uid: Some(uid), gid: Some(gid), mtime: Some(mtime), atime: None },
+        );
     }
 
     /// Of a file that never became an event, attributes travel with the content.

@@ -203,7 +203,9 @@ impl Op {
             Op::Run(_) | Op::Settle => Actor::Background,
             Op::Advance { .. } => Actor::Time,
             Op::Crash { .. } => Actor::Machine,
-            Op::Pin { .. } | Op::Stage { .. } | Op::Prioritize { .. } | Op::Pause { .. } | Op::Room { .. } => Actor::Operator,
+            Op::Pin { .. } | Op::Stage { .. } | Op::Prioritize { .. } | Op::Pause { .. } | Op::Room { .. } => {
+                Actor::Operator
+            }
             Op::Fail(_) => Actor::Toxics,
             _ => Actor::Users,
         }

@@ -83,7 +83,9 @@ impl Toxic {
 
     /// Nothing is to fail any more.
     pub fn disarm(&self) {
-        [&self.changes, &self.looks, &self.reads].iter().for_each(|countdown| countdown.left.store(0, Ordering::Relaxed));
+        [&self.changes, &self.looks, &self.reads]
+            .iter()
+            .for_each(|countdown| countdown.left.store(0, Ordering::Relaxed));
     }
 
     pub fn is_armed(&self) -> bool {

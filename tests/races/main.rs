@@ -23,6 +23,8 @@ mod order;
 mod reference;
 #[path = "../sim/mod.rs"]
 mod sim;
+#[path = "../model/toxic.rs"]
+mod toxic;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;

@@ -231,7 +231,9 @@ impl Tiers {
     /// What the batch makes and removes again goes nowhere.
     fn forget_unplaced(&self, made: &HashMap<Lsn, Copied>, planned: &[Planned]) {
         let is_placed = |one: &Copied| {
-            planned.iter().any(|planned| matches!(&planned.step, Step::Place { tmp, .. } if base_of(tmp) == &one.tmp[..]))
+            planned
+                .iter()
+                .any(|planned| matches!(&planned.step, Step::Place { tmp, .. } if base_of(tmp) == &one.tmp[..]))
         };
         for one in made.values().filter(|one| !is_placed(one)) {
             let removed = self.slow.tmp_of(&one.tmp).at("open", "tmp on the slow tier");
