@@ -11,7 +11,8 @@
 //! - drained, the slow tier equals the view (P12), and another start changes nothing.
 //!
 //! A failing case prints its number and what it did; `DLIO_MODEL_SEED=n cargo test --test model` repeats exactly that one.
-//! `DLIO_MODEL_CASES` says how many to run, `DLIO_MODEL_FIRST` with which number to begin.
+//! `DLIO_MODEL_CASES` says how many to run, `DLIO_MODEL_FIRST` with which number to begin. With `DLIO_LAPSE=NAME` the engine leaves a
+//! step of its order out, here and in a fleet, and the dice are to notice: `cargo xtask mutants`.
 
 #![allow(clippy::print_stdout, clippy::unwrap_used, reason = "a failing case tells its story")]
 #![allow(unreachable_pub, reason = "the modules below are seen from here only")]
@@ -115,11 +116,24 @@ fn number(variable: &str) -> Option<u64> {
     Some(text.parse().unwrap_or_else(|_| panic!("{variable}={text} is not a number")))
 }
 
+/// Runs `act`, where `DLIO_LAPSE` names a step of the engine's order without that.
+#[cfg(debug_assertions)]
+fn with_lapse<T>(act: impl FnOnce() -> T) -> T {
+    let Ok(name) = std::env::var("DLIO_LAPSE") else { return act() };
+    let lapse = name.parse().unwrap_or_else(|_| panic!("there is no lapse {name}"));
+    dlio_fs::tiers::disk::faults::leaving_out(lapse, act)
+}
+
+#[cfg(not(debug_assertions))]
+fn with_lapse<T>(act: impl FnOnce() -> T) -> T {
+    act()
+}
+
 /// Runs one case; says what went wrong.
 fn run(seed: u64, verbose: bool) -> Result<Tally, String> {
     let mut case = Case::new(seed);
     case.verbose = verbose;
-    let outcome = catch_unwind(AssertUnwindSafe(|| case.run(OPS)));
+    let outcome = catch_unwind(AssertUnwindSafe(|| with_lapse(|| case.run(OPS))));
     let why = match outcome {
         Ok(Ok(())) => return Ok(case.tally),
         Ok(Err(why)) => why,

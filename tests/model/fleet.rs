@@ -11,7 +11,8 @@
 //!
 //! And what a member shows of the others once it has read what they published, though it knew something else.
 //!
-//! `DLIO_FLEET_CASES` says how many cases to run, `DLIO_FLEET_SEED=n cargo test --test model fleet` repeats one of each kind.
+//! `DLIO_FLEET_CASES` says how many cases to run, `DLIO_FLEET_FIRST` with which number to begin,
+//! `DLIO_FLEET_SEED=n cargo test --test model fleet` repeats one of each kind.
 
 #[path = "fleet/partner.rs"]
 mod partner;
@@ -32,7 +33,7 @@ use rand::rngs::Xoshiro256PlusPlus;
 use rand::seq::IndexedRandom;
 use rand::{RngExt, SeedableRng};
 
-use crate::number;
+use crate::{number, with_lapse};
 use crate::sim::image::Image;
 use crate::sim::{Lose, SimClock, SimDisk, SimPower};
 use crate::stories::{WRITE, name};
@@ -821,12 +822,14 @@ fn a_member_whose_clock_goes_off_while_it_reads_the_leases_does_not_write_them()
 
 fn run_cases(cases: u64, fleet: impl Fn(u64) -> Fleet) {
     if let Some(seed) = number("DLIO_FLEET_SEED") {
-        run_counting(fleet(seed)).unwrap();
+        with_lapse(|| run_counting(fleet(seed))).unwrap();
         return;
     }
     let mut safe = 0;
-    for seed in 0..number("DLIO_FLEET_CASES").unwrap_or(cases) {
-        safe += run_counting(fleet(seed)).unwrap_or_else(|why| panic!("{why}; DLIO_FLEET_SEED={seed} repeats it"));
+    let first = number("DLIO_FLEET_FIRST").unwrap_or(0);
+    for seed in first..first + number("DLIO_FLEET_CASES").unwrap_or(cases) {
+        let done = with_lapse(|| run_counting(fleet(seed)));
+        safe += done.unwrap_or_else(|why| panic!("{why}; DLIO_FLEET_SEED={seed} repeats it"));
     }
     assert!(safe > 0, "there was no good verdict");
     println!("{safe} good verdicts");

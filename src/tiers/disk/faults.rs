@@ -177,7 +177,7 @@ fn errno_named(name: &str) -> Option<Errno> {
 }
 
 /// A step of the engine's own order that is left out, or done at the wrong time, to see whether a test notices.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, strum::EnumString)]
 pub enum Lapse {
     /// A record is written with the next one, after the answer.
     Append,
