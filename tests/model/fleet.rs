@@ -33,10 +33,10 @@ use rand::rngs::Xoshiro256PlusPlus;
 use rand::seq::IndexedRandom;
 use rand::{RngExt, SeedableRng};
 
-use crate::{number, with_lapse};
 use crate::sim::image::Image;
 use crate::sim::{Lose, SimClock, SimDisk, SimPower};
 use crate::stories::{WRITE, name};
+use crate::{number, with_lapse};
 
 const ERROR: Duration = Duration::from_millis(10);
 const CASES: u64 = 500;

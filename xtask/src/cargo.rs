@@ -81,9 +81,12 @@ fn test_programs(cx: &Context) -> Result<Vec<String>> {
 
 /// The file of a built test program.
 pub(crate) fn test_program(cx: &Context, name: &str) -> Result<PathBuf> {
-    let mut command = cargo(cx);
-    command.args(["test", "--quiet", "--no-run", "--workspace", "--test", name, "--message-format", "json"]);
-    let output = command.stderr(Stdio::inherit()).output()?;
+    executable(cargo(cx).args(["test", "--quiet", "--no-run", "--workspace", "--test", name]), name)
+}
+
+/// The file of a test program that this command builds.
+pub(crate) fn executable(build: &mut Command, name: &str) -> Result<PathBuf> {
+    let output = build.args(["--message-format", "json"]).stderr(Stdio::inherit()).output()?;
     let messages = output.stdout.split(|byte| *byte == b'\n').filter_map(|line| serde_json::from_slice(line).ok());
     let file = |message: Value| {
         let is_it = message.pointer("/target/name")? == name;

@@ -4,7 +4,7 @@
 //! `user.rs` and `guest.rs`, and how several run at a time in `pool.rs`. How the machine is prepared is `setup.rs`, how a mount is made
 //! and taken down `scratch.rs`,
 //! how a program is run `run.rs`. The disks of `cargo xtask testbed` are `testbed.rs`, and what is measured on them `bench.rs`. What is
-//! installed elsewhere is made and tried by `package.rs`.
+//! installed elsewhere is made and tried by `package.rs`. `mutants.rs` measures which known defects the model test finds.
 
 #![allow(clippy::print_stdout, clippy::print_stderr)] // A command-line tool talks to its terminal.
 
@@ -17,6 +17,7 @@ mod differential;
 mod files;
 mod guest;
 mod motion;
+mod mutants;
 mod package;
 mod pool;
 mod run;
@@ -50,6 +51,8 @@ usage: cargo xtask test [--all] [STAGE...]   set up and run the tests: all stage
                                              three disks in memory with the speeds of the paper's HDD, SSD and Optane: measure
                                              them, run COMMAND with DLIO_HDD, DLIO_SSD and DLIO_OPTANE, take them down again
        cargo xtask bench [OPTION...]         measure on these disks, beside other file systems, and write BENCHMARKS.md: hours
+       cargo xtask mutants [OPTION...] [NAME...]
+                                             put known defects back, one at a time, and tell which of them the model test finds
 
   --all   more seeds and more cases, and the stages that are marked (all) below
 
@@ -58,6 +61,12 @@ options of testbed:
   --device NAME=READ/WRITE[/READS]   MB/s and small reads/s (hdd=163/133/150, ssd=281/195, optane=1603/512)
   --many-inodes                      disks for a million files of few bytes and their copies, as bench has them for growth
   --json                             the measured speeds as JSON
+
+options of mutants:
+  --minutes N                        of processor time for each (10)
+  --first N                          the number of the first case (0)
+  --keep                             what was measured before is not measured anew
+  --write                            writes docs/internals/mutants.md
 
 options of bench:
   --only PART[,PART]                 tiers, checkpoint, ranks, ranks-torch, ranks-dcp, ingest, epoch, interference, files, listing,
@@ -142,6 +151,7 @@ fn command(args: &[String]) -> Result<ExitCode> {
             cx.all = !rest.is_empty();
             return user::as_user(&cx, suite);
         }
+        Some(("mutants", rest)) => mutants::command(&cx, rest),
         Some(("package", [])) => package::command(&cx),
         Some(("check", [])) => run_stages(&cx, &stages::checks()),
         Some(("rotation", [minutes])) => {
