@@ -31,6 +31,8 @@ const TABLE: &str = "## The table";
 const MINUTES: u64 = 10;
 /// A process that takes no processor time for so long stands still: that is a failure, too.
 const STANDSTILL: Duration = Duration::from_secs(120);
+/// In a row of one that no case has found.
+const NOT_CAUGHT: &str = "| not caught |";
 /// So much of what the test said is shown.
 const SAID: usize = 100;
 
@@ -82,34 +84,53 @@ pub(crate) fn command(cx: &Context, args: &[String]) -> Result<bool> {
     mutants.retain(|mutant| wanted.names.is_empty() || wanted.names.contains(&mutant.name));
     let place = cx.target.join("xtask/mutants");
     let program = build(cx, &place)?;
+    let controls = controls().filter(|control| mutants.iter().any(|mutant| mutant.tests == control.tests));
     let mut missed = 0;
-    let control = |tests| Mutant { name: String::new(), variable: None, tests, about: String::new(), lacks: None };
-    for tests in [OF_ENGINE, OF_FLEET].into_iter().filter(|tests| mutants.iter().any(|mutant| mutant.tests == *tests)) {
-        let (found, seconds) = hunt(&program, &control(tests), &wanted, &place)?;
-        if let Some(Caught { seed, said, .. }) = found {
-            bail!("without any mutant case {seed:?} of {tests:?} fails: {said}");
-        }
-        println!("without any mutant: none of {tests:?} fails in {seconds:.0} s");
-    }
-    for mutant in &mutants {
-        let kept = place.join("rows").join(&mutant.name);
-        let row = match fs::read_to_string(&kept).ok().filter(|_| wanted.keep) {
-            Some(row) => row,
-            None => {
-                let (found, seconds) = hunt(&program, mutant, &wanted, &place)?;
-                let row = row(mutant, found.as_ref(), seconds);
-                fs::write(&kept, &row)?;
-                row
-            }
-        };
-        missed += usize::from(row.contains("| not caught |"));
+    for mutant in controls.chain(mutants.iter().cloned()) {
+        let row = row_of(&program, &mutant, &wanted, &place)?;
         println!("{row}");
+        let is_caught = !row.contains(NOT_CAUGHT);
+        if mutant.variable.is_none() && is_caught {
+            fs::remove_file(place.join("rows").join(&mutant.name))?;
+            bail!("without any mutant a case fails: {row}");
+        }
+        missed += usize::from(mutant.variable.is_some() && !is_caught);
     }
     println!("{} of {} caught", mutants.len() - missed, mutants.len());
     if wanted.write {
         write_page(cx, &place)?;
     }
     Ok(true)
+}
+
+/// The engine and a fleet as they are.
+fn controls() -> impl Iterator<Item = Mutant> {
+    [("nothing, in the engine", OF_ENGINE), ("nothing, in a fleet", OF_FLEET)].into_iter().map(|(name, tests)| Mutant {
+        name: name.to_owned(),
+        variable: None,
+        tests,
+        about: "the control".to_owned(),
+        lacks: Some("the same cases pass".to_owned()),
+    })
+}
+
+/// Measured now, or kept from before.
+fn row_of(program: &Path, mutant: &Mutant, wanted: &Wanted, place: &Path) -> Result<String> {
+    if let Some(row) = kept_row(mutant, place).filter(|_| wanted.keep) {
+        return Ok(row);
+    }
+    println!("{}: {}", mutant.name, mutant.about);
+    let (found, seconds) = hunt(program, mutant, wanted, place)?;
+    let row = row(mutant, found.as_ref(), seconds);
+    fs::write(place.join("rows").join(&mutant.name), &row)?;
+    Ok(row)
+}
+
+/// What was measured before, with what is said by now to be lacking.
+fn kept_row(mutant: &Mutant, place: &Path) -> Option<String> {
+    let kept = fs::read_to_string(place.join("rows").join(&mutant.name)).ok()?;
+    let seconds = kept.trim_end_matches([' ', '|']).rsplit('|').next()?.trim().parse().ok()?;
+    Some(if kept.contains(NOT_CAUGHT) { row(mutant, None, seconds) } else { kept })
 }
 
 fn parse(args: &[String]) -> Result<Wanted> {
@@ -194,7 +215,9 @@ fn build(cx: &Context, place: &Path) -> Result<PathBuf> {
     println!("building {}", tree.display());
     let mut command = cargo(cx);
     command.current_dir(&tree).env("CARGO_TARGET_DIR", &cx.target);
-    executable(command.args(["test", "--quiet", "--no-run", "--test", "model"]), "model")
+    let program = executable(command.args(["test", "--quiet", "--no-run", "--test", "model"]), "model")?;
+    println!("running {}", program.display());
+    Ok(program)
 }
 
 /// What Git knows of, patched. A file that is as it was keeps its time, so that nothing is built twice.
@@ -316,7 +339,7 @@ fn outcome(status: ExitStatus, text: &str) -> Option<Caught> {
     if let Some((seed, _)) = of_engine.filter(|(seed, _)| seed.parse::<u64>().is_ok()) {
         let (_, said) = text.rsplit_once(&format!("\ncase {seed}: "))?;
         let said = if said.starts_with("panicked, see above") { panicked(text) } else { said.to_owned() };
-        return Some(Caught { seed: seed.parse().ok(), steps: last_step(text), said });
+        return Some(Caught { seed: seed.parse().ok(), steps: steps(text), said });
     }
     if let Some((said, behind)) = of_fleet {
         let seed = behind.split(' ').next().and_then(|seed| seed.parse().ok());
@@ -331,13 +354,16 @@ fn panicked(text: &str) -> String {
     format!("panic: {}", message.unwrap_or("nothing"))
 }
 
-/// The operations of a case are numbered.
-fn last_step(text: &str) -> Option<u64> {
-    let number = |line: &str| {
-        let (number, rest) = line.trim_start().split_once(' ')?;
-        number.parse::<u64>().ok().filter(|_| rest.starts_with(|c: char| c.is_ascii_uppercase()))
+/// How many operations the case had until then: each is a line with a number.
+fn steps(text: &str) -> Option<u64> {
+    let is_operation = |line: &&str| {
+        let parts = line.trim_start().split_once(' ');
+        parts.is_some_and(|(number, rest)| {
+            number.parse::<u64>().is_ok() && rest.starts_with(|c: char| c.is_ascii_uppercase())
+        })
     };
-    text.lines().filter_map(number).max()
+    let count = text.lines().filter(is_operation).count() as u64;
+    (count > 0).then_some(count)
 }
 
 fn processor_time() -> Result<f64> {
@@ -351,7 +377,7 @@ fn row(mutant: &Mutant, found: Option<&Caught>, seconds: f64) -> String {
     let name = &mutant.name;
     let Some(Caught { seed, steps, said }) = found else {
         let lacks = mutant.lacks.as_deref().unwrap_or("it is not known yet what the dice lack");
-        return format!("| `{name}` | not caught | {} | {seconds:.0} |", in_cell(lacks, usize::MAX));
+        return format!("| `{name}` {NOT_CAUGHT} {} | {seconds:.0} |", in_cell(lacks, usize::MAX));
     };
     let case = seed.map_or_else(|| "a case".to_owned(), |seed| format!("case {seed}"));
     let case = steps.map_or_else(|| case.clone(), |steps| format!("{case}, {steps}"));
@@ -370,18 +396,17 @@ fn write_page(cx: &Context, place: &Path) -> Result<()> {
     let page = cx.root.join(PAGE);
     let text = fs::read_to_string(&page)?;
     let (intro, _) = text.split_once(TABLE).with_context(|| format!("{PAGE} has no line {TABLE:?}"))?;
-    let rows: Vec<String> = mutants(&cx.root)?
-        .iter()
-        .filter_map(|mutant| fs::read_to_string(place.join("rows").join(&mutant.name)).ok())
-        .collect();
-    let missed = rows.iter().filter(|row| row.contains("| not caught |")).count();
+    let row = |mutant: &Mutant| kept_row(mutant, place);
+    let rows: Vec<String> = mutants(&cx.root)?.iter().filter_map(row).collect();
+    let missed = rows.iter().filter(|row| row.contains(NOT_CAUGHT)).count();
+    let of_nothing: Vec<String> = controls().filter_map(|control| row(&control)).collect();
     let commit = git(&cx.root, &["log", "-1", "--format=commit %h of %cs"])?;
     let caught = rows.len() - missed;
     let written = format!(
         "{intro}{TABLE}\n\n{caught} of {} caught, at {}.\n\n| defect or lapse | found by | what the test said, or what it lacks | CPU s |\n|---|---|---|---|\n{}\n",
         rows.len(),
         commit.trim(),
-        rows.join("\n")
+        [of_nothing, rows.clone()].concat().join("\n")
     );
     fs::write(page, written)?;
     Ok(())
@@ -399,7 +424,7 @@ mod tests {
         let failed = ExitStatus::from_raw(101 << 8);
         let text = "fast 1 bytes\n   1 Mkdir { }\n  12 Look\n     = Did\n\ncase 7: not | equal\nmore\n\nDLIO_MODEL_SEED=7 repeats it";
         let caught = outcome(failed, text).unwrap();
-        assert_eq!((caught.seed, caught.steps), (Some(7), Some(12)));
+        assert_eq!((caught.seed, caught.steps), (Some(7), Some(2)));
         assert_eq!(in_cell(&caught.said, 11), "not equal m");
         let caught = outcome(failed, "panicked at x\nlost; DLIO_FLEET_SEED=3 repeats it").unwrap();
         assert_eq!((caught.seed, caught.said.as_str()), (Some(3), "lost"));
