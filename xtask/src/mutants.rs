@@ -297,7 +297,7 @@ fn throw(
     let file = File::create(&log)?;
     let mut command = Command::new("sh");
     command.args(["-c", "ulimit -t \"$1\"; shift; exec \"$@\"", "sh"]).arg(format!("{:.0}", seconds.ceil()));
-    command.arg(program).arg("--exact").args(mutant.tests).stdout(file.try_clone()?).stderr(file);
+    command.arg(program).args(["--exact", "--nocapture"]).args(mutant.tests).stdout(file.try_clone()?).stderr(file);
     command.env("RUST_BACKTRACE", "0").current_dir(place);
     for kind in ["MODEL", "FLEET"] {
         command
@@ -306,18 +306,34 @@ fn throw(
     }
     command.envs(mutant.variable.map(|variable| (variable, &mutant.name)));
     let mut running = Running::start(&mut command)?;
-    let Some(status) = wait(&mut running)? else {
+    let ending = wait(&mut running, &log)?;
+    drop(running);
+    if matches!(ending, Ending::Stands) {
         return Ok(Some(Caught { seed: None, steps: None, said: "it stands still".to_owned() }));
-    };
-    Ok(outcome(status, &String::from_utf8_lossy(&fs::read(&log)?)))
+    }
+    let failed = matches!(ending, Ending::Ended(status) if status.code().is_some_and(|code| code != 0));
+    Ok(outcome(failed, &String::from_utf8_lossy(&fs::read(&log)?)))
 }
 
-/// `None`: it stands still, and is ended.
-fn wait(running: &mut Running) -> Result<Option<ExitStatus>> {
-    let (mut spent, mut moved) = (String::new(), Instant::now());
+#[derive(Clone, Copy, Debug)]
+enum Ending {
+    Ended(ExitStatus),
+    /// A case has failed; the others need not be waited for.
+    Said,
+    Stands,
+}
+
+fn wait(running: &mut Running, log: &Path) -> Result<Ending> {
+    let (mut spent, mut moved, mut looked) = (String::new(), Instant::now(), Instant::now());
     loop {
         if let Some(status) = running.ended()? {
-            return Ok(Some(status));
+            return Ok(Ending::Ended(status));
+        }
+        if looked.elapsed() > Duration::from_secs(1) {
+            looked = Instant::now();
+            if String::from_utf8_lossy(&fs::read(log)?).contains(" repeats it") {
+                return Ok(Ending::Said);
+            }
         }
         let stat = fs::read_to_string(format!("/proc/{}/stat", running.id())).unwrap_or_default();
         let fields: Vec<&str> = stat.rsplit_once(") ").map_or("", |(_, rest)| rest).split(' ').collect();
@@ -326,26 +342,27 @@ fn wait(running: &mut Running) -> Result<Option<ExitStatus>> {
             (spent, moved) = (now, Instant::now());
         }
         if moved.elapsed() > STANDSTILL {
-            return Ok(None);
+            return Ok(Ending::Stands);
         }
         thread::sleep(Duration::from_millis(50));
     }
 }
 
-/// Of a run that ended. One that was ended because its time was spent has found nothing.
-fn outcome(status: ExitStatus, text: &str) -> Option<Caught> {
+/// Of a run that ended, `failed` by itself. One that was ended because its time was spent has found nothing, if it has not said so.
+fn outcome(failed: bool, text: &str) -> Option<Caught> {
     let of_engine = text.lines().rev().find_map(|line| line.strip_prefix("case ")?.split_once(": "));
     let of_fleet = text.lines().find_map(|line| line.split_once("; DLIO_FLEET_SEED="));
     if let Some((seed, _)) = of_engine.filter(|(seed, _)| seed.parse::<u64>().is_ok()) {
         let (_, said) = text.rsplit_once(&format!("\ncase {seed}: "))?;
-        let said = if said.starts_with("panicked, see above") { panicked(text) } else { said.to_owned() };
+        let said = said.split("\n\nDLIO_MODEL_SEED").next().unwrap_or_default();
+        let said = if said.starts_with("panicked,") { panicked(text) } else { said.to_owned() };
         return Some(Caught { seed: seed.parse().ok(), steps: steps(text), said });
     }
     if let Some((said, behind)) = of_fleet {
         let seed = behind.split(' ').next().and_then(|seed| seed.parse().ok());
         return Some(Caught { seed, steps: None, said: said.to_owned() });
     }
-    (status.code().is_some_and(|code| code != 0)).then(|| Caught { seed: None, steps: None, said: panicked(text) })
+    failed.then(|| Caught { seed: None, steps: None, said: panicked(text) })
 }
 
 /// What a panic of the engine, or of the test, said.
@@ -415,22 +432,18 @@ fn write_page(cx: &Context, place: &Path) -> Result<()> {
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
-    use std::os::unix::process::ExitStatusExt as _;
-
     use super::*;
 
     #[test]
     fn an_outcome_names_the_case_and_what_was_said() {
-        let failed = ExitStatus::from_raw(101 << 8);
         let text = "fast 1 bytes\n   1 Mkdir { }\n  12 Look\n     = Did\n\ncase 7: not | equal\nmore\n\nDLIO_MODEL_SEED=7 repeats it";
-        let caught = outcome(failed, text).unwrap();
+        let caught = outcome(true, text).unwrap();
         assert_eq!((caught.seed, caught.steps), (Some(7), Some(2)));
         assert_eq!(in_cell(&caught.said, 11), "not equal m");
-        let caught = outcome(failed, "panicked at x\nlost; DLIO_FLEET_SEED=3 repeats it").unwrap();
+        let caught = outcome(true, "panicked at x\nlost; DLIO_FLEET_SEED=3 repeats it").unwrap();
         assert_eq!((caught.seed, caught.said.as_str()), (Some(3), "lost"));
-        assert!(outcome(ExitStatus::from_raw(24), "running 1 test").is_none(), "its time is spent");
-        assert!(outcome(ExitStatus::from_raw(0), "").is_none());
-        let caught = outcome(failed, "thread panicked at x:\nno good").unwrap();
+        assert!(outcome(false, "running 1 test").is_none(), "its time is spent");
+        let caught = outcome(true, "thread panicked at x:\nno good").unwrap();
         assert_eq!(caught.said, "panic: no good");
     }
 
