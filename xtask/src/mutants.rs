@@ -403,9 +403,9 @@ fn row(mutant: &Mutant, found: Option<&Caught>, seconds: f64) -> String {
 
 /// One line without what ends a cell or begins something else there.
 fn in_cell(text: &str, most: usize) -> String {
-    let words: Vec<&str> = text.split_whitespace().collect();
-    let plain = words.join(" ").replace(['|', '`', '<', '>', '*', '_', '['], " ");
-    plain.chars().take(most).collect::<String>().trim_end().to_owned()
+    let plain = text.replace(['|', '`', '<', '>', '*', '['], " ");
+    let words: Vec<&str> = plain.split_whitespace().collect();
+    words.join(" ").chars().take(most).collect::<String>().trim_end().to_owned()
 }
 
 /// Puts all rows that are there into the page.
@@ -414,15 +414,17 @@ fn write_page(cx: &Context, place: &Path) -> Result<()> {
     let text = fs::read_to_string(&page)?;
     let (intro, _) = text.split_once(TABLE).with_context(|| format!("{PAGE} has no line {TABLE:?}"))?;
     let row = |mutant: &Mutant| kept_row(mutant, place);
-    let rows: Vec<String> = mutants(&cx.root)?.iter().filter_map(row).collect();
+    let all = mutants(&cx.root)?;
+    let rows: Vec<String> = all.iter().filter_map(row).collect();
     let missed = rows.iter().filter(|row| row.contains(NOT_CAUGHT)).count();
     let of_nothing: Vec<String> = controls().filter_map(|control| row(&control)).collect();
     let commit = git(&cx.root, &["log", "-1", "--format=commit %h of %cs"])?;
     let caught = rows.len() - missed;
     let written = format!(
-        "{intro}{TABLE}\n\n{caught} of {} caught, at {}.\n\n| defect or lapse | found by | what the test said, or what it lacks | CPU s |\n|---|---|---|---|\n{}\n",
+        "{intro}{TABLE}\n\n{caught} of {} caught, at {}; {} are not measured yet.\n\n| defect or lapse | found by | what the test said, or what it lacks | CPU s |\n|---|---|---|---|\n{}\n",
         rows.len(),
         commit.trim(),
+        all.len() - rows.len(),
         [of_nothing, rows.clone()].concat().join("\n")
     );
     fs::write(page, written)?;
