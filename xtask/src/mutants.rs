@@ -351,7 +351,7 @@ fn wait(running: &mut Running, log: &Path) -> Result<Ending> {
 /// Of a run that ended, `failed` by itself. One that was ended because its time was spent has found nothing, if it has not said so.
 fn outcome(failed: bool, text: &str) -> Option<Caught> {
     let of_engine = text.lines().rev().find_map(|line| line.strip_prefix("case ")?.split_once(": "));
-    let of_fleet = text.lines().find_map(|line| line.split_once("; DLIO_FLEET_SEED="));
+    let of_fleet = text.split_once("; DLIO_FLEET_SEED=");
     if let Some((seed, _)) = of_engine.filter(|(seed, _)| seed.parse::<u64>().is_ok()) {
         let (_, said) = text.rsplit_once(&format!("\ncase {seed}: "))?;
         let said = said.split("\n\nDLIO_MODEL_SEED").next().unwrap_or_default();
@@ -360,6 +360,11 @@ fn outcome(failed: bool, text: &str) -> Option<Caught> {
     }
     if let Some((said, behind)) = of_fleet {
         let seed = behind.split(' ').next().and_then(|seed| seed.parse().ok());
+        // Behind the line that names the place.
+        let said = said
+            .rsplit_once("panicked at ")
+            .and_then(|(_, panic)| panic.split_once('\n'))
+            .map_or(said, |(_, said)| said);
         return Some(Caught { seed, steps: None, said: said.to_owned() });
     }
     failed.then(|| Caught { seed: None, steps: None, said: panicked(text) })
@@ -442,8 +447,8 @@ mod tests {
         let caught = outcome(true, text).unwrap();
         assert_eq!((caught.seed, caught.steps), (Some(7), Some(2)));
         assert_eq!(in_cell(&caught.said, 11), "not equal m");
-        let caught = outcome(true, "panicked at x\nlost; DLIO_FLEET_SEED=3 repeats it").unwrap();
-        assert_eq!((caught.seed, caught.said.as_str()), (Some(3), "lost"));
+        let caught = outcome(true, "thread panicked at x:\nlost\n]; DLIO_FLEET_SEED=3 repeats it").unwrap();
+        assert_eq!((caught.seed, caught.said.as_str()), (Some(3), "lost\n]"));
         assert!(outcome(false, "running 1 test").is_none(), "its time is spent");
         let caught = outcome(true, "thread panicked at x:\nno good").unwrap();
         assert_eq!(caught.said, "panic: no good");
