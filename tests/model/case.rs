@@ -1356,9 +1356,7 @@ impl Case {
         let mut model =
             self.choose(&before, &after, op, &found).map_err(|why| format!("after a failed call, {why}"))?;
         model.open = open;
-        if let Op::SetAttr { path, new } = op {
-            model.undo_attr(path, *new);
-        }
+        model.undo(op);
         self.model = model;
         Ok(())
     }

@@ -415,14 +415,25 @@ impl Model {
     }
 
     /// A change of attributes was refused behind its event: another event undoes it, and the slow tier may show it in between.
-    pub fn undo_attr(&mut self, path: &Path, new: NewAttr) {
+    pub fn undo(&mut self, op: &Op) {
+        let (Op::SetAttr { path, .. } | Op::SetXattr { path, .. }) = op else { return };
         let Ok(id) = self.view.find(&path.0) else { return };
-        let Node { perm, uid, gid, mtime, .. } = *self.view.node(id);
-        self.set_attr(id, new);
-        self.set_attr(
-            id,
-            NewAttr { perm: Some(perm), uid: Some(uid), gid: Some(gid), mtime: Some(mtime), atime: None },
-        );
+        let node = self.view.shared(id);
+        match op {
+            Op::SetAttr { new, .. } => {
+                let Node { perm, uid, gid, mtime, .. } = *node;
+                let old = NewAttr { perm: Some(perm), uid: Some(uid), gid: Some(gid), mtime: Some(mtime), atime: None };
+                self.set_attr(id, *new);
+                self.set_attr(id, old);
+            }
+            Op::SetXattr { key, value, .. } => {
+                let (key, value) = xattr(*key, *value);
+                let old = node.xattrs.get(&key).cloned();
+                self.attribute_event(id, Event::Xattr { id, key: key.clone(), value });
+                self.attribute_event(id, Event::Xattr { id, key, value: old });
+            }
+            _ => {}
+        }
     }
 
     /// Of a file that never became an event, attributes travel with the content.
