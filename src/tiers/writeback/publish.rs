@@ -869,18 +869,24 @@ impl Tiers {
         Ok(false)
     }
 
-    /// Renews fingerprints after our own later steps changed how clean files look on the slow tier.
+    /// Renews fingerprints after our own later steps changed how clean files look on the slow tier: in their ctime, and in the
+    /// mtime where a step sets it. Any other difference is somebody else's, and must still be found.
     fn renew_fingerprints(&self, planned: &[Planned], met: &[Met]) -> Result<()> {
-        let mut touched: HashSet<Ino> = HashSet::new();
-        for (planned, met) in planned.iter().zip(met) {
-            if *met == Met::Expected {
-                touched.extend(planned.effects.iter().filter_map(|effect| match effect {
-                    Effect::Touched(ino) => Some(*ino),
-                    _ => None,
-                }));
+        let mut touched: HashMap<Ino, bool> = HashMap::new();
+        for (planned, _) in planned.iter().zip(met).filter(|(_, met)| **met == Met::Expected) {
+            let sets_mtime = matches!(&planned.step, Step::Attr { new, .. } if new.mtime.is_some());
+            for effect in &planned.effects {
+                if let Effect::Touched(ino) = effect {
+                    *touched.entry(*ino).or_default() |= sets_mtime;
+                }
             }
         }
-        touched.into_iter().try_for_each(|ino| self.renew_fingerprint(ino, |_, _| true))
+        touched.into_iter().try_for_each(|(ino, sets_mtime)| {
+            self.renew_fingerprint(ino, |old, new| {
+                let mtime = if sets_mtime { new.mtime } else { old.mtime };
+                Fingerprint { ctime: new.ctime, mtime, ..*old } == *new
+            })
+        })
     }
 
     /// Renews a clean file's fingerprint if the slow tier still has the file, and `ours`, given the old and the new
