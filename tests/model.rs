@@ -82,6 +82,8 @@ mod staged;
 mod steps;
 #[path = "model/stories.rs"]
 mod stories;
+#[path = "model/strangers.rs"]
+mod strangers;
 #[path = "model/toxic.rs"]
 mod toxic;
 #[path = "model/unfinished.rs"]

@@ -68,34 +68,42 @@ fn failure(seed: u64, run: impl FnOnce(&mut Case) -> Result<(), String>) -> Opti
     }
 }
 
-fn shortest(seed: u64, mut least: Failing) -> Failing {
-    let until = Instant::now() + PATIENCE;
-    let shorter = |least: &mut Failing, script: Vec<Rolled>| {
-        let found = failing(seed, &script, least.plain).filter(|_| Instant::now() < until);
-        found.map(|found| *least = found).is_some()
-    };
+fn shortest(seed: u64, mut least_of_all: Failing) -> Failing {
     for actor in Actor::ALL {
-        let without: Vec<Rolled> = least.script.iter().filter(|rolled| rolled.op.actor() != actor).cloned().collect();
-        if without.len() < least.script.len() {
-            shorter(&mut least, without);
+        let without = |rolled: &&Rolled| rolled.op.actor() != actor;
+        let without: Vec<Rolled> = least_of_all.script.iter().filter(without).cloned().collect();
+        if without.len() < least_of_all.script.len() {
+            least_of_all = failing(seed, &without, least_of_all.plain).unwrap_or(least_of_all);
         }
     }
-    let mut size = least.script.len().div_ceil(2);
+    let Failing { script, plain, why } = least_of_all;
+    let (script, why) = least((script, why), |script| failing(seed, script, plain).map(|found| found.why));
+    Failing { script, plain, why }
+}
+
+/// The least part of a script that still fails, as far as leaving out one stretch at a time finds it, and why that fails.
+pub fn least<T: Clone>(
+    (mut script, mut why): (Vec<T>, String),
+    fails: impl Fn(&[T]) -> Option<String>,
+) -> (Vec<T>, String) {
+    let until = Instant::now() + PATIENCE;
+    let mut size = script.len().div_ceil(2);
     while size > 0 && Instant::now() < until {
-        let (mut at, before) = (0, least.script.len());
-        while at < least.script.len() {
-            let end = (at + size).min(least.script.len());
-            let without = [&least.script[..at], &least.script[end..]].concat();
-            if !shorter(&mut least, without) {
-                at += size;
+        let (mut at, before) = (0, script.len());
+        while at < script.len() && Instant::now() < until {
+            let end = (at + size).min(script.len());
+            let without = [&script[..at], &script[end..]].concat();
+            match fails(&without) {
+                Some(found) => (script, why) = (without, found),
+                None => at += size,
             }
         }
         // Once more, if leaving one out may have made another one needless.
-        if size > 1 || least.script.len() == before {
+        if size > 1 || script.len() == before {
             size /= 2;
         }
     }
-    least
+    (script, why)
 }
 
 fn tell(seed: u64, Failing { script, plain, why }: &Failing) -> String {

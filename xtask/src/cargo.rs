@@ -54,6 +54,7 @@ pub(crate) fn unit(cx: &Context) -> Result<Tally> {
     let mut command = tests(cx, &chosen, &[]);
     if cx.all {
         command.env("DLIO_DAMAGE_CASES", "3000").env("DLIO_MODEL_CASES", "100000").env("DLIO_FLEET_CASES", "10000");
+        command.env("DLIO_STRANGERS_CASES", "20000");
     }
     counted(&mut command)
 }

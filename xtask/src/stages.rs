@@ -70,7 +70,7 @@ pub(crate) const STAGES: &[Stage] = &[
     stage("points", When::Test, &[Need::Mount, Need::Strace], 60, cargo::points)
         .about("stops at single calls of the daemon, power cuts there, calls that fail"),
     stage("kill", When::Test, MOUNT, 15, cargo::kill).about("42 SIGKILLs of the daemon under load"),
-    stage("storm", When::Test, &[Need::Mount, Need::Xfs], 60, cargo::storm)
+    stage("storm", When::All, &[Need::Mount, Need::Xfs], 60, cargo::storm)
         .about("processes beside a plain directory while daemons are killed and tiers fail: 3 minutes (--all: 40) of scripts of new seeds")
         .full(42),
     stage("power", When::Test, &[Need::Mount, Need::Xfs], 60, cargo::power)
