@@ -1,7 +1,9 @@
 //! `drain_policy = "newest"`: what is superseded before its copy begins is skipped, and the slow tree goes from one state to a later one.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::atomic::Ordering;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
 
 use dlio_fs::config::{Config, DrainPolicy, PathRule, Rules};
 use dlio_fs::error::Errno;
@@ -120,6 +122,44 @@ fn a_directory_takes_the_name_of_a_file_where_nothing_is_exchanged() {
     let status = engine.status();
     assert_eq!((status.safety.events, status.exceptions.conflicts), (0, 0));
     assert_eq!(machine.slow.image(), view(&engine, &mut Vec::new()).unwrap(), "the slow tree is not the view");
+}
+
+/// The same, and somebody else removes our file and makes one of his between two of our calls: his was removed for ours.
+#[test]
+fn a_directory_takes_the_name_of_no_file_of_somebody_else() {
+    let made_at = |at: u64| {
+        let machine = machine(DrainPolicy::Newest, &[]);
+        machine.slow.become_nfs();
+        let (engine, cx) = (machine.open("boot"), Cx::internal());
+        write(&engine, "a", 1);
+        background(&engine, &machine.clock);
+        truncates(&engine, 1);
+        engine.unlink(&cx, ROOT, &name("a")).unwrap();
+        engine.mkdir(&cx, ROOT, &name("a"), 0o755, 0).unwrap();
+        truncates(&engine, 2);
+        let (calls, made) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicBool::new(false)));
+        let (counting, is_made, root) = (calls.clone(), made.clone(), machine.slow.root());
+        machine.slow.before_calls(move || match counting.fetch_add(1, Ordering::Relaxed) {
+            // What he does is a call, too.
+            call if call == at => drop(root.unlink(b"a")),
+            call if call == at + 2 => {
+                let file = root.create(b"a", 0o644);
+                is_made.store(file.and_then(|file| file.write_at(b"theirs", 0)).is_ok(), Ordering::Relaxed);
+            }
+            _ => {}
+        });
+        for _ in 0..20 {
+            // Where he comes at the last moment it is refused, and tried again.
+            drop((engine.seal_step(), engine.drain_step(), engine.publish_step()));
+            machine.clock.advance(Duration::from_secs(10));
+        }
+        machine.slow.before_calls(|| {});
+        let made = made.load(Ordering::Relaxed);
+        assert!(!made || machine.on_slow("a").as_deref() == Some(&b"theirs"[..]), "before call {at}");
+        (made, calls.load(Ordering::Relaxed) > at)
+    };
+    let all: Vec<(bool, bool)> = (0..).map(made_at).take_while(|(_, reached)| *reached).collect();
+    assert!(all.iter().filter(|(made, _)| *made).count() > 3, "{all:?}");
 }
 
 /// A slow tier that is behind copied each checkpoint, though most of them were replaced or removed by then.

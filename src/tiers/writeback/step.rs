@@ -326,14 +326,17 @@ impl OpenTree<'_> {
     /// is lost.
     fn place_over(&self, place: &Placing<'_>, dir: &dyn Dir, name: &[u8]) -> std::io::Result<Met> {
         let Placing { from, tmp, path, .. } = *place;
-        if absent_is_none(dir.stat_now(name))?.is_some_and(|there| !place.is_replaced(&there)) {
+        let there = absent_is_none(dir.stat_now(name))?;
+        if there.as_ref().is_some_and(|there| !place.is_replaced(there)) {
             return self.meet_other((from, tmp), (dir, name), path, true);
         }
         let replace = || from.rename(tmp, dir, name, RenameMode::Replace);
         match replace() {
             // A directory of ours, and a file that the same batch removes: no rename replaces one by the other. Behind a crash between
-            // the two the name is free, and ours is still in `tmp`.
-            Err(e) if e.kind() == std::io::ErrorKind::NotADirectory => dir.unlink(name).and_then(|()| replace())?,
+            // the two the name is free, and ours is still in `tmp`. Where nothing was a moment ago, the file is somebody else's.
+            Err(e) if e.kind() == std::io::ErrorKind::NotADirectory && there.is_some() => {
+                dir.unlink(name).and_then(|()| replace())?;
+            }
             replaced => replaced?,
         }
         Ok(Met::Expected)
