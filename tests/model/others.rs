@@ -911,6 +911,30 @@ fn what_others_make_at_the_new_name_of_ours_is_kept() {
     assert!(all.iter().filter(|(made, _)| *made).count() > 3, "{all:?}");
 }
 
+/// Somebody else wrote into a file of ours whose rename was pending. The rename gave the clean file the fingerprint of what was there then, so what
+/// he wrote counted as ours: the view had the former bytes for good, and all was safe. So it was with a mode.
+#[test]
+fn what_others_write_into_a_file_is_found_behind_a_step_of_ours() {
+    for renames in [true, false] {
+        let (machine, cx) = (machine(), Cx::internal());
+        let engine = machine.open("boot");
+        let (ino, file) = create(&engine, ROOT, "file", b"ours");
+        engine.release(&cx, file);
+        drain(&engine);
+        let now = if renames { "other" } else { "file" };
+        if renames {
+            engine.rename(&cx, ROOT, &name("file"), ROOT, &name(now), RenameMode::Replace).unwrap();
+        } else {
+            let new = NewAttr { perm: Some(0o600), ..NewAttr::default() };
+            engine.setattr(&cx, ino, &SetAttr { attr: new, size: None }).unwrap();
+        }
+        machine.slow.root().open(b"file", Access::ReadWrite).unwrap().write_at(b"hers", 0).unwrap();
+        background(&engine, &machine.clock);
+        assert_eq!(machine.on_slow(now).as_deref(), Some(&b"hers"[..]));
+        assert_eq!(read(&engine, now), b"hers", "renamed: {renames}");
+    }
+}
+
 /// Who asks for an attribute gets hers or an error, and never what has her name by then.
 #[test]
 fn what_is_given_another_name_meanwhile_is_not_shown() {

@@ -254,6 +254,32 @@ fn an_attribute_reaches_a_file_that_loses_all_names_we_know() {
     }
 }
 
+/// A batch links what it moves into `tmp` first. One of those links failed, the fast tier had room again, and the events went one by one: the
+/// other links stayed, and the files showed a name more than they had. Found by case 12143 of the dice with calls that fail.
+#[test]
+fn links_of_a_batch_that_failed_are_no_names() {
+    let (mut machine, cx) = (Machine::new(), Cx::internal());
+    let roomy = machine.options.clone();
+    // Under pressure all that is pending is one batch.
+    (machine.options.high, machine.options.low) = (0.0, 0.0);
+    for file in [b"a", b"b"] {
+        machine.slow.root().create(file, 0o640).unwrap().write_at(file, 0).unwrap();
+    }
+    let engine = machine.open("boot");
+    engine.mkdir(&cx, ROOT, &name("before"), 0o755, 0).unwrap();
+    engine.rename(&cx, ROOT, &name("a"), ROOT, &name("b"), RenameMode::Exchange).unwrap();
+    let links = AtomicUsize::new(0);
+    machine
+        .slow
+        .inject(move |op| (op.call == "link" && links.fetch_add(1, Ordering::Relaxed) == 1).then_some(Errno::ENOTCONN));
+    assert_eq!(engine.publish_step().unwrap_err().errno(), Errno::ENOTCONN);
+    engine.set_options(roomy);
+    background(&engine, &machine.clock);
+    assert_eq!(engine.status().safety.events, 0);
+    let view = crate::walk::view(&engine, &mut Vec::new()).expect("as many names as each file says");
+    assert!(view == machine.slow.image());
+}
+
 /// Both versions were synced, and the second was written over the first. After the power cut only the second one's bytes are
 /// left: published in the first one's place they would be a file that never was.
 #[test]
