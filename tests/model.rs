@@ -42,6 +42,8 @@ mod full;
 mod held;
 #[path = "model/helping.rs"]
 mod helping;
+#[path = "model/kernel.rs"]
+mod kernel;
 #[cfg(debug_assertions)]
 #[path = "model/lapses.rs"]
 mod lapses;
@@ -248,7 +250,7 @@ fn the_reference_is_an_ordinary_tree() {
         let mut rng = Xoshiro256PlusPlus::seed_from_u64(seed);
         let disk = SimDisk::new("disk", MetadataOrder::Journaled, 1 << 30, &SimPower::new(), &SimClock::new());
         let mut model = Model::new(reference::Fs::from_image(&disk.image()));
-        let mut dice = Dice::default();
+        let mut dice = Dice::of(Crew::default(), &mut rng);
         for _ in 0..150 {
             let op = dice.roll(&model, &mut rng);
             let Some(did) = on_disk(&*disk.root(), &op) else { continue };

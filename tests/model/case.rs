@@ -2,28 +2,26 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use dlio_fs::config::{Config, DrainPolicy, DrainStreams, PathRule, Rules};
 use dlio_fs::error::{Errno, Error, Result as EngineResult};
 use dlio_fs::path::{Name, escape};
 use dlio_fs::tiers::disk::sync::{Rank, held};
-use dlio_fs::tiers::disk::{Clock, Dir, File, Kind, MetadataOrder, NewAttr, Time};
-use dlio_fs::tiers::{
-    self, Attr, Cx, Ino, NAMES_AHEAD, OpenFile, OpenMode, Options, Pin, Progress, ROOT, SetAttr, SlowTree, Tiers,
-};
-use parking_lot::Mutex;
+use dlio_fs::tiers::disk::{Clock, Dir, Kind, MetadataOrder, Time};
+use dlio_fs::tiers::{self, Attr, Ino, NAMES_AHEAD, Options, Progress, ROOT, SlowTree, Tiers};
+use parking_lot::{Mutex, MutexGuard};
 use rand::rngs::Xoshiro256PlusPlus;
 use rand::{RngExt, SeedableRng};
 
-use super::model::{Done, Model, SLOTS, xattr};
+use super::kernel::{Kernel, errno, root};
+use super::model::{Done, Model, SLOTS};
 use super::ops::{Crew, Dice, Op, Path, Step, random_path};
 use super::reference::{Fs, Id};
 use super::sim::image::Image;
 use super::sim::{Lose, Numbers, SimClock, SimDisk, SimPower};
 use super::toxic::Toxic;
-use super::walk::{self, Glance};
+use super::walk::{self, Meanwhile};
 
 /// What a case met, so that the run can tell whether it tested anything.
 #[derive(Clone, Copy, Debug, Default)]
@@ -57,6 +55,8 @@ pub struct Tally {
     pub toxics: u64,
     /// Opens of files that the kernel reads by itself.
     pub through: u64,
+    /// Users' calls in the middle of a step, and steps in the middle of a user's call.
+    pub met: u64,
 }
 
 impl Tally {
@@ -80,6 +80,7 @@ impl Tally {
             purged,
             toxics,
             through,
+            met,
         } = other;
         self.ops += ops;
         self.refused += refused;
@@ -99,6 +100,7 @@ impl Tally {
         self.purged += purged;
         self.toxics += toxics;
         self.through += through;
+        self.met += met;
     }
 }
 
@@ -130,15 +132,11 @@ pub struct Case {
     pub crew: Crew,
     toxic: Arc<Toxic>,
     engine: Option<Arc<Tiers>>,
-    files: [Option<OpenFile>; SLOTS],
-    through: [Option<Through>; SLOTS],
+    kernel: Option<Arc<Mutex<Kernel>>>,
     /// Somebody else has filled the fast tier in this case.
     is_tight: bool,
-    /// References as the kernel's cache would keep them.
-    cached: Vec<Ino>,
-    /// A look at the view in the middle of a step of the background, and what it found.
-    glance: Arc<Glance>,
-    glanced: Arc<Mutex<Option<Result<(), String>>>>,
+    /// What happens in the middle of a step of the background, or of a user's call.
+    meanwhile: Arc<Meanwhile>,
     model: Model,
     /// The slow tier has had a file with several names: a handle may have been opened by one that is gone.
     linked: bool,
@@ -158,13 +156,6 @@ pub struct Case {
     pub script: Vec<Rolled>,
     pub verbose: bool,
     pub tally: Tally,
-}
-
-/// A file that the kernel reads by itself.
-struct Through {
-    _pin: Pin,
-    ino: Ino,
-    backing: Arc<dyn File>,
 }
 
 /// An operation and the dice as they were before it: with both a part of a case does the same once more.
@@ -281,14 +272,12 @@ impl Case {
         if is_alone_in_a_fleet(seed) {
             (options.fleet, options.fleet_size) = (Some("one".to_owned()), Some(1));
         }
-        let (glance, glanced) = (Arc::new(Glance::default()), Arc::new(Mutex::default()));
+        let meanwhile = Arc::<Meanwhile>::default();
         slow.before_calls({
-            let (glance, glanced) = (glance.clone(), glanced.clone());
+            let meanwhile = meanwhile.clone();
             move || {
                 no_lock_is_held();
-                if let Some(look) = glance.before_call() {
-                    *glanced.lock() = Some(look);
-                }
+                meanwhile.before_call();
             }
         });
         let mut model = Model::new(Fs::from_image(&slow.image()));
@@ -308,12 +297,9 @@ impl Case {
             crew: Crew::of(seed),
             toxic,
             engine: None,
-            files: Default::default(),
-            through: Default::default(),
+            kernel: None,
             is_tight: false,
-            cached: Vec::new(),
-            glance,
-            glanced,
+            meanwhile,
             model,
             linked,
             armed: None,
@@ -331,7 +317,7 @@ impl Case {
 
     pub fn run(&mut self, ops: usize) -> Result<(), String> {
         self.start()?;
-        let mut dice = Dice::of(self.crew);
+        let mut dice = Dice::of(self.crew, &mut self.rng);
         for _ in 0..ops {
             let op = dice.roll(&self.model, &mut self.rng);
             let op = if self.without_root { op.by_the_owner() } else { op };
@@ -363,7 +349,8 @@ impl Case {
     }
 
     fn start(&mut self) -> Result<(), String> {
-        self.engine = Some(self.open_engine().map_err(|e| format!("the first open failed: {e}"))?);
+        let engine = self.open_engine().map_err(|e| format!("the first open failed: {e}"))?;
+        self.attach(engine);
         Ok(())
     }
 
@@ -379,17 +366,28 @@ impl Case {
         self.tally.staged += status.pipeline.staged_files;
         // Recovery is the start-up path, always: another one changes nothing.
         self.note("open again");
-        self.close_all();
-        self.engine = None;
-        self.engine = Some(self.open_engine().map_err(|e| format!("the last open failed: {e}"))?);
+        self.detach();
+        let engine = self.open_engine().map_err(|e| format!("the last open failed: {e}"))?;
+        self.attach(engine);
         self.look().map_err(wrong)?;
         Ok(())
     }
 
-    fn close_all(&mut self) {
-        self.through = Default::default();
-        self.files = Default::default();
-        self.cached.clear();
+    fn attach(&mut self, engine: Arc<Tiers>) {
+        self.kernel = Some(Arc::new(Mutex::new(Kernel::new(engine.clone(), self.crew.passthrough))));
+        self.engine = Some(engine);
+    }
+
+    /// With whatever is open.
+    fn detach(&mut self) {
+        if let Some(kernel) = self.kernel.take() {
+            self.tally.through += kernel.lock().through_count;
+        }
+        self.engine = None;
+    }
+
+    fn kernel(&self) -> MutexGuard<'_, Kernel> {
+        self.kernel.as_ref().expect("open between two crashes").lock()
     }
 
     fn note(&mut self, line: impl Into<String>) {
@@ -456,7 +454,7 @@ impl Case {
     fn look_read_only(&mut self, engine: &Tiers) -> Option<Image> {
         self.tally.read_only += 1;
         let new = Name::new(b"new").expect("a name");
-        let made = engine.mkdir(&cx(0), ROOT, &new, 0o755, 0).map_err(|e| e.errno());
+        let made = engine.mkdir(&root(), ROOT, &new, 0o755, 0).map_err(|e| e.errno());
         if self.power.is_gone() {
             return None;
         }
@@ -481,11 +479,16 @@ impl Case {
             self.power.fail_after(*at, &mut self.rng);
             return Ok(());
         }
+        let alone = match op {
+            Op::During { step, .. } if self.armed.is_some() => &Op::Run(*step),
+            Op::Under { op, .. } if self.armed.is_some() => op,
+            op => op,
+        };
         let before = self.armed.is_some().then(|| self.model.clone());
-        let done = self.perform(op);
+        let done = self.perform(alone);
         if self.power.is_gone() {
             self.tally.in_flight += 1;
-            return self.recover(before.expect("power goes only when a crash is scheduled"), op);
+            return self.recover(before.expect("power goes only when a crash is scheduled"), alone);
         }
         done.and_then(|()| self.check_slow(false)).map_err(wrong)
     }
@@ -519,13 +522,15 @@ impl Case {
                 !above && view.may_rename(&from.0, &to.0, *mode).err() != Some(Errno::EINVAL)
             }
             Op::Crash { .. } => self.armed.is_none(),
+            Op::During { op, .. } | Op::Under { op, .. } => self.is_possible(op),
             _ => true,
         }
     }
 
     fn is_read_by_kernel(&self, path: &Path) -> bool {
+        let kernel = self.kernel();
         let by_kernel =
-            (0..SLOTS).filter(|slot| self.through[*slot].is_some()).filter_map(|slot| self.model.open[slot]);
+            (0..SLOTS).filter(|slot| kernel.reads_by_itself(*slot)).filter_map(|slot| self.model.open[slot]);
         self.model.view.find(&path.0).is_ok_and(|id| by_kernel.into_iter().any(|open| open.id == id))
     }
 
@@ -556,20 +561,30 @@ impl Case {
                 return Ok(());
             }
             Op::Settle => return self.settle(),
+            Op::During { step, after, op } => return self.user_during(*step, *after, op),
+            Op::Under { op, after, step } => return self.step_under(op, *after, *step),
             _ => {}
         }
+        self.user(op)
+    }
+
+    fn user(&mut self, op: &Op) -> Check {
         let watched = self.watch_in_place(op)?;
         let before = (self.toxic.is_armed() || self.is_tight).then(|| self.model.clone());
         let since = self.clock.now();
         let expected = self.model.apply(op);
         self.toxic.on(true);
-        let got = self.call(op);
+        let got = {
+            let mut kernel = self.kernel();
+            kernel.fill = self.model.fill;
+            kernel.call(op)
+        };
         let has_failed = self.toxic.off();
         self.forget_some();
         if self.power.is_gone() {
             return Err(Fail::Gone);
         }
-        match (expected, got?) {
+        match (expected, got) {
             (expected, Err(errno)) if has_failed || (self.is_tight && errno == Errno::ENOSPC) => {
                 self.note(format!("     = {errno:?}"));
                 self.tally.toxics += 1;
@@ -582,18 +597,32 @@ impl Case {
                 self.model.close(op);
                 Ok(())
             }
+            (expected, got) => {
+                self.judge(op, since, expected, got)?;
+                if let Some((id, ino)) = watched {
+                    let in_place = self.is_on_slow(ino)?;
+                    self.model.order.set_in_place(id, in_place);
+                }
+                Ok(())
+            }
+        }
+    }
+
+    /// What the model expects of an operation that began at `since`, and what the engine answered.
+    fn judge(&mut self, op: &Op, since: Time, expected: Result<Done, Errno>, got: Result<u64, Errno>) -> Check {
+        match (expected, got) {
             (Ok(done), Ok(bytes)) => {
-                if done.bytes != bytes && matches!(op, Op::Copy { .. }) {
-                    return Err(Fail::Wrong(format!("copied {bytes} bytes instead of {}", done.bytes)));
+                match op {
+                    Op::Copy { .. } if done.bytes != bytes => {
+                        return Err(Fail::Wrong(format!("copied {bytes} bytes instead of {}", done.bytes)));
+                    }
+                    Op::Read { slot, at, len } => self.compare_read(*slot, *at, *len)?,
+                    _ => {}
                 }
                 if let Some(id) = done.touched {
                     self.adopt_time(op, id, since)?;
                 }
                 self.model.finish(op, done);
-                if let Some((id, ino)) = watched {
-                    let in_place = self.is_on_slow(ino)?;
-                    self.model.order.set_in_place(id, in_place);
-                }
                 Ok(())
             }
             (Err(expected), Err(got)) if expected == got => {
@@ -608,235 +637,96 @@ impl Case {
         }
     }
 
-    /// The engine's answer to an operation: bytes read or copied, or an errno.
-    fn call(&mut self, op: &Op) -> Check<Result<u64, Errno>> {
-        let answer = match op {
-            Op::Open { slot, path, write, truncate } => {
-                let mode = OpenMode { read: true, write: *write, append: false, truncate: *truncate && *write };
-                self.find(path)
-                    .and_then(|attr| errno(self.at_hand_first(|engine, cx| engine.open(cx, attr.ino, mode))))
-                    .and_then(|file| {
-                        self.files[*slot] = Some(file);
-                        self.lease(*slot, *write).map(|()| 0)
-                    })
-            }
-            Op::Create { slot, path, mode, umask, uid } => self.parent(path).and_then(|(dir, name)| {
-                let open = OpenMode { read: true, write: true, append: false, truncate: false };
-                let (attr, file) = errno(self.engine().create(&cx(*uid), dir, &name, *mode, *umask, open))?;
-                self.cached.push(attr.ino);
-                self.files[*slot] = Some(file);
-                self.lease(*slot, true).map(|()| 0)
-            }),
-            Op::Read { slot, at, len } => return self.read(*slot, *at, *len),
-            Op::Release { slot } => {
-                let file = self.files[*slot].take().expect("the model has one there");
-                self.through[*slot] = None;
-                self.engine().release(&root(), file);
-                Ok(0)
-            }
-            _ => self.call_by_name(op),
-        };
-        Ok(answer)
-    }
-
-    fn call_by_name(&mut self, op: &Op) -> Result<u64, Errno> {
-        let cx = root();
-        match op {
-            Op::Mkdir { path, mode, umask, uid } => {
-                let (dir, name) = self.parent(path)?;
-                self.made(|engine| engine.mkdir(&super::case::cx(*uid), dir, &name, *mode, *umask))
-            }
-            Op::Mknod { path, kind, mode, rdev } => {
-                let (dir, name) = self.parent(path)?;
-                self.made(|engine| engine.mknod(&cx, dir, &name, *kind, *mode, 0, *rdev))
-            }
-            Op::Symlink { path, target } => {
-                let (dir, name) = self.parent(path)?;
-                self.made(|engine| engine.symlink(&cx, dir, &name, &target.0))
-            }
-            Op::Link { from, to } => {
-                let attr = self.find(from)?;
-                let (dir, name) = self.parent(to)?;
-                // The kernel looks first.
-                if self.lookup(dir, &name).is_ok() {
-                    return Err(Errno::EEXIST);
-                }
-                if attr.kind == Kind::Dir {
-                    return Err(Errno::EPERM);
-                }
-                self.made(|engine| engine.link(&cx, attr.ino, dir, &name))
-            }
-            Op::Unlink { path } => {
-                let (dir, name) = self.parent(path)?;
-                errno(self.engine().unlink(&cx, dir, &name)).map(|()| 0)
-            }
-            Op::Rmdir { path } => {
-                let (dir, name) = self.parent(path)?;
-                errno(self.engine().rmdir(&cx, dir, &name)).map(|()| 0)
-            }
-            Op::Rename { from, to, mode } => {
-                let ((dir, name), (to, to_name)) = (self.parent(from)?, self.parent(to)?);
-                errno(self.engine().rename(&cx, dir, &name, to, &to_name, *mode)).map(|()| 0)
-            }
-            Op::Truncate { path, len } => {
-                let set = SetAttr { attr: NewAttr::default(), size: Some(*len) };
-                let attr = self.find(path)?;
-                errno(self.engine().setattr(&cx, attr.ino, &set)).map(|_| 0)
-            }
-            Op::SetAttr { path, new } => {
-                let attr = self.find(path)?;
-                errno(self.engine().setattr(&cx, attr.ino, &SetAttr { attr: *new, size: None })).map(|_| 0)
-            }
-            Op::SetXattr { path, key, value, create, replace } => {
-                let ino = self.find(path)?.ino;
-                let (key, value) = xattr(*key, *value);
-                let done = match value {
-                    Some(value) => self.engine().set_xattr(&cx, ino, &key, &value, *create, *replace),
-                    None => self.engine().remove_xattr(&cx, ino, &key),
-                };
-                errno(done).map(|()| 0)
-            }
-            Op::Prioritize { path } => {
-                let attr = self.find(path)?;
-                errno(self.engine().prioritize(&cx, attr.ino)).map(|_| 0)
-            }
-            Op::FsyncDir { path } => {
-                let attr = self.find(path)?;
-                if attr.kind != Kind::Dir {
-                    return Err(Errno::ENOTDIR);
-                }
-                errno(self.engine().fsync_dir(&cx, attr.ino)).map(|()| 0)
-            }
-            Op::SyncFast => errno(self.engine().sync_fast()).map(|()| 0),
-            _ => self.call_on_file(op),
+    fn compare_read(&self, slot: usize, at: u64, len: usize) -> Check {
+        let bytes = &self.model.view.node(self.model.open[slot].expect("the model has one there").id).bytes;
+        let expected = bytes.get(at as usize..).unwrap_or_default();
+        let expected = &expected[..expected.len().min(len)];
+        let read = &self.kernel().was_read;
+        if read != expected {
+            let begin = |bytes: &[u8]| bytes[..bytes.len().min(8)].to_vec();
+            return Err(Fail::Wrong(format!("read {:?}... instead of {:?}...", begin(read), begin(expected))));
         }
-    }
-
-    fn call_on_file(&mut self, op: &Op) -> Result<u64, Errno> {
-        let cx = root();
-        let file = |slot: usize| self.files[slot].as_ref().expect("the model has one there");
-        match op {
-            Op::Write { slot, at, len, kill_privileges } => {
-                let file = file(*slot);
-                let at = match at {
-                    Some(at) => *at,
-                    None => errno(self.engine().getattr(&cx, file.ino))?.size,
-                };
-                errno(self.engine().write(&cx, file, &vec![self.model.fill; *len], at, *kill_privileges)).map(|()| 0)
-            }
-            Op::Allocate { slot, what, at, len } => {
-                errno(self.engine().allocate(&cx, file(*slot), *what, *at, *len)).map(|()| 0)
-            }
-            Op::Copy { from, at, to, to_at, len } => {
-                errno(self.engine().copy_range(&cx, file(*from), *at, file(*to), *to_at, *len))
-            }
-            Op::Flush { slot } => errno(self.engine().flush(&cx, file(*slot))).map(|()| 0),
-            Op::Fsync { slot } => errno(self.engine().fsync(&cx, file(*slot))).map(|()| 0),
-            _ => unreachable!("{op:?} is dealt with elsewhere"),
-        }
-    }
-
-    /// An open file gets its way of reading: by the kernel itself, if that is quiet or others have it so already. EIO: the kernel would not
-    /// open it.
-    fn lease(&mut self, slot: usize, writes: bool) -> Result<(), Errno> {
-        if !self.crew.passthrough {
-            return Ok(());
-        }
-        let engine = self.engine.clone().expect("open between two crashes");
-        let file = self.files[slot].as_ref().expect("it was just opened");
-        let ino = file.ino;
-        let joined =
-            self.through.iter().flatten().find(|through| through.ino == ino).map(|through| through.backing.clone());
-        let others = self.files.iter().flatten().filter(|other| other.ino == ino).count() > 1;
-        if joined.is_none() && (writes || others) {
-            return Ok(());
-        }
-        let Some(pin) = engine.pin(ino, joined.is_none()) else {
-            return if joined.is_none() { Ok(()) } else { Err(Errno::EIO) };
-        };
-        let backing = joined.or_else(|| engine.backing(file)).ok_or(Errno::EIO)?;
-        self.through[slot] = Some(Through { _pin: pin, ino, backing });
-        self.tally.through += 1;
         Ok(())
     }
 
-    fn read_bytes(&self, slot: usize, buf: &mut [u8], at: u64) -> Result<usize, Errno> {
-        let file = self.files[slot].as_ref().expect("the model has one there");
-        // Of a handle that may write, reads come to us as well.
-        if let Some(through) = self.through[slot].as_ref().filter(|_| !file.mode.write) {
-            return through.backing.read_at(buf, at).map_err(|e| Errno::from_raw(e.raw_os_error().expect("a number")));
-        }
-        errno(match self.engine().read(&Cx::fast_only(0, 0), file, buf, at) {
-            Err(Error::NeedSlow) => self.engine().read(&root(), file, buf, at),
-            read => read,
-        })
+    // Users and the background in the middle of each other's calls to the slow tier.
+
+    /// Whether what meets can be judged: nothing fails, and no file is written in place, of which it is not known when.
+    fn may_meet(&mut self, op: &Op) -> bool {
+        self.linked |= has_links(&self.slow.image());
+        let is_large = |id: Id| self.model.view.node(id).bytes.len() as u64 > self.options.copy_up_max;
+        let (written, ino) = match op {
+            Op::Write { slot, .. } | Op::Allocate { slot, .. } | Op::Copy { to: slot, .. } => {
+                (self.model.open[*slot].map(|open| open.id), Some(self.kernel().ino_of(*slot)))
+            }
+            Op::Truncate { path, .. } | Op::Open { path, write: true, truncate: true, .. } => {
+                (self.model.view.find(&path.0).ok(), self.kernel().find(path).ok().map(|attr| attr.ino))
+            }
+            _ => (None, None),
+        };
+        let in_place = written.is_some_and(is_large)
+            || (ino.is_some() && self.linked)
+            || ino.is_some_and(|ino| self.kernel().reads_file_by_itself(ino));
+        self.armed.is_none() && !self.toxic.is_armed() && !self.is_tight && !in_place
     }
 
-    fn read(&mut self, slot: usize, at: u64, len: usize) -> Check<Result<u64, Errno>> {
-        let mut buf = vec![0xEE; len];
-        let n = match self.read_bytes(slot, &mut buf, at) {
-            Ok(n) => n,
-            Err(errno) => return Ok(Err(errno)),
-        };
-        let bytes = &self.model.view.node(self.model.open[slot].expect("as above").id).bytes;
-        let expected = bytes.get(at as usize..).unwrap_or_default();
-        let expected = &expected[..expected.len().min(len)];
-        if &buf[..n] != expected {
-            return Err(Fail::Wrong(format!(
-                "read {:?}... instead of {:?}...",
-                &buf[..n.min(8)],
-                &expected[..expected.len().min(8)]
-            )));
+    /// A user's call in the middle of a step.
+    fn user_during(&mut self, step: Step, after: u64, op: &Op) -> Check {
+        if !self.may_meet(op) {
+            return self.background(step);
         }
-        Ok(Ok(n as u64))
+        let (since, got) = (self.clock.now(), Arc::<Mutex<Option<Result<u64, Errno>>>>::default());
+        let mut expected = self.model.clone();
+        // What it answers comes later, when it has been called.
+        let _ = expected.apply(op).is_ok();
+        self.kernel().fill = expected.fill;
+        let (kernel, theirs, call) = (self.kernel.clone(), got.clone(), op.clone());
+        self.meanwhile.arm(after, move || {
+            let kernel = kernel.as_deref().and_then(Mutex::try_lock);
+            *theirs.lock() = kernel.map(|mut kernel| kernel.call(&call));
+        });
+        self.may_commit(step);
+        let batches = self.engine().status().exceptions.batches;
+        self.run_step(step)?;
+        let got = got.lock().take();
+        if let Some(got) = got {
+            self.tally.met += 1;
+            let expected = self.model.apply(op);
+            self.judge(op, since, expected, got)?;
+            self.forget_some();
+            self.may_commit(step);
+        }
+        let batch = self.engine().status().exceptions.batches > batches;
+        self.check_slow(batch && step == Step::Publish)
+    }
+
+    /// A step in the middle of a user's call.
+    fn step_under(&mut self, op: &Op, after: u64, step: Step) -> Check {
+        if !self.may_meet(op) {
+            return self.user(op);
+        }
+        let (engine, done) = (self.engine.clone(), Arc::<Mutex<Option<EngineResult<Progress>>>>::default());
+        let (engine, theirs) = (engine.as_ref().map(Arc::downgrade).unwrap_or_default(), done.clone());
+        let stream = self.rng.random_range(0..self.engine().drain_streams());
+        self.meanwhile.arm(after, move || {
+            *theirs.lock() = engine.upgrade().map(|engine| one_step(&engine, step, stream));
+        });
+        self.may_commit(step);
+        let batches = self.engine().status().exceptions.batches;
+        self.user(op)?;
+        self.meanwhile.disarm();
+        let done = done.lock().take();
+        if let Some(done) = done {
+            self.tally.met += 1;
+            done.map_err(|e| Fail::Wrong(format!("{step:?} failed: {e}")))?;
+            self.may_commit(step);
+        }
+        let batch = self.engine().status().exceptions.batches > batches;
+        self.check_slow(batch && step == Step::Publish)
     }
 
     fn unexpected(&self, what: &str, e: Errno) -> Fail {
         if self.power.is_gone() { Fail::Gone } else { Fail::Wrong(format!("{what} failed: {e}")) }
-    }
-
-    // Names, as the kernel walks them: a look-up counts a reference, given back some time later.
-
-    fn lookup(&mut self, dir: Ino, name: &Name) -> Result<Attr, Errno> {
-        let attr = errno(self.at_hand_first(|engine, cx| engine.lookup(cx, dir, name)))?;
-        self.cached.push(attr.ino);
-        Ok(attr)
-    }
-
-    /// As the file system asks: with what is at hand, and again with the slow tier if that is not enough.
-    fn at_hand_first<T>(&self, ask: impl Fn(&Tiers, &Cx) -> EngineResult<T>) -> EngineResult<T> {
-        match ask(self.engine(), &Cx::fast_only(0, 0)) {
-            Err(Error::NeedSlow) => ask(self.engine(), &root()),
-            answer => answer,
-        }
-    }
-
-    fn made(&mut self, make: impl FnOnce(&Tiers) -> EngineResult<Attr>) -> Result<u64, Errno> {
-        let attr = errno(make(self.engine()))?;
-        self.cached.push(attr.ino);
-        Ok(0)
-    }
-
-    fn parent(&mut self, path: &Path) -> Result<(Ino, Name), Errno> {
-        let mut names: Vec<Name> = path.0.split(|&b| b == b'/').map(|n| Name::new(n).expect("a good name")).collect();
-        let last = names.pop().expect("a split has a last piece");
-        let mut dir = ROOT;
-        for name in names {
-            let attr = self.lookup(dir, &name)?;
-            if attr.kind != Kind::Dir {
-                return Err(Errno::ENOTDIR);
-            }
-            dir = attr.ino;
-        }
-        Ok((dir, last))
-    }
-
-    fn find(&mut self, path: &Path) -> Result<Attr, Errno> {
-        if path.0.is_empty() {
-            return errno(self.at_hand_first(|engine, cx| engine.getattr(cx, ROOT)));
-        }
-        let (dir, name) = self.parent(path)?;
-        self.lookup(dir, &name)
     }
 
     /// Gives back some of the references; mostly all.
@@ -844,7 +734,7 @@ impl Case {
         if self.power.is_gone() || self.rng.random_bool(0.2) {
             return;
         }
-        for ino in std::mem::take(&mut self.cached) {
+        for ino in std::mem::take(&mut self.kernel().cached) {
             self.engine().forget(ino, 1);
         }
     }
@@ -857,7 +747,7 @@ impl Case {
             }
             Op::Copy { to, .. } => self.attr_of(*to)?,
             Op::Truncate { path, .. } | Op::Mknod { path, .. } => {
-                self.find(path).map_err(|e| self.unexpected("look-up", e))?
+                self.kernel().find(path).map_err(|e| self.unexpected("look-up", e))?
             }
             _ => unreachable!("{op:?} touches no file"),
         };
@@ -872,8 +762,11 @@ impl Case {
     }
 
     fn attr_of(&mut self, slot: usize) -> Check<Attr> {
-        let ino = self.files[slot].as_ref().expect("the model has one there").ino;
-        errno(self.at_hand_first(|engine, cx| engine.getattr(cx, ino))).map_err(|e| self.unexpected("getattr", e))
+        let attr = {
+            let kernel = self.kernel();
+            kernel.getattr(kernel.ino_of(slot))
+        };
+        attr.map_err(|e| self.unexpected("getattr", e))
     }
 
     /// A slow file that is large or has several names, or that the kernel reads by itself, is written in place: its bytes are out of the order
@@ -882,18 +775,17 @@ impl Case {
     fn watch_in_place(&mut self, op: &Op) -> Check<Option<(Id, Ino)>> {
         let (id, ino) = match op {
             Op::Write { slot, .. } | Op::Allocate { slot, .. } | Op::Copy { to: slot, .. } => {
-                let file = self.files[*slot].as_ref().expect("the model has one there");
-                (self.model.open[*slot].expect("as above").id, file.ino)
+                (self.model.open[*slot].expect("as above").id, self.kernel().ino_of(*slot))
             }
             Op::Truncate { path, .. } | Op::Open { path, write: true, truncate: true, .. } => {
                 let Ok(id) = self.model.view.find(&path.0) else { return Ok(None) };
-                (id, self.find(path).map_err(|e| self.unexpected("look-up", e))?.ino)
+                (id, self.kernel().find(path).map_err(|e| self.unexpected("look-up", e))?.ino)
             }
             _ => return Ok(None),
         };
         let large = self.model.view.node(id).bytes.len() as u64 > self.options.copy_up_max;
         self.linked |= has_links(&self.slow.image());
-        let is_read_by_kernel = self.through.iter().flatten().any(|through| through.ino == ino);
+        let is_read_by_kernel = self.kernel().reads_file_by_itself(ino);
         if (!large && !self.linked && !is_read_by_kernel)
             || self.model.order.is_in_place(id)
             || !self.is_on_slow(ino)?
@@ -981,30 +873,27 @@ impl Case {
     }
 
     fn run_step(&mut self, step: Step) -> Check<Progress> {
+        // What happens meanwhile may happen while somebody cleans up.
+        let is_met = self.meanwhile.is_armed();
         self.clean_up()?;
         let engine = self.engine.clone().expect("open between two crashes");
+        let glanced = Arc::<Mutex<Option<Result<(), String>>>>::default();
         // A look has no second try.
-        if self.rng.random_bool(0.5) && !self.toxic.is_armed() {
-            self.glance.arm(&engine, self.model.view.image(), self.rng.random_range(1..25));
+        if self.rng.random_bool(0.5) && !self.toxic.is_armed() && !is_met {
+            let (engine, expected) = (Arc::downgrade(&engine), self.model.view.image());
+            let after = self.rng.random_range(1..25);
+            let glanced = glanced.clone();
+            self.meanwhile.arm(after, move || *glanced.lock() = walk::look(&engine, &expected));
         }
         self.toxic.on(step == Step::Seal);
-        let done = match step {
-            Step::Seal => engine.seal_step(),
-            // With an old lease a member of a fleet does nothing.
-            Step::Drain => engine.fleet_step().and_then(|_| {
-                let stream = self.rng.random_range(0..engine.drain_streams());
-                engine.drain_stream_step(stream)
-            }),
-            Step::Publish => engine.fleet_step().and_then(|_| engine.publish_step()),
-            Step::Evict => engine.evict_step(),
-            Step::Tick => engine.recheck_step().and_then(|_| engine.tick()),
-        };
+        let stream = if step == Step::Drain { self.rng.random_range(0..engine.drain_streams()) } else { 0 };
+        let done = one_step(&engine, step, stream);
         let done = self.stage(&engine, step, done);
         drop(engine);
-        self.glance.disarm();
+        self.meanwhile.disarm();
         let has_failed = self.toxic.off();
         self.tally.toxics += u64::from(has_failed);
-        let glanced = self.glanced.lock().take();
+        let glanced = glanced.lock().take();
         if self.power.is_gone() {
             return Err(Fail::Gone);
         }
@@ -1293,8 +1182,7 @@ impl Case {
     /// `half_done`: a batch was, and the power cut may show it.
     fn crash_disks(&mut self, lose: Lose, half_done: bool) -> Result<(), String> {
         self.note(format!("     the machine stops: {lose:?} is lost"));
-        self.close_all();
-        self.engine = None;
+        self.detach();
         self.power.restore();
         self.fast = self.fast.crash(lose, &mut self.rng);
         self.slow = self.slow.crash(lose, &mut self.rng);
@@ -1340,7 +1228,7 @@ impl Case {
                 Err(e) => return Err(format!("recovery failed: {e}")),
                 Ok(engine) => {
                     self.power.restore();
-                    self.engine = Some(engine);
+                    self.attach(engine);
                     return Ok(());
                 }
             }
@@ -1462,7 +1350,7 @@ impl Case {
 
     fn view_or_gone(&mut self) -> Check<Image> {
         let engine = self.engine.clone().expect("open between two crashes");
-        let walked = walk::view(&engine, &mut self.cached);
+        let walked = walk::view(&engine, &mut self.kernel().cached);
         if self.power.is_gone() {
             return Err(Fail::Gone);
         }
@@ -1471,8 +1359,15 @@ impl Case {
     }
 }
 
-fn errno<T>(answer: EngineResult<T>) -> Result<T, Errno> {
-    answer.map_err(|e| e.errno())
+fn one_step(engine: &Tiers, step: Step, stream: u32) -> EngineResult<Progress> {
+    match step {
+        Step::Seal => engine.seal_step(),
+        // With an old lease a member of a fleet does nothing.
+        Step::Drain => engine.fleet_step().and_then(|_| engine.drain_stream_step(stream)),
+        Step::Publish => engine.fleet_step().and_then(|_| engine.publish_step()),
+        Step::Evict => engine.evict_step(),
+        Step::Tick => engine.recheck_step().and_then(|_| engine.tick()),
+    }
 }
 
 fn wrong(fail: Fail) -> String {
@@ -1480,14 +1375,6 @@ fn wrong(fail: Fail) -> String {
         Fail::Wrong(why) => why,
         Fail::Gone => "the machine stopped where nothing had scheduled it".into(),
     }
-}
-
-fn cx(uid: u32) -> Cx {
-    Cx::may_wait(uid, uid, Arc::new(AtomicBool::new(false)))
-}
-
-fn root() -> Cx {
-    cx(0)
 }
 
 /// What was on the slow tier before there was a fast one.

@@ -157,6 +157,8 @@ impl Model {
             | Op::Run(_)
             | Op::Advance { .. }
             | Op::Crash { .. }
+            | Op::During { .. }
+            | Op::Under { .. }
             | Op::Look
             | Op::Pin { .. }
             | Op::Stage { .. }

@@ -174,6 +174,18 @@ pub enum Op {
         bytes: u64,
     },
     Fail(Fails),
+    /// A user's call in the middle of a step: right before so many calls of that to the slow tier.
+    During {
+        step: Step,
+        after: u64,
+        op: Box<Op>,
+    },
+    /// A step in the middle of a user's call.
+    Under {
+        op: Box<Op>,
+        after: u64,
+        step: Step,
+    },
     /// Walk the whole view and compare it.
     Look,
     /// Everything to the slow tier.
@@ -200,7 +212,7 @@ impl Actor {
 impl Op {
     pub fn actor(&self) -> Actor {
         match self {
-            Op::Run(_) | Op::Settle => Actor::Background,
+            Op::Run(_) | Op::Settle | Op::During { .. } | Op::Under { .. } => Actor::Background,
             Op::Advance { .. } => Actor::Time,
             Op::Crash { .. } => Actor::Machine,
             Op::Pin { .. } | Op::Stage { .. } | Op::Prioritize { .. } | Op::Pause { .. } | Op::Room { .. } => {
@@ -221,13 +233,17 @@ pub struct Crew {
     pub passthrough: bool,
     /// The machine stops where it hurts most: in the middle of publishing, at a start, and soon again.
     pub crashes: bool,
+    /// Users and the background are there in the middle of each other's calls.
+    pub meets: bool,
+    /// Some of what can be done is done never, some often, and on few names.
+    pub swarm: bool,
 }
 
 impl Crew {
     pub fn of(seed: u64) -> Crew {
         let bits = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15);
         let is = |bit: u32| bits >> (63 - bit) & 1 == 1;
-        Crew { operator: is(0), toxics: is(1), passthrough: is(2), crashes: is(3) }
+        Crew { operator: is(0), toxics: is(1), passthrough: is(2), crashes: is(3), meets: is(4), swarm: is(5) }
     }
 
     /// What one of them does now, if any does.
@@ -247,25 +263,117 @@ impl Crew {
 }
 
 /// Chooses operations. Mostly one by one, sometimes the sequence in which a framework saves a checkpoint.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Dice {
     crew: Crew,
+    weights: [u32; WEIGHTS.len()],
+    /// So many of the names, and of the depths.
+    names: usize,
+    depths: usize,
     queued: VecDeque<Op>,
 }
+
+/// What is chosen next.
+#[derive(Clone, Copy, Debug)]
+enum Throw {
+    Mkdir,
+    Mknod,
+    Symlink,
+    Create,
+    Open,
+    Write,
+    Read,
+    Allocate,
+    Copy,
+    Flush,
+    Fsync,
+    Release,
+    Truncate,
+    SetAttr,
+    SetXattr,
+    Link,
+    Unlink,
+    Rmdir,
+    Rename,
+    FsyncDir,
+    SyncFast,
+    Run(Step),
+    Advance,
+    Look,
+    Crash,
+    Settle,
+    Save,
+    SaveDirectory,
+    /// What is ready gets to the slow tier.
+    Round,
+}
+
+const WEIGHTS: [(Throw, u32); 33] = [
+    (Throw::Mkdir, 5),
+    (Throw::Mknod, 2),
+    (Throw::Symlink, 2),
+    (Throw::Create, 8),
+    (Throw::Open, 7),
+    (Throw::Write, 12),
+    (Throw::Read, 2),
+    (Throw::Allocate, 2),
+    (Throw::Copy, 2),
+    (Throw::Flush, 3),
+    (Throw::Fsync, 3),
+    (Throw::Release, 6),
+    (Throw::Truncate, 2),
+    (Throw::SetAttr, 4),
+    (Throw::SetXattr, 3),
+    (Throw::Link, 3),
+    (Throw::Unlink, 4),
+    (Throw::Rmdir, 2),
+    (Throw::Rename, 7),
+    (Throw::FsyncDir, 1),
+    (Throw::SyncFast, 1),
+    (Throw::Run(Step::Seal), 3),
+    (Throw::Run(Step::Drain), 7),
+    (Throw::Run(Step::Publish), 8),
+    (Throw::Run(Step::Evict), 2),
+    (Throw::Run(Step::Tick), 2),
+    (Throw::Advance, 4),
+    (Throw::Look, 3),
+    (Throw::Crash, 2),
+    (Throw::Settle, 1),
+    (Throw::Save, 4),
+    (Throw::SaveDirectory, 3),
+    (Throw::Round, 3),
+];
 
 const SIZES: [usize; 7] = [1, 10, 100, 4096, 5000, 9000, 20000];
 const OFFSETS: [u64; 6] = [0, 5, 4000, 4096, 8192, 12288];
 const MODES: [u32; 6] = [0o644, 0o600, 0o755, 0o444, 0o4755, 0o2770];
 
 impl Dice {
-    pub fn of(crew: Crew) -> Dice {
-        Dice { crew, queued: VecDeque::new() }
+    pub fn of(crew: Crew, rng: &mut Xoshiro256PlusPlus) -> Dice {
+        let weights = WEIGHTS.map(|(_, weight)| if crew.swarm { weight * one(rng, &[0, 1, 1, 4]) } else { weight });
+        let (names, depths) = if crew.swarm {
+            (rng.random_range(1..=NAMES.len()), rng.random_range(1..=DEPTHS.len()))
+        } else {
+            (NAMES.len(), DEPTHS.len())
+        };
+        Dice { crew, weights, names, depths, queued: VecDeque::new() }
     }
 
     pub fn roll(&mut self, model: &Model, rng: &mut Xoshiro256PlusPlus) -> Op {
         if let Some(op) = self.crew.roll(model, rng) {
             return op;
         }
+        let op = self.next(model, rng);
+        if !self.crew.meets || op.actor() != Actor::Users || matches!(op, Op::Look) || rng.random_bool(0.8) {
+            return op;
+        }
+        let step =
+            one(rng, &[Step::Seal, Step::Drain, Step::Drain, Step::Publish, Step::Publish, Step::Evict, Step::Tick]);
+        let (after, op) = (rng.random_range(1..12), Box::new(op));
+        if rng.random_bool(0.5) { Op::During { step, after, op } } else { Op::Under { op, after: after.min(4), step } }
+    }
+
+    fn next(&mut self, model: &Model, rng: &mut Xoshiro256PlusPlus) -> Op {
         if let Some(op) = self.queued.pop_front() {
             // Now and then something comes in between.
             if rng.random_bool(0.8) {
@@ -273,75 +381,13 @@ impl Dice {
             }
             self.queued.push_front(op);
         }
-        let old = |rng: &mut Xoshiro256PlusPlus| pick_path(model, rng);
-        let new = |rng: &mut Xoshiro256PlusPlus| random_path(rng);
-        let slot = rng.random_range(0..SLOTS);
-        match rng.random_range(0..120) {
-            0..5 => Op::Mkdir {
-                path: new(rng),
-                mode: one(rng, &[0o755, 0o700, 0o777, 0o1777]),
-                umask: umask(rng),
-                uid: uid(rng),
-            },
-            5..7 => {
-                let kind = one(rng, &[Kind::Fifo, Kind::Socket, Kind::CharDevice, Kind::File]);
-                let rdev = if kind == Kind::CharDevice { 0x103 } else { 0 };
-                Op::Mknod { path: new(rng), kind, mode: 0o640, rdev }
-            }
-            7..9 => Op::Symlink { path: new(rng), target: new(rng) },
-            9..17 => Op::Create { slot, path: new(rng), mode: one(rng, &MODES), umask: umask(rng), uid: uid(rng) },
-            17..24 => Op::Open { slot, path: old(rng), write: rng.random_bool(0.7), truncate: rng.random_bool(0.3) },
-            24..36 => {
-                let at = rng.random_bool(0.6).then(|| one(rng, &OFFSETS));
-                Op::Write { slot, at, len: one(rng, &SIZES), kill_privileges: rng.random_bool(0.2) }
-            }
-            36..38 => Op::Read { slot, at: one(rng, &OFFSETS), len: one(rng, &SIZES) },
-            38..40 => {
-                let what = [
-                    Allocate::Extend,
-                    Allocate::KeepSize,
-                    Allocate::PunchHole,
-                    Allocate::ZeroRange,
-                    Allocate::ZeroRangeKeepSize,
-                ];
-                Op::Allocate { slot, what: one(rng, &what), at: one(rng, &OFFSETS), len: one(rng, &SIZES) as u64 }
-            }
-            40..42 => {
-                let to = rng.random_range(0..SLOTS);
-                let len = one(rng, &SIZES) as u64;
-                Op::Copy { from: slot, at: one(rng, &OFFSETS), to, to_at: one(rng, &OFFSETS), len }
-            }
-            42..45 => Op::Flush { slot },
-            45..48 => Op::Fsync { slot },
-            48..54 => Op::Release { slot },
-            54..56 => Op::Truncate { path: old(rng), len: one(rng, &[0, 0, 1, 4096, 5000, 30000]) },
-            56..60 => Op::SetAttr { path: old(rng), new: new_attr(rng) },
-            60..63 => Op::SetXattr {
-                path: old(rng),
-                key: rng.random_range(0..2),
-                value: rng.random_bool(0.7).then(|| rng.random()),
-                create: rng.random_bool(0.1),
-                replace: rng.random_bool(0.1),
-            },
-            63..66 => Op::Link { from: old(rng), to: new(rng) },
-            66..70 => Op::Unlink { path: old(rng) },
-            70..72 => Op::Rmdir { path: old(rng) },
-            72..79 => {
-                let mode =
-                    one(rng, &[RenameMode::Replace, RenameMode::Replace, RenameMode::NoReplace, RenameMode::Exchange]);
-                let to = if rng.random_bool(0.5) { old(rng) } else { new(rng) };
-                Op::Rename { from: old(rng), to, mode }
-            }
-            79 => Op::FsyncDir { path: if rng.random_bool(0.3) { Path(Vec::new()) } else { old(rng) } },
-            80 => Op::SyncFast,
-            81..84 => Op::Run(Step::Seal),
-            84..91 => Op::Run(Step::Drain),
-            91..99 => Op::Run(Step::Publish),
-            99..101 => Op::Run(Step::Evict),
-            101..103 => Op::Run(Step::Tick),
-            103..107 => Op::Advance { ms: one(rng, &[1, 300, 1100, 3000, 40_000, 70_000]) },
-            107..110 => Op::Look,
-            110..112 => {
+        let throw = self.throw(rng);
+        let slot = slot_for(throw, model, rng);
+        match throw {
+            Throw::Run(step) => Op::Run(step),
+            Throw::Advance => Op::Advance { ms: one(rng, &[1, 300, 1100, 3000, 40_000, 70_000]) },
+            Throw::Look => Op::Look,
+            Throw::Crash => {
                 let crash = Op::Crash {
                     lose: if rng.random_bool(0.6) { Lose::Nothing } else { Lose::Unsynced },
                     at: rng.random_bool(0.8).then(|| rng.random_range(1..40)),
@@ -351,16 +397,116 @@ impl Dice {
                 }
                 crash
             }
-            112 => Op::Settle,
-            117..120 => {
+            Throw::Settle => Op::Settle,
+            Throw::SaveDirectory => {
                 self.save_directory(rng, slot);
                 self.queued.pop_front().expect("just queued")
             }
-            _ => {
+            Throw::Save => {
                 self.save(model, rng, slot);
                 self.queued.pop_front().expect("just queued")
             }
+            Throw::Round => {
+                let steps = [Step::Seal, Step::Drain, Step::Drain, Step::Drain, Step::Publish, Step::Publish];
+                self.queued.extend(steps.map(Op::Run));
+                Op::Advance { ms: one(rng, &[0, 1100, 3000]) }
+            }
+            Throw::Open => Op::Open {
+                slot,
+                path: self.old(model, rng),
+                write: rng.random_bool(0.7),
+                truncate: rng.random_bool(0.3),
+            },
+            Throw::Write => {
+                let at = rng.random_bool(0.6).then(|| one(rng, &OFFSETS));
+                Op::Write { slot, at, len: one(rng, &SIZES), kill_privileges: rng.random_bool(0.2) }
+            }
+            Throw::Read => Op::Read { slot, at: one(rng, &OFFSETS), len: one(rng, &SIZES) },
+            Throw::Allocate => {
+                let what = [
+                    Allocate::Extend,
+                    Allocate::KeepSize,
+                    Allocate::PunchHole,
+                    Allocate::ZeroRange,
+                    Allocate::ZeroRangeKeepSize,
+                ];
+                Op::Allocate { slot, what: one(rng, &what), at: one(rng, &OFFSETS), len: one(rng, &SIZES) as u64 }
+            }
+            Throw::Copy => {
+                let to = rng.random_range(0..SLOTS);
+                let len = one(rng, &SIZES) as u64;
+                Op::Copy { from: slot, at: one(rng, &OFFSETS), to, to_at: one(rng, &OFFSETS), len }
+            }
+            Throw::Flush => Op::Flush { slot },
+            Throw::Fsync => Op::Fsync { slot },
+            Throw::Release => Op::Release { slot },
+            on_name => self.on_name(on_name, slot, model, rng),
         }
+    }
+
+    fn throw(&self, rng: &mut Xoshiro256PlusPlus) -> Throw {
+        let total: u32 = self.weights.iter().sum();
+        let mut at = rng.random_range(0..total.max(1));
+        for ((throw, _), weight) in WEIGHTS.iter().zip(self.weights) {
+            if at < weight {
+                return *throw;
+            }
+            at -= weight;
+        }
+        Throw::Look
+    }
+
+    fn on_name(&self, throw: Throw, slot: usize, model: &Model, rng: &mut Xoshiro256PlusPlus) -> Op {
+        match throw {
+            Throw::Mkdir => Op::Mkdir {
+                path: self.new(rng),
+                mode: one(rng, &[0o755, 0o700, 0o777, 0o1777]),
+                umask: umask(rng),
+                uid: uid(rng),
+            },
+            Throw::Mknod => {
+                let kind = one(rng, &[Kind::Fifo, Kind::Socket, Kind::CharDevice, Kind::File]);
+                let rdev = if kind == Kind::CharDevice { 0x103 } else { 0 };
+                Op::Mknod { path: self.new(rng), kind, mode: 0o640, rdev }
+            }
+            Throw::Symlink => Op::Symlink { path: self.new(rng), target: self.new(rng) },
+            Throw::Create => {
+                Op::Create { slot, path: self.new(rng), mode: one(rng, &MODES), umask: umask(rng), uid: uid(rng) }
+            }
+            Throw::Truncate => {
+                Op::Truncate { path: self.old(model, rng), len: one(rng, &[0, 0, 1, 4096, 5000, 30000]) }
+            }
+            Throw::SetAttr => Op::SetAttr { path: self.old(model, rng), new: new_attr(rng) },
+            Throw::SetXattr => Op::SetXattr {
+                path: self.old(model, rng),
+                key: rng.random_range(0..2),
+                value: rng.random_bool(0.7).then(|| rng.random()),
+                create: rng.random_bool(0.1),
+                replace: rng.random_bool(0.1),
+            },
+            Throw::Link => Op::Link { from: self.old(model, rng), to: self.new(rng) },
+            Throw::Unlink => Op::Unlink { path: self.old(model, rng) },
+            Throw::Rmdir => Op::Rmdir { path: self.old(model, rng) },
+            Throw::Rename => {
+                let mode =
+                    one(rng, &[RenameMode::Replace, RenameMode::Replace, RenameMode::NoReplace, RenameMode::Exchange]);
+                let to = if rng.random_bool(0.5) { self.old(model, rng) } else { self.new(rng) };
+                Op::Rename { from: self.old(model, rng), to, mode }
+            }
+            Throw::FsyncDir => {
+                Op::FsyncDir { path: if rng.random_bool(0.3) { Path(Vec::new()) } else { self.old(model, rng) } }
+            }
+            _ => Op::SyncFast,
+        }
+    }
+
+    fn new(&self, rng: &mut Xoshiro256PlusPlus) -> Path {
+        path_of(rng, &NAMES[..self.names], &DEPTHS[..self.depths])
+    }
+
+    /// Mostly a path that is there.
+    fn old(&self, model: &Model, rng: &mut Xoshiro256PlusPlus) -> Path {
+        if rng.random_bool(0.15) { self.new(rng) } else { pick_path(model, rng) }
     }
 
     /// What is published while the machine stops, and perhaps a second stop behind it: what the first one left is all that counts then.
@@ -375,7 +521,7 @@ impl Dice {
 
     /// A checkpoint of several files, in a directory of its own.
     fn save_directory(&mut self, rng: &mut Xoshiro256PlusPlus, slot: usize) {
-        let mut dir = random_path(rng);
+        let mut dir = self.new(rng);
         let mkdir = |path| Op::Mkdir { path, mode: 0o755, umask: 0, uid: 0 };
         self.queued.push_back(mkdir(dir.clone()));
         for name in NAMES {
@@ -407,8 +553,8 @@ impl Dice {
 
     /// A checkpoint: written under a temporary name (or not), synced (or not), closed and renamed.
     fn save(&mut self, model: &Model, rng: &mut Xoshiro256PlusPlus, slot: usize) {
-        let path = if rng.random_bool(0.5) { pick_path(model, rng) } else { random_path(rng) };
-        let tmp = if rng.random_bool(0.6) { random_path(rng) } else { path.clone() };
+        let path = if rng.random_bool(0.5) { pick_path(model, rng) } else { self.new(rng) };
+        let tmp = if rng.random_bool(0.6) { self.new(rng) } else { path.clone() };
         self.queued.push_back(Op::Release { slot });
         if model.view.find(&tmp.0).is_ok() {
             self.queued.push_back(Op::Open { slot, path: tmp.clone(), write: true, truncate: true });
@@ -433,6 +579,13 @@ impl Dice {
             self.queued.extend(renamed);
         }
     }
+}
+
+/// Mostly one in which there is a file, or none, as it takes.
+fn slot_for(throw: Throw, model: &Model, rng: &mut Xoshiro256PlusPlus) -> usize {
+    let fills = matches!(throw, Throw::Create | Throw::Open | Throw::Save | Throw::SaveDirectory);
+    let fitting: Vec<usize> = (0..SLOTS).filter(|slot| model.open[*slot].is_none() == fills).collect();
+    if fitting.is_empty() { rng.random_range(0..SLOTS) } else { fitting[rng.random_range(0..fitting.len())] }
 }
 
 fn one<T: Copy>(rng: &mut Xoshiro256PlusPlus, from: &[T]) -> T {
@@ -470,6 +623,8 @@ impl Op {
             Op::Mkdir { path, mode, umask, .. } => Op::Mkdir { path, mode, umask, uid: 0 },
             Op::Create { slot, path, mode, umask, .. } => Op::Create { slot, path, mode, umask, uid: 0 },
             Op::SetAttr { path, new } => Op::SetAttr { path, new: NewAttr { uid: None, gid: None, ..new } },
+            Op::During { step, after, op } => Op::During { step, after, op: Box::new(op.by_the_owner()) },
+            Op::Under { op, after, step } => Op::Under { op: Box::new(op.by_the_owner()), after, step },
             op => op,
         }
     }
@@ -487,15 +642,21 @@ const LONGEST: [u8; 255] = {
 
 /// Few names and little depth: they meet often.
 pub fn random_path(rng: &mut Xoshiro256PlusPlus) -> Path {
-    let depth = one(rng, &[1, 1, 2, 2, 3]);
-    let names: Vec<&[u8]> = (0..depth).map(|_| one(rng, &NAMES)).collect();
+    path_of(rng, &NAMES, &DEPTHS)
+}
+
+const DEPTHS: [usize; 5] = [1, 1, 2, 2, 3];
+
+fn path_of(rng: &mut Xoshiro256PlusPlus, names: &[&[u8]], depths: &[usize]) -> Path {
+    let depth = one(rng, depths);
+    let names: Vec<&[u8]> = (0..depth).map(|_| one(rng, names)).collect();
     Path(names.join(&b'/'))
 }
 
 /// Mostly a path that is there.
 fn pick_path(model: &Model, rng: &mut Xoshiro256PlusPlus) -> Path {
     let paths = model.view.paths();
-    if paths.len() < 2 || rng.random_bool(0.15) {
+    if paths.len() < 2 {
         return random_path(rng);
     }
     let named: Vec<Vec<u8>> = paths.into_iter().map(|(path, _)| path).filter(|path| !path.is_empty()).collect();

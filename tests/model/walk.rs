@@ -34,46 +34,53 @@ pub fn compare(found: &Image, expected: &Image) -> Check {
     Ok(())
 }
 
-/// One look at the view before a call to the slow tier that a step of the background makes.
-#[derive(Debug, Default)]
-pub struct Glance(Mutex<Option<Due>>);
+/// What happens once right before a call to the slow tier, in the middle of what made that call.
+#[derive(Default)]
+pub struct Meanwhile(Mutex<Option<Due>>);
 
-#[derive(Debug)]
 struct Due {
-    engine: Weak<Tiers>,
-    expected: Image,
     /// So many calls come before it.
     after: u64,
+    act: Box<dyn FnOnce() + Send>,
 }
 
-impl Glance {
-    pub fn arm(&self, engine: &Arc<Tiers>, expected: Image, after: u64) {
-        *self.0.lock() = Some(Due { engine: Arc::downgrade(engine), expected, after });
+impl Meanwhile {
+    pub fn arm(&self, after: u64, act: impl FnOnce() + Send + 'static) {
+        *self.0.lock() = Some(Due { after, act: Box::new(act) });
     }
 
-    /// Whether the step ended before it came to that.
-    pub fn disarm(&self) -> bool {
-        self.0.lock().take().is_some()
+    pub fn is_armed(&self) -> bool {
+        self.0.lock().is_some()
     }
 
-    /// To be called before each call. `None`: it was not due, or another thread could not have looked just now.
-    pub fn before_call(&self) -> Option<Check> {
+    /// The call, the step is over.
+    pub fn disarm(&self) {
+        drop(self.0.lock().take());
+    }
+
+    /// To be called before each call. Where another thread could do nothing just now, it waits for the next one.
+    pub fn before_call(&self) {
         if held().iter().any(|rank| matches!(rank, Rank::Io | Rank::Opening)) {
-            return None;
+            return;
         }
-        let Due { engine, expected, .. } = {
-            let mut due = self.0.lock();
-            due.take_if(|due| {
-                due.after = due.after.saturating_sub(1);
-                due.after == 0
-            })?
+        let is_due = |due: &mut Due| {
+            due.after = due.after.saturating_sub(1);
+            due.after == 0
         };
-        let engine = engine.upgrade()?;
-        let mut cached = Vec::new();
-        let found = view(&engine, &mut cached);
-        cached.into_iter().for_each(|ino| engine.forget(ino, 1));
-        Some(found.and_then(|found| compare(&found, &expected)))
+        let due = self.0.lock().take_if(is_due);
+        if let Some(due) = due {
+            (due.act)();
+        }
     }
+}
+
+/// A look at the view, which is to be as expected.
+pub fn look(engine: &Weak<Tiers>, expected: &Image) -> Option<Check> {
+    let engine = engine.upgrade()?;
+    let mut cached = Vec::new();
+    let found = view(&engine, &mut cached);
+    cached.into_iter().for_each(|ino| engine.forget(ino, 1));
+    Some(found.and_then(|found| compare(&found, expected)))
 }
 
 /// A walk through the whole view.
