@@ -21,7 +21,7 @@ use super::reference::{Fs, Id};
 use super::sim::image::Image;
 use super::sim::{Lose, Numbers, SimClock, SimDisk, SimPower};
 use super::toxic::Toxic;
-use super::walk::{self, Meanwhile};
+use super::walk::{self, Changes, Meanwhile};
 
 /// What a case met, so that the run can tell whether it tested anything.
 #[derive(Clone, Copy, Debug, Default)]
@@ -135,6 +135,11 @@ pub struct Case {
     kernel: Option<Arc<Mutex<Kernel>>>,
     /// Somebody else has filled the fast tier in this case.
     is_tight: bool,
+    /// When each file changed last, as the last look found it, and as far as no user has done anything since.
+    changes: Changes,
+    unchanged: Changes,
+    /// What the slow tier showed last.
+    was_shown: Image,
     /// What happens in the middle of a step of the background, or of a user's call.
     meanwhile: Arc<Meanwhile>,
     model: Model,
@@ -282,7 +287,8 @@ impl Case {
         });
         let mut model = Model::new(Fs::from_image(&slow.image()));
         model.names_max = names_max;
-        let linked = has_links(&slow.image());
+        let slow_image = slow.image();
+        let linked = has_links(&slow_image);
         let first = format!("fast {capacity} bytes, {options:?}\n{:?}", slow.image());
         Case {
             rng,
@@ -299,6 +305,9 @@ impl Case {
             engine: None,
             kernel: None,
             is_tight: false,
+            changes: Changes::new(),
+            unchanged: Changes::new(),
+            was_shown: slow_image,
             meanwhile,
             model,
             linked,
@@ -384,6 +393,7 @@ impl Case {
             self.tally.through += kernel.lock().through_count;
         }
         self.engine = None;
+        self.unchanged.clear();
     }
 
     fn kernel(&self) -> MutexGuard<'_, Kernel> {
@@ -569,6 +579,7 @@ impl Case {
     }
 
     fn user(&mut self, op: &Op) -> Check {
+        self.changes_by(op);
         let watched = self.watch_in_place(op)?;
         let before = (self.toxic.is_armed() || self.is_tight).then(|| self.model.clone());
         let since = self.clock.now();
@@ -649,6 +660,21 @@ impl Case {
         Ok(())
     }
 
+    fn changes_by(&mut self, op: &Op) {
+        let changes_nothing = matches!(
+            op,
+            Op::Read { .. }
+                | Op::Flush { .. }
+                | Op::Release { .. }
+                | Op::Fsync { .. }
+                | Op::FsyncDir { .. }
+                | Op::SyncFast
+        );
+        if !changes_nothing {
+            self.unchanged.clear();
+        }
+    }
+
     // Users and the background in the middle of each other's calls to the slow tier.
 
     /// Whether what meets can be judged: nothing fails, and no file is written in place, of which it is not known when.
@@ -691,6 +717,7 @@ impl Case {
         let got = got.lock().take();
         if let Some(got) = got {
             self.tally.met += 1;
+            self.changes_by(op);
             let expected = self.model.apply(op);
             self.judge(op, since, expected, got)?;
             self.forget_some();
@@ -957,6 +984,11 @@ impl Case {
         let from = self.model.order.position();
         let mut odd = None;
         let count = images.len();
+        let last = images.last().unwrap_or(&self.was_shown).clone();
+        let before = std::mem::replace(&mut self.was_shown, last);
+        if batch {
+            self.check_inside(&before, &images)?;
+        }
         for (i, image) in images.into_iter().enumerate() {
             self.tally.states += 1;
             if batch && i + 1 < count {
@@ -982,6 +1014,20 @@ impl Case {
             Some(why) => Err(Fail::Wrong(why)),
             None => Ok(()),
         }
+    }
+
+    /// What has a name before a batch and after it has that name at every moment.
+    fn check_inside(&self, before: &Image, images: &[Image]) -> Check {
+        let Some((after, inside)) = images.split_last() else { return Ok(()) };
+        let is_file =
+            |tree: &Image, path: &[u8]| tree.get(path).is_some_and(|entry| entry.shown.body().kind == Kind::File);
+        for path in before.paths().filter(|path| !path.contains(&b'/') && is_file(before, path) && is_file(after, path))
+        {
+            if let Some(image) = inside.iter().find(|image| image.get(path).is_none()) {
+                return Err(Fail::Wrong(format!("inside of a batch nothing is at {}: {image:?}", escape(path))));
+            }
+        }
+        Ok(())
     }
 
     /// P5 is judged even where the order is not known: what the slow tier shows of a file is one of its versions, as a whole.
@@ -1341,7 +1387,29 @@ impl Case {
 
     fn look(&mut self) -> Check {
         let found = self.view_or_gone()?;
-        walk::compare(&found, &self.model.view.image()).map_err(Fail::Wrong)
+        walk::compare(&found, &self.model.view.image()).map_err(Fail::Wrong)?;
+        self.compare_changes()
+    }
+
+    /// What no user has changed since the last look has not changed.
+    fn compare_changes(&mut self) -> Check {
+        let before = std::mem::replace(&mut self.unchanged, self.changes.clone());
+        // A file that did not fit on the fast tier changes by its last step, and without root a mode for a moment.
+        if self.without_root || self.engine().status().exceptions.spilled > 0 {
+            return Ok(());
+        }
+        for (ino, at) in before {
+            // What is on the slow tier only shows the time of the step that brought a change there.
+            let is_on_fast = || {
+                let tier = self.engine().get_xattr(&root(), ino, b"user.dlio.tier");
+                tier.is_ok_and(|tier| tier.is_some_and(|tier| tier != b"slow"))
+            };
+            if self.changes.get(&ino).is_some_and(|now| *now != at) && is_on_fast() {
+                let now = self.changes[&ino];
+                return Err(Fail::Wrong(format!("nobody has changed inode {ino}, and it changed at {now:?}, not {at:?}")));
+            }
+        }
+        Ok(())
     }
 
     fn view(&mut self) -> Result<Image, String> {
@@ -1350,12 +1418,14 @@ impl Case {
 
     fn view_or_gone(&mut self) -> Check<Image> {
         let engine = self.engine.clone().expect("open between two crashes");
-        let walked = walk::view(&engine, &mut self.kernel().cached);
+        let walked = walk::view_and_changes(&engine, &mut self.kernel().cached);
         if self.power.is_gone() {
             return Err(Fail::Gone);
         }
         self.forget_some();
-        walked.map_err(Fail::Wrong)
+        let (view, changes) = walked.map_err(Fail::Wrong)?;
+        self.changes = changes;
+        Ok(view)
     }
 }
 

@@ -5,8 +5,8 @@ use std::sync::{Arc, Weak};
 
 use dlio_fs::error::Result as EngineResult;
 use dlio_fs::path::{Name, escape};
-use dlio_fs::tiers::disk::Kind;
 use dlio_fs::tiers::disk::sync::{Rank, held};
+use dlio_fs::tiers::disk::{Kind, Time};
 use dlio_fs::tiers::{Attr, Cx, Ino, OpenMode, ROOT, Tiers};
 use parking_lot::Mutex;
 
@@ -16,15 +16,23 @@ type Check<T = ()> = Result<T, String>;
 
 /// All there is. The references that the walk has taken go to `cached`, also when it fails.
 pub fn view(engine: &Tiers, cached: &mut Vec<Ino>) -> Check<Image> {
-    let mut walk = Walk { engine, cx: Cx::internal(), cached, found: Vec::new(), names: BTreeMap::new() };
+    view_and_changes(engine, cached).map(|(view, _)| view)
+}
+
+/// When each file changed last, by inode number.
+pub type Changes = BTreeMap<Ino, Time>;
+
+pub fn view_and_changes(engine: &Tiers, cached: &mut Vec<Ino>) -> Check<(Image, Changes)> {
+    let (found, names, changes) = Default::default();
+    let mut walk = Walk { engine, cx: Cx::internal(), cached, found, names, changes };
     walk.dir(ROOT, &[])?;
-    let Walk { found, names, .. } = walk;
+    let Walk { found, names, changes, .. } = walk;
     for (ino, (nlink, count)) in names {
         if nlink != count {
             return Err(format!("inode {ino} has {count} names and says {nlink}"));
         }
     }
-    Ok(Image::new(found))
+    Ok((Image::new(found), changes))
 }
 
 pub fn compare(found: &Image, expected: &Image) -> Check {
@@ -91,6 +99,7 @@ struct Walk<'a> {
     found: Vec<(Vec<u8>, u64, Shown)>,
     /// Of each file: its link count, and how often it was met.
     names: BTreeMap<Ino, (u32, u32)>,
+    changes: Changes,
 }
 
 impl Walk<'_> {
@@ -142,6 +151,9 @@ impl Walk<'_> {
             return Err(format!("{}: look-up says {attr:?}, getattr {again:?}", escape(path)));
         }
         self.names.entry(attr.ino).or_insert((attr.nlink, 0)).1 += 1;
+        if attr.kind == Kind::File {
+            self.changes.insert(attr.ino, attr.ctime);
+        }
         let body = self.body(&attr, path)?;
         self.found.push((path.to_vec(), attr.ino, Shown::new(body)));
         Ok(())
