@@ -712,7 +712,7 @@ impl Case {
             *theirs.lock() = kernel.map(|mut kernel| kernel.call(&call));
         });
         self.may_commit(step);
-        let batches = self.engine().status().exceptions.batches;
+        let batches = self.batches(step);
         self.run_step(step)?;
         let got = got.lock().take();
         if let Some(got) = got {
@@ -723,8 +723,7 @@ impl Case {
             self.forget_some();
             self.may_commit(step);
         }
-        let batch = self.engine().status().exceptions.batches > batches;
-        self.check_slow(batch && step == Step::Publish)
+        self.check_slow(self.batches(step) > batches)
     }
 
     /// A step in the middle of a user's call.
@@ -739,7 +738,7 @@ impl Case {
             *theirs.lock() = engine.upgrade().map(|engine| one_step(&engine, step, stream));
         });
         self.may_commit(step);
-        let batches = self.engine().status().exceptions.batches;
+        let batches = self.batches(step);
         self.user(op)?;
         self.meanwhile.disarm();
         let done = done.lock().take();
@@ -748,8 +747,7 @@ impl Case {
             done.map_err(|e| Fail::Wrong(format!("{step:?} failed: {e}")))?;
             self.may_commit(step);
         }
-        let batch = self.engine().status().exceptions.batches > batches;
-        self.check_slow(batch && step == Step::Publish)
+        self.check_slow(self.batches(step) > batches)
     }
 
     fn unexpected(&self, what: &str, e: Errno) -> Fail {
@@ -955,18 +953,23 @@ impl Case {
         }
     }
 
+    /// How many batches there have been: only publishing makes one, and to ask is dear.
+    fn batches(&self, step: Step) -> u64 {
+        if step == Step::Publish { self.engine().status().exceptions.batches } else { 0 }
+    }
+
     fn background(&mut self, step: Step) -> Check {
         self.may_commit(step);
         if self.options.rules.promotes_any() && step == Step::Tick {
             self.engine().stage("everything", vec![Vec::new()]).expect("few paths");
         }
-        let (batches, failed) = (self.engine().status().exceptions.batches, self.tally.toxics);
+        let (batches, failed) = (self.batches(step), self.tally.toxics);
         let progress = self.run_step(step)?;
         if self.verbose {
             self.note(format!("     = {progress:?}"));
         }
         // One that failed behind its last step is not counted yet.
-        let batch = self.tally.toxics > failed || self.engine().status().exceptions.batches > batches;
+        let batch = self.tally.toxics > failed || self.batches(step) > batches;
         self.tally.publishes += u64::from(step == Step::Publish && progress == Progress::Did);
         self.check_slow(batch && step == Step::Publish)
     }
@@ -1138,7 +1141,7 @@ impl Case {
             last.clear();
             for step in [Step::Seal, Step::Drain, Step::Publish, Step::Evict, Step::Tick] {
                 self.may_commit(step);
-                let batches = self.engine().status().exceptions.batches;
+                let batches = self.batches(step);
                 let progress = self.run_step(step)?;
                 last.push((step, progress));
                 match progress {
@@ -1146,8 +1149,7 @@ impl Case {
                     Progress::Idle => {}
                     Progress::Wait(for_) => wait = Some(wait.map_or(for_, |wait: Duration| wait.min(for_))),
                 }
-                let batch = self.engine().status().exceptions.batches > batches;
-                self.check_slow(batch && step == Step::Publish)?;
+                self.check_slow(self.batches(step) > batches)?;
             }
             match wait {
                 Some(wait) if idle => self.clock.advance(wait),
@@ -1399,14 +1401,11 @@ impl Case {
             return Ok(());
         }
         for (ino, at) in before {
-            // What is on the slow tier only shows the time of the step that brought a change there.
-            let is_on_fast = || {
-                let tier = self.engine().get_xattr(&root(), ino, b"user.dlio.tier");
-                tier.is_ok_and(|tier| tier.is_some_and(|tier| tier != b"slow"))
-            };
-            if self.changes.get(&ino).is_some_and(|now| *now != at) && is_on_fast() {
+            if self.changes.get(&ino).is_some_and(|now| *now != at) {
                 let now = self.changes[&ino];
-                return Err(Fail::Wrong(format!("nobody has changed inode {ino}, and it changed at {now:?}, not {at:?}")));
+                return Err(Fail::Wrong(format!(
+                    "nobody has changed inode {ino}, and it changed at {now:?}, not {at:?}"
+                )));
             }
         }
         Ok(())

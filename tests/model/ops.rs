@@ -306,9 +306,11 @@ enum Throw {
     SaveDirectory,
     /// What is ready gets to the slow tier.
     Round,
+    /// A sync, and the machine stops soon after it.
+    Cut,
 }
 
-const WEIGHTS: [(Throw, u32); 33] = [
+const WEIGHTS: [(Throw, u32); 34] = [
     (Throw::Mkdir, 5),
     (Throw::Mknod, 2),
     (Throw::Symlink, 2),
@@ -342,6 +344,7 @@ const WEIGHTS: [(Throw, u32); 33] = [
     (Throw::Save, 4),
     (Throw::SaveDirectory, 3),
     (Throw::Round, 3),
+    (Throw::Cut, 1),
 ];
 
 const SIZES: [usize; 7] = [1, 10, 100, 4096, 5000, 9000, 20000];
@@ -405,6 +408,15 @@ impl Dice {
             Throw::Save => {
                 self.save(model, rng, slot);
                 self.queued.pop_front().expect("just queued")
+            }
+            Throw::Cut => {
+                let syncs =
+                    [Op::Fsync { slot }, Op::FsyncDir { path: self.old(model, rng) }, Op::SyncFast, Op::Flush { slot }];
+                let lose = if rng.random_bool(0.3) { Lose::Nothing } else { Lose::Unsynced };
+                let at = rng.random_bool(0.6).then(|| rng.random_range(1..8));
+                let after = [Op::Crash { lose, at }, Op::Run(Step::Drain), Op::Run(Step::Publish), Op::Look];
+                self.queued.extend(after);
+                syncs[rng.random_range(0..syncs.len())].clone()
             }
             Throw::Round => {
                 let steps = [Step::Seal, Step::Drain, Step::Drain, Step::Drain, Step::Publish, Step::Publish];

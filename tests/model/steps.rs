@@ -485,6 +485,17 @@ fn no_ctime_moves_but_by_what_users_change() {
     moves(&|| _ = engine.setattr(&cx, ino, &perm(0o640)).unwrap());
     stays("both at once");
 
+    // What was on the slow tier before, too, whoever looks there again.
+    machine.slow.root().create(b"slow", 0o644).unwrap().write_at(&[7; 30], 0).unwrap();
+    overwrite(&engine, "slow", &[8; 20]);
+    let slow = || engine.lookup(&cx, ROOT, &name("slow")).unwrap();
+    let shown = slow().ctime;
+    machine.clock.advance(Duration::from_secs(10));
+    all_down(&engine);
+    assert_eq!(slow().ctime, shown, "published");
+    machine.clock.advance(Duration::from_secs(100));
+    assert_eq!(slow().ctime, shown, "looked up anew");
+
     // The object gets the file's name when it is closed.
     let (made, file) = engine.create(&cx, ROOT, &name("empty"), 0o644, 0, WRITE).unwrap();
     machine.clock.advance(Duration::from_secs(1));

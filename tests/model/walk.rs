@@ -19,7 +19,7 @@ pub fn view(engine: &Tiers, cached: &mut Vec<Ino>) -> Check<Image> {
     view_and_changes(engine, cached).map(|(view, _)| view)
 }
 
-/// When each file changed last, by inode number.
+/// When each file with an object on the fast tier changed last, by inode number.
 pub type Changes = BTreeMap<Ino, Time>;
 
 pub fn view_and_changes(engine: &Tiers, cached: &mut Vec<Ino>) -> Check<(Image, Changes)> {
@@ -151,12 +151,21 @@ impl Walk<'_> {
             return Err(format!("{}: look-up says {attr:?}, getattr {again:?}", escape(path)));
         }
         self.names.entry(attr.ino).or_insert((attr.nlink, 0)).1 += 1;
-        if attr.kind == Kind::File {
+        if attr.kind == Kind::File && self.has_object(attr.ino, path)? {
             self.changes.insert(attr.ino, attr.ctime);
         }
         let body = self.body(&attr, path)?;
         self.found.push((path.to_vec(), attr.ino, Shown::new(body)));
         Ok(())
+    }
+
+    /// What is on the slow tier only, or a copy of that, shows the time of the step that brought a change there.
+    fn has_object(&self, ino: Ino, path: &[u8]) -> Check<bool> {
+        let is = |key: &[u8], value: &[u8]| {
+            let found = self.try_("getxattr", path, self.engine.get_xattr(&self.cx, ino, key))?;
+            Ok::<_, String>(found.as_deref() == Some(value))
+        };
+        Ok(is(b"user.dlio.tier", b"fast")? && !is(b"user.dlio.state", b"staged")?)
     }
 
     fn body(&mut self, attr: &Attr, path: &[u8]) -> Check<Body> {

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
-use std::hash::{DefaultHasher, Hash, Hasher};
+use std::hash::{BuildHasher, Hash, Hasher};
 use std::sync::Arc;
 
 use dlio_fs::path::escape;
@@ -63,7 +63,7 @@ pub struct Shown(Arc<(u64, Body)>);
 
 impl Shown {
     pub fn new(body: Body) -> Self {
-        let mut hasher = DefaultHasher::new();
+        let mut hasher = foldhash::fast::FixedState::default().build_hasher();
         body.hash(&mut hasher);
         Shown(Arc::new((hasher.finish(), body)))
     }
@@ -108,7 +108,7 @@ impl Image {
                     None
                 }
             };
-            let mut hasher = DefaultHasher::new();
+            let mut hasher = foldhash::fast::FixedState::default().build_hasher();
             (&path, shown.0.0, &same_as).hash(&mut hasher);
             hash = hash.wrapping_add(hasher.finish());
             entries.insert(path, Entry { shown, same_as });

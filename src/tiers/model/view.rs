@@ -440,7 +440,9 @@ impl View {
         }
         let NodeAttrs { atime, mtime, ctime, nlink, .. } = node.meta();
         // Our own publishing changed the times of the slow file; the view keeps the times it showed.
-        if node.ours && (known.is_none() || unchanged || node.dir.is_some()) {
+        let is_as_published =
+            node.ours && (known.is_none() || node.dir.is_some()) || (node.ours || holds_bytes) && unchanged;
+        if is_as_published {
             if node.dir.is_some() {
                 node.set_meta(NodeAttrs { atime, mtime, ctime, nlink, ..NodeAttrs::of(stat) });
             }
