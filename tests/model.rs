@@ -112,7 +112,7 @@ use ops::{Crew, Dice, Op, Path, Step};
 use sim::{Lose, SimClock, SimDisk, SimPower};
 
 /// Operations per case.
-const OPS: usize = 60;
+const OPS: usize = 100;
 const CASES: u64 = 10_000;
 
 fn number(variable: &str) -> Option<u64> {
