@@ -1,12 +1,15 @@
 //! Cases that the dice found, as short as they got (see [`shrink`](super::shrink)).
 
 use dlio_fs::error::Errno;
-use dlio_fs::tiers::disk::RenameMode::Replace;
+use dlio_fs::tiers::disk::RenameMode::{Exchange, NoReplace, Replace};
 use dlio_fs::tiers::disk::{NewAttr, Time};
 
 use super::case::Case;
-use super::ops::Op::{self, Advance, Create, Fail, FsyncDir, Prioritize, Rename, Run, SetAttr, SetXattr, Truncate};
-use super::ops::Step::Publish;
+use super::ops::Op::{
+    self, Advance, Create, Fail, FsyncDir, Open, Prioritize, Rename, Run, SetAttr, SetXattr, Symlink, Truncate, Unlink,
+    Write,
+};
+use super::ops::Step::{Evict, Publish, Seal};
 use super::ops::path;
 use super::toxic::Call::{Change, Look};
 use super::toxic::Fails;
@@ -30,6 +33,42 @@ fn a_file_that_is_truncated_in_place_has_its_size_whatever_fails() {
                 SetAttr { path: path("LONGnnn%C3"), new: later },
                 Fail(Fails { call: Look, after: at, errno: Errno::EIO }),
                 Truncate { path: path("LONGnnn%C3"), len: 5000 },
+            ],
+        );
+    }
+}
+
+/// So it was with one that is open and written in place.
+#[test]
+fn a_file_that_is_written_in_place_has_its_size_whatever_fails() {
+    let fails = |after| Fail(Fails { call: Look, after, errno: Errno::EIO });
+    let make = |slot, name, mode| Create { slot, path: path(name), mode, umask: 0, uid: 0 };
+    let rename = |from, to, mode| Rename { from: path(from), to: path(to), mode };
+    let empty = |slot, name| Open { slot, path: path(name), write: true, truncate: true };
+    for after in [8, 9, 10, 11] {
+        holds(
+            931,
+            &[
+                Op::Look,
+                Symlink { path: path("LONGnnn%C3/%C3%A91"), target: path("a") },
+                Run(Seal),
+                Unlink { path: path("LONGnnn%C3/%C3%A91") },
+                make(3, "%E2%80%AEc%1B/%C3%A91", 0o4755),
+                Advance { ms: 3000 },
+                Run(Publish),
+                make(1, "a", 0o444),
+                empty(2, "%C3%A91/%E2%80%AEc%1B/LONGnnn%C3"),
+                rename("LONGnnn%C3", "%C3%A91/LONGnnn%C3/a", NoReplace),
+                fails(after),
+                empty(1, "%E2%80%AEc%1B"),
+                Run(Publish),
+                rename("%C3%A91", "a", Exchange),
+                Symlink { path: path("%E2%80%AEc%1B/%E2%80%AEc%1B"), target: path("LONGnnn%C3/%E2%80%AEc%1B") },
+                Unlink { path: path("%C3%A91/a") },
+                rename("%C3%A91", "a", NoReplace),
+                Write { slot: 1, at: Some(12288), len: 4096, kill_privileges: false },
+                Run(Evict),
+                Op::Look,
             ],
         );
     }

@@ -431,11 +431,11 @@ impl View {
             // A foreign change. Keep the old fingerprint: publish will detect the conflict against it.
             return;
         }
+        // No event, and no step of ours, changes the size of what the slow tier has the bytes of.
+        if !holds_bytes && node.kind == Kind::File {
+            node.change_meta(|meta| *meta = NodeAttrs { size: stat.size, blocks: stat.blocks, ..*meta });
+        }
         if node.meta_lsn() > applied {
-            // No event changes the size of what the slow tier has the bytes of.
-            if !holds_bytes && node.kind == Kind::File {
-                node.change_meta(|meta| *meta = NodeAttrs { size: stat.size, blocks: stat.blocks, ..*meta });
-            }
             return;
         }
         let NodeAttrs { atime, mtime, ctime, nlink, .. } = node.meta();

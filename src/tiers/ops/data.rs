@@ -216,6 +216,10 @@ impl Tiers {
                             let mut st = self.state.lock();
                             let applied = st.queue.applied();
                             st.view.expire_node(state.ino, applied);
+                            // Its times are those that the write has set, whatever they are.
+                            if let Some(node) = st.view.get_mut(state.ino) {
+                                node.ours = false;
+                            }
                             Err(e).at("stat on slow", format_args!("inode {}", state.ino))
                         }
                     };
