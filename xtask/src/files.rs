@@ -18,10 +18,11 @@ struct Many {
     read_every: usize,
 }
 
-/// Files written through the mount: in the view, after a remount, on the slow tier.
+/// Files written through the mount, five for every two descriptors: in the view, after a remount, on the slow tier.
 pub(crate) fn many_files(cx: &Context) -> Result<Tally> {
-    let many = Many { files: 50_000, per_dir: 5_000, read_every: 1 };
-    let mut scratch = Scratch::new(cx, "files")?;
+    let (files, descriptors) = if cx.all { (50_000, 20_000) } else { (10_000, 4_000) };
+    let many = Many { files, per_dir: files / 10, read_every: 1 };
+    let mut scratch = Scratch::mounted(cx, "files", Wish { descriptors, ..Wish::default() })?;
     let view = scratch.point().join("many");
     step("create", || many.create(&view))?;
     step("list, stat and read", || many.check(&view))?;

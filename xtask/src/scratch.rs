@@ -78,10 +78,6 @@ pub(crate) struct Scratch {
 
 impl Scratch {
     /// Makes the tiers and mounts them.
-    pub(crate) fn new(cx: &Context, stage: &str) -> Result<Self> {
-        Scratch::mounted(cx, stage, Wish::default())
-    }
-
     pub(crate) fn mounted(cx: &Context, stage: &str, wish: Wish<'_>) -> Result<Self> {
         let mut scratch = Scratch::unmounted(cx, stage, wish)?;
         scratch.mount()?;

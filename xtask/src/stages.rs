@@ -77,7 +77,8 @@ pub(crate) const STAGES: &[Stage] = &[
         .about("100 power cuts on ext4 and xfs (--all: 1,600), on disks that write down what they are told"),
     stage("races", When::Test, &[], 30, cargo::races)
         .about("threads that meet on one file, under a scheduler that tries their orders"),
-    stage("files", When::Test, MOUNT, 15, files::many_files).about("50,000 files with 20,000 descriptors"),
+    stage("files", When::Test, MOUNT, 15, files::many_files)
+        .about("10,000 files with 4,000 descriptors (--all: 50,000 with 20,000)"),
     stage("fsx", When::Test, &[Need::Mount, Need::Fsx], 40, conformance::fsx)
         .about("random reads, writes and mappings of one file while it is evicted and beside readers, on each I/O path"),
     stage("pjdfstest", When::Test, &[Need::Mount, Need::Pjdfstest], 5, conformance::pjdfstest)
