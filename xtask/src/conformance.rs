@@ -6,7 +6,7 @@ use std::os::unix::fs::{FileExt, MetadataExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus, Stdio};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use anyhow::{Context as _, Result, bail, ensure};
 use nix::errno::Errno;
@@ -133,38 +133,62 @@ fn read_score(text: &str) -> Option<Score> {
     Some(Score { passed: count(" passed")?, failed: count(" failed")?, skipped: count(" skipped")? })
 }
 
-/// Seeds of the runs on each I/O path.
-const FSX_SEEDS: u64 = 1;
+/// What fsx does is made of a number, and it does so many operations.
+#[derive(Clone, Copy, Debug)]
+struct FsxRun {
+    seed: u64,
+    operations: u32,
+}
+
+/// Runs on each I/O path: short ones with a new seed each time, which is printed and which `FSX_SEED` repeats, or long ones.
+const FSX_OPERATIONS: u32 = 5_000;
+const FSX_OPERATIONS_ALL: u32 = 20_000;
 const FSX_SEEDS_ALL: u64 = 5;
-const FSX_OPERATIONS: &str = "20000";
+
+fn fsx_of(cx: &Context) -> Result<Vec<FsxRun>> {
+    if cx.all {
+        return Ok(fsx_at_length(FSX_SEEDS_ALL).collect());
+    }
+    let seed = match std::env::var("FSX_SEED") {
+        Ok(seed) => seed.parse().with_context(|| format!("FSX_SEED={seed} is no number"))?,
+        Err(_) => SystemTime::now().duration_since(SystemTime::UNIX_EPOCH)?.as_secs(),
+    };
+    Ok(vec![FsxRun { seed, operations: FSX_OPERATIONS }])
+}
+
+fn fsx_at_length(seeds: u64) -> impl Iterator<Item = FsxRun> {
+    (1..=seeds).map(|seed| FsxRun { seed, operations: FSX_OPERATIONS_ALL })
+}
+
 /// How far fsx gets between two things done to its file: about one of its operations.
 const STRIDE: Duration = Duration::from_micros(300);
 
 /// On each I/O path, while the file is drained and evicted over and over; and beside readers.
 pub(crate) fn fsx(cx: &Context) -> Result<Tally> {
-    let mut tally = Tally::default();
+    let (mut tally, runs) = (Tally::default(), fsx_of(cx)?);
     for io in IO_PATHS {
         // Everything is drained at once and, always above its watermarks, evicted at once.
         let evicting = [io, "settle=0s", "high=2%", "low=1%", "keep=0"];
-        fsx_runs(cx, &mut tally, &evicting, |scratch, seed| fsx_while_evicted(cx, scratch, io, seed))?;
-        fsx_runs(cx, &mut tally, &[io], |scratch, seed| fsx_beside_readers(cx, scratch, io, seed))?;
+        fsx_runs(cx, &mut tally, &evicting, &runs, |scratch, run| fsx_while_evicted(cx, scratch, io, run))?;
+        fsx_runs(cx, &mut tally, &[io], &runs, |scratch, run| fsx_beside_readers(cx, scratch, io, run))?;
     }
-    fsx_runs(cx, &mut tally, &[EXACT, "settle=0s", "high=98%"], |scratch, seed| fsx_while_full(cx, scratch, seed))?;
-    tally.note = format!("{} runs of {FSX_OPERATIONS} operations", tally.passed + tally.failed);
+    let filling = [EXACT, "settle=0s", "high=98%"];
+    fsx_runs(cx, &mut tally, &filling, &runs, |scratch, run| fsx_while_full(cx, scratch, run))?;
+    let FsxRun { seed, operations } = runs[0];
+    tally.note = format!("{} runs of {operations} operations, the first seed is {seed}", tally.passed + tally.failed);
     Ok(tally)
 }
 
-/// One mount, and a run on it with each seed.
+/// One mount, and all runs on it.
 fn fsx_runs(
     cx: &Context,
     tally: &mut Tally,
     options: &[&str],
-    run: impl Fn(&Scratch, u64) -> Result<()>,
+    runs: &[FsxRun],
+    one: impl Fn(&Scratch, FsxRun) -> Result<()>,
 ) -> Result<()> {
     let mut scratch = Scratch::mounted(cx, "fsx", Wish { options, ..Wish::default() })?;
-    for seed in 1..=if cx.all { FSX_SEEDS_ALL } else { FSX_SEEDS } {
-        count(tally, run(&scratch, seed));
-    }
+    runs.iter().for_each(|run| count(tally, one(&scratch, *run)));
     scratch.umount()
 }
 
@@ -178,32 +202,33 @@ fn count(tally: &mut Tally, result: Result<()>) {
     }
 }
 
-fn start_fsx(cx: &Context, config: &str, file: &Path, seed: u64) -> Result<Running> {
+fn start_fsx(cx: &Context, config: &str, file: &Path, run: FsxRun) -> Result<Running> {
     let artifacts = setup::work_dir(cx).join("fsx-artifacts");
     fs::create_dir_all(&artifacts)?;
     let mut command = Command::new(tool(cx, FSX));
     command.env("RUST_BACKTRACE", "0").arg("-q").arg("-f").arg(cx.root.join("tests/conformance").join(config));
-    command.args(["-N", FSX_OPERATIONS, "-S", &seed.to_string(), "-P"]).arg(&artifacts).arg(file);
+    command.args(["-N", &run.operations.to_string(), "-S", &run.seed.to_string(), "-P"]).arg(&artifacts).arg(file);
     Running::start(&mut command)
 }
 
 /// Runs on one mount with these seeds, while their file is drained and evicted.
 pub(crate) fn fsx_seeds(cx: &Context, scratch: &Scratch, io: &str, seeds: u64) -> Tally {
     let mut tally = Tally::default();
-    (1..=seeds).for_each(|seed| count(&mut tally, fsx_while_evicted(cx, scratch, io, seed)));
+    fsx_at_length(seeds).for_each(|run| count(&mut tally, fsx_while_evicted(cx, scratch, io, run)));
     tally
 }
 
 /// One run beside a reader that comes before the former one goes. On `passthrough` the kernel reads the file by itself from
 /// before fsx opens it to after it has closed it for good, so that all opens have to join.
-fn fsx_beside_readers(cx: &Context, scratch: &Scratch, io: &str, seed: u64) -> Result<()> {
+fn fsx_beside_readers(cx: &Context, scratch: &Scratch, io: &str, run: FsxRun) -> Result<()> {
+    let FsxRun { seed, operations } = run;
     let file = scratch.point().join(format!("beside-{seed}"));
     File::create(&file)?;
     drain_file(scratch, &file)?;
     let through = passthrough_opens(scratch)?;
     let began = Instant::now();
     let (mut reader, mut opens) = (File::open(&file)?, 1);
-    let mut fsx = start_fsx(cx, "fsx.toml", &file, seed)?;
+    let mut fsx = start_fsx(cx, "fsx.toml", &file, run)?;
     while fsx.ended()?.is_none() {
         reader.read_at(&mut [0; 4096], 0).context("reading beside fsx")?;
         reader = File::open(&file).context("opening beside fsx")?;
@@ -213,7 +238,7 @@ fn fsx_beside_readers(cx: &Context, scratch: &Scratch, io: &str, seed: u64) -> R
     succeeded(fsx.wait()?, seed)?;
     let through = passthrough_opens(scratch)? - through;
     println!(
-        "fsx -o {io}, seed {seed}: {FSX_OPERATIONS} operations in {:.1} s beside {opens} readers; {through} passthrough opens",
+        "fsx -o {io}, seed {seed}: {operations} operations in {:.1} s beside {opens} readers; {through} passthrough opens",
         began.elapsed().as_secs_f64(),
     );
     ensure!(io != PASSTHROUGH || through > opens, "only {through} opens were passthrough, the readers' are {opens}");
@@ -222,16 +247,17 @@ fn fsx_beside_readers(cx: &Context, scratch: &Scratch, io: &str, seed: u64) -> R
 
 /// One run while the fast tier is full, and is not, and is full again: the file, brought there by its first write, stops
 /// fitting in the middle.
-fn fsx_while_full(cx: &Context, scratch: &Scratch, seed: u64) -> Result<()> {
+fn fsx_while_full(cx: &Context, scratch: &Scratch, run: FsxRun) -> Result<()> {
     /// Fewer files that stopped fitting than this would prove nothing.
     const ENOUGH: u64 = 10;
     /// Less than what fsx writes between two holes.
     const ROOM: u64 = 64 << 10;
+    let FsxRun { seed, operations } = run;
     let file = scratch.point().join(format!("full-{seed}"));
     let filler = scratch.fast().join("filler");
     let spilled = || scratch.figure("/exceptions/spilled");
     let (before, began) = (spilled()?, Instant::now());
-    let mut fsx = start_fsx(cx, "fsx.toml", &file, seed)?;
+    let mut fsx = start_fsx(cx, "fsx.toml", &file, run)?;
     while fsx.ended()?.is_none() {
         thread::sleep(20 * STRIDE);
         let free = statvfs(&scratch.fast())?;
@@ -248,7 +274,7 @@ fn fsx_while_full(cx: &Context, scratch: &Scratch, seed: u64) -> Result<()> {
     succeeded(fsx.wait()?, seed)?;
     let spilled = spilled()? - before;
     println!(
-        "fsx on a tier that is full now and then, seed {seed}: {FSX_OPERATIONS} operations in {:.1} s; it stopped fitting \
+        "fsx on a tier that is full now and then, seed {seed}: {operations} operations in {:.1} s; it stopped fitting \
          {spilled} times",
         began.elapsed().as_secs_f64()
     );
@@ -271,11 +297,12 @@ fn succeeded(status: ExitStatus, seed: u64) -> Result<()> {
 }
 
 /// One run while its file is drained and evicted over and over.
-fn fsx_while_evicted(cx: &Context, scratch: &Scratch, io: &str, seed: u64) -> Result<()> {
+fn fsx_while_evicted(cx: &Context, scratch: &Scratch, io: &str, run: FsxRun) -> Result<()> {
     /// Fewer versions on the slow tier, evictions or passthrough opens than this would prove nothing.
-    const ENOUGH: u64 = 20;
+    const ENOUGH: u64 = 10;
     /// One eviction in so many drains, or fsx would get nowhere.
     const EVERY: u32 = 3;
+    let FsxRun { seed, operations } = run;
     let name = format!("evicted-{seed}");
     let file = scratch.point().join(&name);
     let slow = scratch.slow().join(&name);
@@ -283,7 +310,7 @@ fn fsx_while_evicted(cx: &Context, scratch: &Scratch, io: &str, seed: u64) -> Re
     let (evictions, through) = figures()?;
     let mut versions = HashSet::new();
     let began = Instant::now();
-    let mut fsx = start_fsx(cx, "fsx-evicted.toml", &file, seed)?;
+    let mut fsx = start_fsx(cx, "fsx-evicted.toml", &file, run)?;
     let mut round = 0;
     while fsx.ended()?.is_none() {
         let reader = match round % EVERY {
@@ -301,7 +328,7 @@ fn fsx_while_evicted(cx: &Context, scratch: &Scratch, io: &str, seed: u64) -> Re
     let now = figures()?;
     let (versions, evictions, through) = (versions.len() as u64, now.0 - evictions, now.1 - through);
     println!(
-        "fsx -o {io}, seed {seed}: {FSX_OPERATIONS} operations in {:.1} s; {versions} versions reached the slow tier, \
+        "fsx -o {io}, seed {seed}: {operations} operations in {:.1} s; {versions} versions reached the slow tier, \
          {evictions} evictions, {through} passthrough opens",
         began.elapsed().as_secs_f64()
     );
