@@ -153,7 +153,7 @@ pub(crate) fn storm(cx: &Context) -> Result<Tally> {
 }
 
 pub(crate) fn races(cx: &Context) -> Result<Tally> {
-    let schedules = if cx.all { "20000" } else { "1000" };
+    let schedules = if cx.all { "20000" } else { "300" };
     let tally = counted(tests(cx, &["--test", "races"], &[]).env("RACES", schedules))?;
     Ok(Tally { note: format!("{schedules} schedules of each race"), ..tally })
 }
