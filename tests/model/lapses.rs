@@ -69,7 +69,7 @@ fn noticed(lapse: Lapse, by: &By) -> Option<String> {
         Dice(cases) => dice(*cases),
         // Each is a test of its own, which passes without the lapse.
         Story(story) => leaving_out(lapse, || failure(*story)),
-        Nobody => dice(500),
+        Nobody => dice(100),
     }
 }
 

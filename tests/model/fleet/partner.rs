@@ -220,10 +220,15 @@ fn a_copy_takes_the_place_of_a_lost_node_and_keeps_the_order() {
     println!("{handed_over} copies took a place");
 }
 
+/// Of each the case that notices is tried first, as long as it does.
 #[test]
 fn each_part_of_the_partner_s_rule_is_needed() {
-    for lapse in [Lapse::PartnerIntents, Lapse::PartnerObjects, Lapse::PartnerTurn, Lapse::StaleCopy] {
-        let found = (0..2000).find_map(|seed| Some((seed, leaving_out(lapse, || run_with_partners(seed)).err()?)));
+    let noticed_by =
+        [(Lapse::PartnerIntents, 507), (Lapse::PartnerObjects, 211), (Lapse::PartnerTurn, 3), (Lapse::StaleCopy, 63)];
+    for (lapse, first) in noticed_by {
+        let found = std::iter::once(first)
+            .chain(0..2000)
+            .find_map(|seed| Some((seed, leaving_out(lapse, || run_with_partners(seed)).err()?)));
         let (seed, why) = found.unwrap_or_else(|| panic!("nobody notices {lapse:?}"));
         println!("{lapse:?}: case {seed}: {why}");
     }
