@@ -631,7 +631,7 @@ fn a_checkpoint_that_lacks_a_lost_part_is_not_called_whole() {
     let slow = dir.path();
     let mut members = [0, 1, 2].map(|_| member(slow, &["fleet_size=2"]));
     members[..2].iter_mut().for_each(Mount::start);
-    let outside = ["wait", "--fleet", "job", "--slow", slow.to_str().unwrap(), "--timeout", "20s"];
+    let outside = ["wait", "--fleet", "job", "--slow", slow.to_str().unwrap(), "--timeout", "120s"];
     let marker = |step: u32| slow.join(format!("step-{step}/.metadata"));
     let save = |step: u32, ranks: &[&Mount]| {
         for (rank, member) in ranks.iter().enumerate() {
@@ -658,7 +658,7 @@ fn a_checkpoint_that_lacks_a_lost_part_is_not_called_whole() {
     members[2].start();
     lost(verdict(), "on the node that member 1 on ");
     lost(told(&outside, &marker(2)), "on the node that member 1 on ");
-    let of_step = |step: &str| told(&["wait", "--step", step, "--timeout", "20s"], &members[0].root());
+    let of_step = |step: &str| told(&["wait", "--step", step, "--timeout", "120s"], &members[0].root());
     lost(of_step("2"), "on the node that member 1 on ");
     save(3, &[&members[0], &members[2]]);
     assert_eq!([told(&outside, &marker(1)).0, told(&outside, &marker(3)).0, of_step("3").0], [0; 3]);

@@ -25,7 +25,7 @@ use nix::sys::statvfs::statvfs;
 use nix::unistd::Pid;
 
 /// Reached only when something hangs.
-pub const PATIENCE: Duration = Duration::from_secs(60);
+pub const PATIENCE: Duration = Duration::from_secs(120);
 
 /// A user who is neither root nor the owner of anything.
 pub const USER: u32 = 1000;
