@@ -13,16 +13,17 @@ use dlio_fs::error::Errno;
 use nix::sys::resource::{Resource, setrlimit};
 use nix::sys::signal::Signal;
 use parking_lot::Mutex;
+use rand::RngExt;
 
-use crate::failing::is_full_run;
+use crate::failing::{dice, is_full_run};
 use crate::needs::{MOUNTS, needs};
 use crate::rig::{Machine, Pristine};
 use crate::script::{Failed, Player, Step, Target, brief_tree, script};
 use crate::traffic::ledger::Op;
 use crate::traffic::tree;
 
-/// Points of the short run, spread over all.
-const SHORT: u64 = 48;
+/// Points of the short run, spread over all; the dice say with which it begins.
+const SHORT: u64 = 24;
 /// A second stop, in the recovery, falls on one of its first calls.
 const RECOVERY: u64 = 45;
 
@@ -182,7 +183,7 @@ fn a_stop_at_any_call_loses_nothing() {
         points.retain(|(stop, number)| only == format!("{stop}:{number}"));
     } else if !is_full_run() {
         let every = (points.len() as u64).div_ceil(SHORT) as usize | 1;
-        points = points.into_iter().step_by(every).collect();
+        points = points.into_iter().skip(dice().random_range(0..every)).step_by(every).collect();
     }
     let (reached, failures) = (AtomicU64::new(0), Mutex::new(Vec::new()));
     let wanted = points.len();

@@ -121,7 +121,7 @@ pub(crate) fn kill(cx: &Context) -> Result<Tally> {
     counted(&mut tests(cx, &["--test", "kill"], &["--ignored", "--nocapture", "--test-threads=4"]))
 }
 
-/// With `--all` it stops at every call of the daemon's life, some 1,600 times, and each call fails, too.
+/// By dice; with `--all` it stops at every call of the daemon's life, some 1,600 times, and each call fails, too.
 pub(crate) fn points(cx: &Context) -> Result<Tally> {
     let mut command = tests(cx, &["--test", "faults"], &["--nocapture", "--test-threads=2"]);
     if cx.all {
