@@ -187,7 +187,7 @@ fn the_engine_keeps_its_promises() {
         panic!("{why}\n\n{}", shrink::story(seed, OPS));
     }
     let total = total.into_inner();
-    println!("{cases} cases: {total:?}");
+    println!("{cases} cases from {first} on: {total:?}");
     if cases >= 500 {
         check_that_it_tested_something(&total);
     }

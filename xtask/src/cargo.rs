@@ -3,6 +3,7 @@
 use std::fs;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
+use std::time::SystemTime;
 
 use anyhow::{Context as _, Result, bail};
 use serde_json::Value;
@@ -65,7 +66,28 @@ fn tests(cx: &Context, programs: &[&str], args: &[&str]) -> Command {
     let mut command = cargo(cx);
     command.args(["--config", "target.'cfg(unix)'.runner = ['env', 'RUSTC_BOOTSTRAP=1']", "test", "--workspace"]);
     command.args(programs).args(["--", "-Zunstable-options", "--report-time"]).args(args);
+    // Whoever has set one of them repeats something.
+    let seed = seed(cx);
+    let first = seed * CASES_MAX;
+    for (variable, number) in [("DLIO_FAULTS_SEED", seed), ("DLIO_MODEL_FIRST", first), ("DLIO_STRANGERS_FIRST", first)]
+    {
+        if std::env::var_os(variable).is_none() {
+            command.env(variable, number.to_string());
+        }
+    }
     command
+}
+
+/// More cases than a run of any dice has.
+const CASES_MAX: u64 = 1_000_000;
+
+/// Each commit throws other dice, and throws them again wherever it is tested; with `--all` each day does. Outside of a repository it
+/// is zero.
+pub(crate) fn seed(cx: &Context) -> u64 {
+    let head = Command::new("git").current_dir(&cx.root).args(["rev-parse", "--short=7", "HEAD"]).output();
+    let head = head.ok().and_then(|head| u64::from_str_radix(String::from_utf8(head.stdout).ok()?.get(..7)?, 16).ok());
+    let days = || SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |time| time.as_secs() / 86_400);
+    head.unwrap_or(0) + if cx.all { days() } else { 0 }
 }
 
 /// As Cargo finds them: the files and the folders with a `main.rs` in `tests`.

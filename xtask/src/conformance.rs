@@ -6,7 +6,7 @@ use std::os::unix::fs::{FileExt, MetadataExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus, Stdio};
 use std::thread;
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail, ensure};
 use nix::errno::Errno;
@@ -14,7 +14,7 @@ use nix::fcntl::{FallocateFlags, fallocate};
 use nix::sys::statvfs::statvfs;
 use nix::unistd::Uid;
 
-use crate::cargo::count_before;
+use crate::cargo::{self, count_before};
 use crate::run::{Running, run_and_read};
 use crate::scratch::{Scratch, Wish, with_own_mounts};
 use crate::setup::{self, FSX, PJDFSTEST, tool};
@@ -151,7 +151,7 @@ fn fsx_of(cx: &Context) -> Result<Vec<FsxRun>> {
     }
     let seed = match std::env::var("FSX_SEED") {
         Ok(seed) => seed.parse().with_context(|| format!("FSX_SEED={seed} is no number"))?,
-        Err(_) => SystemTime::now().duration_since(SystemTime::UNIX_EPOCH)?.as_secs(),
+        Err(_) => cargo::seed(cx),
     };
     Ok(vec![FsxRun { seed, operations: FSX_OPERATIONS }])
 }
