@@ -1011,3 +1011,30 @@ fn a_link_that_was_made_is_not_made_again() {
     let linked = engine.link(&cx, file, dir, &name("second")).unwrap();
     assert_eq!((linked.ino, linked.nlink, linked.size), (file, 2, 50));
 }
+
+/// Somebody else replaced a directory by another one while a file of ours was on its way into it. The files that came to it then were not in its
+/// listing, and could not be opened: that was read from the directory that he had removed, which was still open. Found by dice of a stranger on
+/// the same names (case 356).
+#[test]
+fn what_comes_to_a_directory_that_others_have_replaced_is_shown() {
+    let (machine, cx) = (machine(), Cx::internal());
+    let slow = machine.slow.root();
+    slow.mkdir(b"d", 0o755).unwrap();
+    let engine = machine.open("boot");
+    let put = |file: &str, byte: u8| {
+        let dir = engine.lookup(&cx, ROOT, &name("d")).unwrap().ino;
+        engine.release(&cx, create(&engine, dir, file, &[byte; 50]).1);
+        engine.forget(dir, 1);
+    };
+    put("a", 1);
+    machine.clock.advance(REVALIDATE + SECOND);
+    slow.rmdir(b"d").unwrap();
+    slow.mkdir(b"d", 0o755).unwrap();
+    put("b", 2);
+    for _ in 0..100 {
+        second(&engine, &machine.clock);
+    }
+    let shown = walk::view(&engine, &mut Vec::new()).unwrap();
+    assert!(shown == machine.slow.image(), "{}", shown.diff(&machine.slow.image(), "view", "slow"));
+    assert_eq!(listed(&engine, engine.lookup(&cx, ROOT, &name("d")).unwrap().ino).len(), 2);
+}

@@ -151,7 +151,13 @@ impl Tiers {
     ) -> Option<Ino> {
         let applied = st.queue.applied();
         let before = st.view.live_dir(dir).and_then(|slots| slots.slots.get(name)).and_then(Slot::view);
+        let slow_id = |st: &EngineState| st.view.get(before?)?.slow_id();
+        let former = slow_id(st);
         let found = st.view.learn(dir, name, stat, asked, applied);
+        if let Some(kept) = before.filter(|_| found == before && slow_id(st) != former) {
+            // Somebody else has put another directory there, into which something of ours is on its way.
+            self.slow.forget_dir(kept);
+        }
         if let Some(ino) = found
             && let Some(stat) = stat
         {
