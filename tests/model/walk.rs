@@ -19,20 +19,34 @@ pub fn view(engine: &Tiers, cached: &mut Vec<Ino>) -> Check<Image> {
     view_and_changes(engine, cached).map(|(view, _)| view)
 }
 
-/// When each file with an object on the fast tier changed last, by inode number.
-pub type Changes = BTreeMap<Ino, Time>;
-
 pub fn view_and_changes(engine: &Tiers, cached: &mut Vec<Ino>) -> Check<(Image, Changes)> {
-    let (found, names, changes) = Default::default();
-    let mut walk = Walk { engine, cx: Cx::internal(), cached, found, names, changes };
-    walk.dir(ROOT, &[])?;
-    let Walk { found, names, changes, .. } = walk;
+    let Found { view, names, changes } = everything(engine, cached)?;
     for (ino, (nlink, count)) in names {
         if nlink != count {
             return Err(format!("inode {ino} has {count} names and says {nlink}"));
         }
     }
-    Ok((Image::new(found), changes))
+    Ok((view, changes))
+}
+
+/// What a walk has found.
+pub struct Found {
+    pub view: Image,
+    /// Of each file: its link count, and how often it was met.
+    pub names: BTreeMap<Ino, (u32, u32)>,
+    pub changes: Changes,
+}
+
+/// When each file with an object on the fast tier changed last.
+pub type Changes = BTreeMap<Ino, Time>;
+
+/// All there is, whatever number of names a file says to have.
+pub fn everything(engine: &Tiers, cached: &mut Vec<Ino>) -> Check<Found> {
+    let (found, names, changes) = Default::default();
+    let mut walk = Walk { engine, cx: Cx::internal(), cached, found, names, changes };
+    walk.dir(ROOT, &[])?;
+    let Walk { found, names, changes, .. } = walk;
+    Ok(Found { view: Image::new(found), names, changes })
 }
 
 pub fn compare(found: &Image, expected: &Image) -> Check {
