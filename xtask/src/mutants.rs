@@ -5,7 +5,8 @@
 //! build has all of them, and the tree has none. Without any of them the same cases must pass.
 //!
 //! A patch begins with lines of comment: what the defect does and where its story is; `by: fleet` where the dice of a fleet are to find
-//! it; `lacks: ...`, what the dice would need, while they do not.
+//! it, `by: stranger` where those with somebody else on the slow tree are; `lacks: ...`, what the dice would need, while they do not. A defect
+//! of the engine without `by:` is hunted by the main dice and by those of the stranger in turn.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -37,6 +38,7 @@ const NOT_CAUGHT: &str = "| not caught |";
 const SAID: usize = 100;
 
 const OF_ENGINE: &[&str] = &["the_engine_keeps_its_promises"];
+const OF_STRANGER: &[&str] = &["strangers::somebody_else_on_the_same_names_takes_nothing_with_him"];
 const OF_FLEET: &[&str] = &[
     "fleet::a_fleet_keeps_one_order",
     "fleet::a_fleet_that_is_badly_run_keeps_one_order",
@@ -47,12 +49,15 @@ const OF_FLEET: &[&str] = &[
     "of_fleet::no_member_of_a_fleet_names_a_checkpoint_that_lacks_a_part_of_another",
 ];
 
+type Tests = &'static [&'static str];
+
 #[derive(Clone, Debug)]
 struct Mutant {
     name: String,
     /// Sets the switch.
     variable: Option<&'static str>,
-    tests: &'static [&'static str],
+    /// Lists of tests; each has its share of the time.
+    tests: &'static [Tests],
     about: String,
     lacks: Option<String>,
 }
@@ -84,7 +89,8 @@ pub(crate) fn command(cx: &Context, args: &[String]) -> Result<bool> {
     mutants.retain(|mutant| wanted.names.is_empty() || wanted.names.contains(&mutant.name));
     let place = cx.target.join("xtask/mutants");
     let program = build(cx, &place)?;
-    let controls = controls().filter(|control| mutants.iter().any(|mutant| mutant.tests == control.tests));
+    let is_used = |control: &Mutant| mutants.iter().any(|mutant| mutant.tests.contains(&control.tests[0]));
+    let controls = controls().filter(is_used);
     let mut missed = 0;
     for mutant in controls.chain(mutants.iter().cloned()) {
         let row = row_of(&program, &mutant, &wanted, &place)?;
@@ -103,9 +109,14 @@ pub(crate) fn command(cx: &Context, args: &[String]) -> Result<bool> {
     Ok(true)
 }
 
-/// The engine and a fleet as they are.
+/// The engine, a fleet, and the engine with somebody else about, as they are.
 fn controls() -> impl Iterator<Item = Mutant> {
-    [("nothing, in the engine", OF_ENGINE), ("nothing, in a fleet", OF_FLEET)].into_iter().map(|(name, tests)| Mutant {
+    const CONTROLS: [(&str, &[Tests]); 3] = [
+        ("nothing, in the engine", &[OF_ENGINE]),
+        ("nothing, in a fleet", &[OF_FLEET]),
+        ("nothing, beside a stranger", &[OF_STRANGER]),
+    ];
+    CONTROLS.into_iter().map(|(name, tests)| Mutant {
         name: name.to_owned(),
         variable: None,
         tests,
@@ -164,7 +175,11 @@ fn mutants(root: &Path) -> Result<Vec<Mutant>> {
         found.push(Mutant {
             name: path.file_stem().unwrap_or_default().to_string_lossy().into_owned(),
             variable: Some("DLIO_MUTANT"),
-            tests: if field("by: ") == Some("fleet") { OF_FLEET } else { OF_ENGINE },
+            tests: match field("by: ") {
+                Some("fleet") => &[OF_FLEET],
+                Some("stranger") => &[OF_STRANGER],
+                _ => &[OF_ENGINE, OF_STRANGER],
+            },
             about: about.join(" "),
             lacks: lacks.strip_prefix("lacks: ").map(str::to_owned),
         });
@@ -198,7 +213,7 @@ fn lapses(root: &Path) -> Result<Vec<Mutant>> {
             found.push(Mutant {
                 name: name.to_owned(),
                 variable: Some("DLIO_LAPSE"),
-                tests: if is_of_fleet { OF_FLEET } else { OF_ENGINE },
+                tests: if is_of_fleet { &[OF_FLEET] } else { &[OF_ENGINE, OF_STRANGER] },
                 about,
                 lacks: lacking.get(name).map(|text| (*text).to_owned()),
             });
@@ -265,18 +280,39 @@ fn git(root: &Path, args: &[&str]) -> Result<String> {
     Ok(String::from_utf8(output.stdout)?)
 }
 
-/// Throws dice until a case fails, or the processor time is spent. Returns the time that it took, in seconds.
+/// Throws dice until a case fails, or the processor time is spent, of which each list of tests has the same share. Returns the time that it
+/// took, in seconds.
 fn hunt(program: &Path, mutant: &Mutant, wanted: &Wanted, place: &Path) -> Result<(Option<Caught>, f64)> {
-    let (before, budget) = (processor_time()?, wanted.minutes * 60.0);
+    let mut spent = 0.0;
+    for (tests, lists) in mutant.tests.iter().zip((1..=mutant.tests.len()).rev()) {
+        let share = (wanted.minutes * 60.0 - spent) / lists as f64;
+        let (caught, seconds) = hunt_by(tests, program, mutant, wanted, share, place)?;
+        spent += seconds;
+        if caught.is_some() {
+            return Ok((caught, spent));
+        }
+    }
+    Ok((None, spent))
+}
+
+fn hunt_by(
+    tests: Tests,
+    program: &Path,
+    mutant: &Mutant,
+    wanted: &Wanted,
+    budget: f64,
+    place: &Path,
+) -> Result<(Option<Caught>, f64)> {
+    let before = processor_time()?;
     // The cases of a fleet tell of a failure once all of a round are over.
-    let mut round = if mutant.tests == OF_ENGINE { u64::from(u32::MAX) } else { 16 };
+    let mut round = if tests == OF_FLEET { 16 } else { u64::from(u32::MAX) };
     let mut first = wanted.first;
     loop {
         let left = budget - (processor_time()? - before);
         if left < 1.0 {
             return Ok((None, budget));
         }
-        let caught = throw(program, mutant, (first, round), left, place)?;
+        let caught = throw(tests, program, mutant, (first, round), left, place)?;
         let spent = processor_time()? - before;
         if caught.is_some() {
             return Ok((caught, spent));
@@ -287,6 +323,7 @@ fn hunt(program: &Path, mutant: &Mutant, wanted: &Wanted, place: &Path) -> Resul
 
 /// One run of some cases.
 fn throw(
+    tests: Tests,
     program: &Path,
     mutant: &Mutant,
     (first, cases): (u64, u64),
@@ -297,9 +334,9 @@ fn throw(
     let file = File::create(&log)?;
     let mut command = Command::new("sh");
     command.args(["-c", "ulimit -t \"$1\"; shift; exec \"$@\"", "sh"]).arg(format!("{:.0}", seconds.ceil()));
-    command.arg(program).args(["--exact", "--nocapture"]).args(mutant.tests).stdout(file.try_clone()?).stderr(file);
+    command.arg(program).args(["--exact", "--nocapture"]).args(tests).stdout(file.try_clone()?).stderr(file);
     command.env("RUST_BACKTRACE", "0").current_dir(place);
-    for kind in ["MODEL", "FLEET"] {
+    for kind in ["MODEL", "FLEET", "STRANGERS"] {
         command
             .env(format!("DLIO_{kind}_FIRST"), first.to_string())
             .env(format!("DLIO_{kind}_CASES"), cases.to_string());
@@ -351,14 +388,14 @@ fn wait(running: &mut Running, log: &Path) -> Result<Ending> {
 /// Of a run that ended, `failed` by itself. One that was ended because its time was spent has found nothing, if it has not said so.
 fn outcome(failed: bool, text: &str) -> Option<Caught> {
     let of_engine = text.lines().rev().find_map(|line| line.strip_prefix("case ")?.split_once(": "));
-    let of_fleet = text.split_once("; DLIO_FLEET_SEED=");
+    let of_others = ["; DLIO_FLEET_SEED=", "; DLIO_STRANGERS_SEED="].iter().find_map(|seed| text.split_once(seed));
     if let Some((seed, _)) = of_engine.filter(|(seed, _)| seed.parse::<u64>().is_ok()) {
         let (_, said) = text.rsplit_once(&format!("\ncase {seed}: "))?;
         let said = said.split("\n\nDLIO_MODEL_SEED").next().unwrap_or_default();
         let said = if said.starts_with("panicked,") { panicked(text) } else { said.to_owned() };
         return Some(Caught { seed: seed.parse().ok(), steps: steps(text), said });
     }
-    if let Some((said, behind)) = of_fleet {
+    if let Some((said, behind)) = of_others {
         let seed = behind.split(' ').next().and_then(|seed| seed.parse().ok());
         // Behind the line that names the place.
         let said = said
@@ -456,6 +493,9 @@ mod tests {
         assert_eq!(in_cell(&caught.said, 11), "not equal m");
         let caught = outcome(true, "thread panicked at x:\nlost\n]; DLIO_FLEET_SEED=3 repeats it").unwrap();
         assert_eq!((caught.seed, caught.said.as_str()), (Some(3), "lost\n]"));
+        let caught =
+            outcome(true, "thread panicked at x:\nlost\n   an act,\n; DLIO_STRANGERS_SEED=5 repeats it").unwrap();
+        assert_eq!((caught.seed, caught.said.lines().next()), (Some(5), Some("lost")));
         assert!(outcome(false, "running 1 test").is_none(), "its time is spent");
         let caught = outcome(true, "thread panicked at x:\nno good").unwrap();
         assert_eq!(caught.said, "panic: no good");
