@@ -935,6 +935,30 @@ fn what_others_write_into_a_file_is_found_behind_a_step_of_ours() {
     }
 }
 
+/// So it was with whom they gave it to, and with a mode: our step sets the time by which both would be noticed. Found by case 500678 of the
+/// stranger's dice.
+#[test]
+fn whom_others_give_a_file_is_shown_behind_a_step_of_ours() {
+    let theirs =
+        [NewAttr { uid: Some(900), ..NewAttr::default() }, NewAttr { perm: Some(0o600), ..NewAttr::default() }];
+    for new in theirs {
+        let (machine, cx) = (machine(), Cx::internal());
+        let engine = machine.open("boot");
+        let (_, file) = create(&engine, ROOT, "file", b"ours");
+        engine.release(&cx, file);
+        drain(&engine);
+        machine.slow.root().set_attr(b"file", &new).unwrap();
+        engine.rename(&cx, ROOT, &name("file"), ROOT, &name("other"), RenameMode::Replace).unwrap();
+        background(&engine, &machine.clock);
+        // It is noticed at an open.
+        drop(walk::view(&engine, &mut Vec::new()));
+        machine.clock.advance(Duration::from_secs(60));
+        let found = walk::view(&engine, &mut Vec::new()).unwrap();
+        let slow = machine.slow.image();
+        assert!(found == slow, "{}", found.diff(&slow, "view", "slow"));
+    }
+}
+
 /// Who asks for an attribute gets hers or an error, and never what has her name by then.
 #[test]
 fn what_is_given_another_name_meanwhile_is_not_shown() {

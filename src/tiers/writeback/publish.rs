@@ -44,7 +44,7 @@ use crate::tiers::objects::abilities::is_refused;
 use crate::tiers::objects::attrs::drop_inherited;
 use crate::tiers::objects::file::{Bytes, FileState, Io};
 use crate::tiers::objects::parts::{bare, in_part};
-use crate::tiers::objects::pool::Pool;
+use crate::tiers::objects::pool::{Pool, label};
 use crate::tiers::objects::slow_tier::{Moving, SlowTier};
 use crate::tiers::objects::version::{Content, Copied};
 use crate::tiers::progress::WorkKind;
@@ -909,6 +909,11 @@ impl Tiers {
             return Ok(());
         }
         let fd = self.open_object(&Cx::internal(), object)?;
+        // Of a change of mode or owner a fingerprint tells the time only, and our step has set that, too.
+        let owner_and_mode = |stat: &Stat| (stat.uid, stat.gid, stat.perm);
+        if owner_and_mode(&fd.stat().at_fast("stat", label(object))?) != owner_and_mode(&stat) {
+            return Ok(());
+        }
         self.mark_clean_or_let_go(&file, &mut io, fd, Fingerprint::of(&stat), Pool::mark_clean).map(|_| ())
     }
 
