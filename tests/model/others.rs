@@ -625,11 +625,17 @@ fn an_exchange_is_refused_where_nothing_is_exchanged() {
 }
 
 /// While somebody reads a file through the mount that is on the slow tier only, an NFS client keeps it as `.nfs…` when it is removed or
-/// replaced. That was listed; and a directory that was removed with it stayed there for good.
+/// replaced, and libfuse as `.fuse_hidden…`. That was listed; and a directory that was removed with it stayed there for good.
 #[test]
 fn a_file_that_is_read_while_it_is_removed_keeps_no_directory() {
+    for become_one_that_keeps in [SimDisk::become_nfs, SimDisk::become_fuse] {
+        remove_what_is_read(become_one_that_keeps);
+    }
+}
+
+fn remove_what_is_read(become_one_that_keeps: fn(&SimDisk)) {
     let machine = machine();
-    machine.slow.become_nfs();
+    become_one_that_keeps(&machine.slow);
     let (engine, cx) = (machine.open("boot"), Cx::internal());
     let dir = directory(&engine);
     engine.release(&cx, create(&engine, dir, "replaced", &[2; 50]).1);

@@ -14,7 +14,7 @@ use dlio_fs::tiers::disk::{
 
 use super::bytes::BLOCK;
 use super::tree::{Change, Ino, Inode, Meta, ROOT};
-use super::{ACCESS_ACL, Behind, DEFAULT_ACL, Effect, INODE_BYTES, Op, PRIVATE, Shared, SimDisk, State};
+use super::{ACCESS_ACL, Behind, DEFAULT_ACL, Effect, INODE_BYTES, NFS_KEEPS, Op, PRIVATE, Shared, SimDisk, State};
 
 const NAME_MAX: usize = 255;
 /// The longest file, as on ext4 with blocks of 4 KiB.
@@ -139,7 +139,7 @@ impl State {
     }
 
     fn find(&self, dir: Ino, name: &[u8]) -> io::Result<Ino> {
-        if self.nfs.is_some() && dir != ROOT && self.inode(dir)?.names.is_empty() {
+        if self.is_nfs && dir != ROOT && self.inode(dir)?.names.is_empty() {
             return Err(Errno::ESTALE.into());
         }
         if name == b"." {
@@ -150,32 +150,42 @@ impl State {
         self.inode(dir)?.entries.get(name).copied().ok_or_else(|| Errno::ENOENT.into())
     }
 
-    /// An NFS client gives a file that is open another name when it is to lose its last one. `true`: that is done.
+    /// Some give a file that is open another name when it is to lose its last one. `true`: that is done.
     fn keep_open(&mut self, ino: Ino, now: Time) -> io::Result<bool> {
         let inode = self.inode(ino)?;
-        let (Some(count), 1, Kind::File) = (self.nfs, inode.names.len(), inode.kind) else { return Ok(false) };
+        let (Some(beginning), 1, Kind::File) = (self.keeps_open, inode.names.len(), inode.kind) else {
+            return Ok(false);
+        };
         let Some((dir, name)) = inode.names.first().cloned().filter(|_| self.open.contains_key(&ino)) else {
             return Ok(false);
         };
-        if name.starts_with(b".nfs") {
+        if self.is_kept_by_nfs(&name) {
             return Err(Errno::EBUSY.into());
         }
-        self.nfs = Some(count + 1);
-        let kept = format!(".nfs{ino:016x}{count:08x}").into_bytes();
+        let count = self.kept_open;
+        self.kept_open += 1;
+        // Only the one tells which file it was.
+        let kept =
+            if self.is_nfs { format!("{beginning}{ino:016x}{count:08x}") } else { format!("{beginning}{count:016x}") };
+        let kept = kept.into_bytes();
         let changes = vec![Change::Entry { dir, name, ino: None }, Change::Entry { dir, name: kept, ino: Some(ino) }];
         self.commit(changes, Behind::Nothing);
         self.touch(dir, now);
         Ok(true)
     }
 
-    /// And removes it when it is closed.
+    /// And remove it when it is closed.
     fn close_removed(&mut self, ino: Ino, now: Time) {
         let names = self.live.inodes.get(&ino).map(|inode| inode.names.clone()).unwrap_or_default();
-        let kept = names.into_iter().find(|(_, name)| self.nfs.is_some() && name.starts_with(b".nfs"));
-        if let Some((dir, name)) = kept {
+        let is_kept = |name: &[u8]| self.keeps_open.is_some_and(|beginning| name.starts_with(beginning.as_bytes()));
+        if let Some((dir, name)) = names.into_iter().find(|(_, name)| is_kept(name)) {
             self.commit(vec![Change::Entry { dir, name, ino: None }], Behind::Nothing);
             self.touch(dir, now);
         }
+    }
+
+    fn is_kept_by_nfs(&self, name: &[u8]) -> bool {
+        self.is_nfs && name.starts_with(NFS_KEEPS.as_bytes())
     }
 
     fn stat(&self, ino: Ino) -> io::Result<Stat> {
@@ -277,15 +287,16 @@ impl State {
         if is_dir && self.live.is_below(to, from) {
             return Err(Errno::EINVAL.into());
         }
-        if self.nfs.is_some() && mode != RenameMode::Replace {
+        if self.is_nfs && mode != RenameMode::Replace {
             return Err(Errno::EINVAL.into());
         }
-        if self.nfs.is_some() && name.starts_with(b".nfs") {
+        if self.is_kept_by_nfs(name) {
             return Err(Errno::EBUSY.into());
         }
-        let kept = over.filter(|over| *over != from).map_or(Ok(false), |over| self.keep_open(over, now))?;
-        let over = over.filter(|_| !kept);
         let exchange = mode == RenameMode::Exchange;
+        let loses_its_name = over.filter(|over| *over != from && !exchange);
+        let kept = loses_its_name.map_or(Ok(false), |over| self.keep_open(over, now))?;
+        let over = over.filter(|_| !kept);
         if let Some(over) = over {
             let over_dir = self.inode(over)?.kind == Kind::Dir;
             if over_dir && self.live.is_below(dir, over) {

@@ -38,6 +38,9 @@ pub const DEFAULT_ACL: &[u8] = b"system.posix_acl_default";
 
 /// What an inode costs of the capacity, in bytes.
 const INODE_BYTES: u64 = 256;
+/// How the names begin of files that stay until they are closed.
+const NFS_KEEPS: &str = ".nfs";
+const FUSE_KEEPS: &str = ".fuse_hidden";
 
 /// Time that passes when the test says so, and a microsecond whenever somebody looks: no two moments are the same.
 #[derive(Debug)]
@@ -219,8 +222,12 @@ struct State {
     capacity: u64,
     /// Whoever asks is an ordinary user, for whom the modes hold.
     heeds_modes: bool,
-    /// It is a file server, as an NFS client shows it; so many files that were open have lost their names.
-    nfs: Option<u64>,
+    /// It is a file server, as an NFS client shows it.
+    is_nfs: bool,
+    /// A file that is open and loses its last name keeps one of this beginning in the same directory until it is closed.
+    keeps_open: Option<&'static str>,
+    /// So many have.
+    kept_open: u64,
     /// What the client believes of a name until it asks anew.
     believed: BTreeMap<(Ino, Vec<u8>), Stat>,
     /// The most names of a file, if it is few.
@@ -330,7 +337,14 @@ impl SimDisk {
     /// From now on it is as an NFS client shows a file server: nothing is exchanged, and no rename refuses a taken name; a file that is open and
     /// loses its last name is `.nfs` and digits in the same directory until it is closed. A directory that is gone is stale.
     pub fn become_nfs(&self) {
-        self.0.state.lock().nfs = Some(0);
+        let mut state = self.0.state.lock();
+        (state.is_nfs, state.keeps_open) = (true, Some(NFS_KEEPS));
+    }
+
+    /// From now on it is as libfuse shows any file system, sshfs for example: an open file that loses its last name is `.fuse_hidden` and
+    /// digits in the same directory until it is closed.
+    pub fn become_fuse(&self) {
+        self.0.state.lock().keeps_open = Some(FUSE_KEEPS);
     }
 
     pub fn limit_names(&self, names_max: u64) {
@@ -462,7 +476,9 @@ impl SimDisk {
             capacity: state.capacity,
             parts: state.parts.clone(),
             heeds_modes: state.heeds_modes,
-            nfs: state.nfs,
+            is_nfs: state.is_nfs,
+            keeps_open: state.keeps_open,
+            kept_open: state.kept_open,
             names_max: state.names_max,
             numbers: state.numbers,
             made: state.made,

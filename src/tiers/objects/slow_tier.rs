@@ -75,8 +75,9 @@ impl Moving {
 const REMOVED_KEPT: usize = 4096;
 
 /// When an open file loses its last name, an NFS client keeps it in the same directory until it is closed, as `.nfs`
-/// followed by its number in sixteen digits and a counter in eight. Those of files that our steps have removed must
-/// stay hidden.
+/// followed by its number in sixteen digits and a counter in eight; libfuse, on which sshfs and most others are built,
+/// as `.fuse_hidden` followed by sixteen digits that say nothing of the file. Those of files that our steps have removed
+/// must stay hidden.
 #[derive(Debug, Default)]
 struct LeftOpen {
     removed: Mutex<VecDeque<u64>>,
@@ -91,12 +92,16 @@ impl LeftOpen {
         removed.push_front(ino);
     }
 
-    fn has(&self, name: &[u8]) -> bool {
-        let digits = name.strip_prefix(b".nfs").filter(|digits| digits.len() == 24);
-        let number = digits.and_then(|digits| std::str::from_utf8(digits.first_chunk::<16>()?).ok());
-        number
-            .and_then(|number| u64::from_str_radix(number, 16).ok())
-            .is_some_and(|ino| self.removed.lock().contains(&ino))
+    fn has(&self, dir: &dyn Dir, name: &[u8]) -> bool {
+        let digits = |prefix: &[u8], count| name.strip_prefix(prefix).filter(|digits| digits.len() == count);
+        let is_removed = |ino| self.removed.lock().contains(&ino);
+        if let Some(digits) = digits(b".nfs", 24) {
+            let number = digits.first_chunk::<16>().and_then(|number| std::str::from_utf8(number).ok());
+            return number.and_then(|number| u64::from_str_radix(number, 16).ok()).is_some_and(is_removed);
+        }
+        // What has just been closed is gone.
+        digits(b".fuse_hidden", 16).is_some()
+            && absent_is_none(dir.stat(name)).is_ok_and(|stat| stat.is_none_or(|stat| is_removed(stat.ino)))
     }
 }
 
@@ -308,10 +313,10 @@ impl SlowTier {
         self.left_open.note(ino);
     }
 
-    /// Every entry, except files that an NFS client keeps because we have them open after their removal.
+    /// Every entry, except files that a file system below keeps because we have them open after their removal.
     pub(crate) fn list(&self, dir: &dyn Dir) -> io::Result<Vec<DirEntry>> {
         let mut entries = dir.list()?;
-        entries.retain(|entry| !self.left_open.has(&entry.name));
+        entries.retain(|entry| !self.left_open.has(dir, &entry.name));
         Ok(entries)
     }
 
@@ -320,7 +325,7 @@ impl SlowTier {
     /// it cannot be moved, or something else is in it.
     pub(crate) fn move_left_open(&self, above: &dyn Dir, name: &[u8]) -> io::Result<bool> {
         let dir = above.dir(name)?;
-        let holds_others = || dir.list().map(|all| !all.iter().all(|entry| self.left_open.has(&entry.name)));
+        let holds_others = || dir.list().map(|all| !all.iter().all(|entry| self.left_open.has(&*dir, &entry.name)));
         if holds_others()? {
             return Ok(false);
         }
