@@ -142,9 +142,9 @@ impl Layer {
         let shown = dir.join("layer");
         fs::create_dir(&shown).unwrap();
         let mut command = ending_with_us("bindfs");
-        // It knows each name of a file as a file of its own, of which the kernel would remember the former size. And what is removed while it is
-        // open must not stay under a name of the layer's own.
-        command.args(["-f", "-o", "hard_remove,direct_io,attr_timeout=0,entry_timeout=0,negative_timeout=0"]);
+        // It knows each name of a file as a file of its own, of which the kernel would remember the former size. Not `hard_remove`: what is
+        // open could not be read any more once it is removed.
+        command.args(["-f", "-o", "direct_io,attr_timeout=0,entry_timeout=0,negative_timeout=0"]);
         let process = command.arg(below).arg(&shown).stdin(Stdio::null()).spawn().expect("bindfs");
         let layer = Layer { shown, process };
         let (above, began) = (fs::metadata(dir).unwrap().dev(), Instant::now());
