@@ -92,6 +92,10 @@ impl Actor {
         {
             return self.settle(op);
         }
+        // A file that is written in place gets no more than the layer has, and is as it was.
+        if self.has_layer && matches!(op, Op::Allocate(..)) && on_mount == Err(Errno::EOPNOTSUPP) {
+            return Ok(());
+        }
         let on_mirror = self.mirror.apply(op);
         if on_mount == on_mirror || (self.is_stranger && both_are_taken(&on_mount, &on_mirror)) {
             return Ok(());
