@@ -36,6 +36,8 @@ pub(crate) struct Task {
 
 struct Actor {
     has_layer: bool,
+    /// The mount gives up on a slow tier that takes longer than this, which a busy machine's does by itself.
+    has_slow_wait: bool,
     is_stranger: bool,
     /// Those of the others who change the slow tree beside this one's mount.
     foreign: Vec<usize>,
@@ -53,6 +55,7 @@ pub(crate) fn play(task: Task) -> Result<(), String> {
     umask(Mode::empty());
     let mut actor = Actor {
         has_layer: script.scene.has_layer,
+        has_slow_wait: script.scene.options.iter().any(|option| option.starts_with("slow_wait=")),
         is_stranger: part.is_stranger,
         foreign: (0..script.actors.len())
             .filter(|number| script.actors[*number].is_stranger || script.actors[*number].member != part.member)
@@ -132,7 +135,8 @@ impl Actor {
 
     /// Whether it is the answer of a mount to which something is done just now.
     fn is_of_the_storm(&self, errno: Errno, began: u64) -> bool {
-        is_dead(errno) || self.ledger.between(began, now()).iter().any(|what| is_allowed(errno, what))
+        let gave_up = self.has_slow_wait && errno == Errno::EIO;
+        is_dead(errno) || gave_up || self.ledger.between(began, now()).iter().any(|what| is_allowed(errno, what))
     }
 
     /// The operation has happened or not; everything before it has.
