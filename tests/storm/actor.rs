@@ -7,7 +7,7 @@ use std::fs;
 use std::io::Write as _;
 use std::path::PathBuf;
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use nix::errno::Errno;
 use nix::fcntl::RenameFlags;
@@ -98,7 +98,7 @@ impl Actor {
         if let Err(errno) = &on_mount
             && self.is_of_the_storm(*errno, began)
         {
-            return self.settle(op);
+            return self.settle(op, *errno);
         }
         // Of a handle from before somebody put another file in its place.
         if on_mount == Err(Errno::ESTALE) && matches!(op, Op::Peek(other) if self.foreign.contains(other)) {
@@ -140,13 +140,18 @@ impl Actor {
     }
 
     /// The operation has happened or not; everything before it has.
-    fn settle(&mut self, op: &Op) -> Result<(), String> {
+    fn settle(&mut self, op: &Op, errno: Errno) -> Result<(), String> {
         let seen = self.tree_of_the_mount()?;
         self.mount.drop_handles();
-        let times = self.times();
-        let mirror = |side: &Side| judge::read(&side.top, times).map_err(|error| error.to_string());
-        let without = judge::differences(&seen, &mirror(&self.mirror)?);
+        let without = self.differences(&seen)?;
         let mut with = without.clone();
+        let changed = self.mirror.changed(op).and_then(|file| Some((file.metadata().ok()?.modified().ok()?, file)));
+        let set_time = |time| drop(changed.as_ref().map(|(_, file)| file.set_modified(time)));
+        // ext4 sets the time of a change before it looks for room.
+        if !with.is_empty() && !is_dead(errno) {
+            set_time(SystemTime::now());
+            with = self.differences(&seen)?;
+        }
         let pieces = self.mirror.pieces(op).unwrap_or_else(|| std::iter::once(0..0).collect());
         for piece in pieces {
             if with.is_empty() {
@@ -154,7 +159,17 @@ impl Actor {
             }
             // What it answers the mount can no longer tell.
             self.mirror.apply_piece(op, piece).ok();
-            with = judge::differences(&seen, &mirror(&self.mirror)?);
+            with = self.differences(&seen)?;
+            // A change in place has its bytes first, and is then logged to have come after the times that are set behind it.
+            if let Some((before, _)) = changed.as_ref().filter(|_| !with.is_empty()) {
+                set_time(*before);
+                let with_former_time = self.differences(&seen)?;
+                if with_former_time.is_empty() {
+                    with = with_former_time;
+                } else {
+                    set_time(SystemTime::now());
+                }
+            }
         }
         if !with.is_empty() {
             return Err(format!(
@@ -169,10 +184,14 @@ impl Actor {
         if self.has_layer { Times::None } else { Times::Set }
     }
 
-    fn compare(&self) -> Result<(), String> {
-        let seen = self.tree_of_the_mount()?;
+    /// Of what the mount shows, from the plain directory.
+    fn differences(&self, seen: &Tree) -> Result<String, String> {
         let mirror = judge::read(&self.mirror.top, self.times()).map_err(|error| error.to_string())?;
-        let differences = judge::differences(&seen, &mirror);
+        Ok(judge::differences(seen, &mirror))
+    }
+
+    fn compare(&self) -> Result<(), String> {
+        let differences = self.differences(&self.tree_of_the_mount()?)?;
         if differences.is_empty() {
             Ok(())
         } else {

@@ -280,6 +280,22 @@ impl Side {
         }
     }
 
+    /// The file whose bytes this changes.
+    pub(crate) fn changed(&self, op: &Op) -> Option<File> {
+        match op {
+            Op::WriteAt(number, ..)
+            | Op::Append(number, _)
+            | Op::SetLen(number, _)
+            | Op::Allocate(number, ..)
+            | Op::Copy { to: number, .. } => self.open[*number].as_ref()?.try_clone().ok(),
+            Op::Open(_, _, flags) if flags & OFlag::O_TRUNC.bits() == 0 => None,
+            Op::Open(_, path, _) | Op::Truncate(path, _) => {
+                open(&self.top.join(path), OFlag::O_RDWR | OFlag::O_NONBLOCK).ok()
+            }
+            _ => None,
+        }
+    }
+
     fn write(&self, number: usize, write: impl FnOnce(&File) -> io::Result<()>) -> Answer {
         self.open[number].as_ref().ok_or(Errno::EBADF).and_then(|file| io(write(file)))
     }
