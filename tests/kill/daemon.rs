@@ -3,13 +3,15 @@
 use std::fs::{self, File};
 use std::io::Read;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
 use nix::mount::{MntFlags, umount2};
 use tempfile::TempDir;
+
+use super::world::wait;
 
 /// For anything the daemon is asked for.
 const PATIENCE: Duration = Duration::from_secs(120);
@@ -93,7 +95,7 @@ impl Mount {
     pub(crate) fn umount(&mut self) {
         self.program(&["umount".as_ref(), self.point().as_ref()]);
         let mut daemon = self.daemon.take().expect("started before it is unmounted");
-        let status = wait(&mut daemon).expect("the daemon ends after its unmount");
+        let status = wait(&mut daemon, PATIENCE).expect("the daemon ends after its unmount");
         assert!(status.success(), "the daemon: {status}");
     }
 
@@ -101,7 +103,7 @@ impl Mount {
     pub(crate) fn program(&self, arguments: &[&Path]) -> String {
         let mut command = Command::new(env!("CARGO_BIN_EXE_dlio-fs"));
         let mut child = command.args(arguments).stdin(Stdio::null()).stdout(Stdio::piped()).spawn().unwrap();
-        let status = wait(&mut child);
+        let status = wait(&mut child, PATIENCE);
         assert!(status.is_some_and(|status| status.success()), "dlio-fs {arguments:?}: {status:?}");
         let mut said = String::new();
         child.stdout.take().expect("piped").read_to_string(&mut said).unwrap();
@@ -116,20 +118,6 @@ pub(crate) fn until(what: &str, is_so: impl Fn() -> bool) {
         assert!(began.elapsed() < PATIENCE, "not within {PATIENCE:?}: {what}");
         thread::sleep(Duration::from_millis(5));
     }
-}
-
-/// `None` if it had to be killed after the time allowed.
-fn wait(child: &mut Child) -> Option<ExitStatus> {
-    let began = Instant::now();
-    while began.elapsed() < PATIENCE {
-        if let Some(status) = child.try_wait().unwrap() {
-            return Some(status);
-        }
-        thread::sleep(Duration::from_millis(5));
-    }
-    child.kill().unwrap();
-    child.wait().unwrap();
-    None
 }
 
 impl Drop for Mount {

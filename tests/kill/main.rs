@@ -13,6 +13,8 @@ mod daemon;
 mod samples;
 #[path = "../traffic/mod.rs"]
 mod traffic;
+#[path = "../world/mod.rs"]
+mod world;
 
 use std::collections::BTreeMap;
 use std::fs::DirBuilder;

@@ -17,6 +17,8 @@ mod rig;
 mod states;
 #[path = "../traffic/mod.rs"]
 mod traffic;
+#[path = "../world/mod.rs"]
+mod world;
 
 use std::collections::BTreeSet;
 use std::fs::{self, Permissions};
@@ -34,10 +36,11 @@ use serde_json::Value;
 
 use blocklog::{BlockLog, read_image, write_image};
 use judge::{Course, Cut};
-use rig::{Boots, FileSystem, Machine, World, was_publishing};
+use rig::{Boots, FileSystem, Machine, was_publishing};
 use states::{Disk, FAST, Loss, Moment, Record, SLOW};
 use traffic::tree::{self, Tree};
 use traffic::{Habits, Worker, now};
+use world::World;
 
 const WORKERS: usize = 3;
 /// What is looked at does not change meanwhile.
@@ -78,7 +81,7 @@ fn power_cuts_on_ext4_over_xfs_lose_nothing_that_was_synced() {
 #[ignore = "needs root, /dev/fuse and loop devices: cargo xtask test power"]
 fn power_cuts_after_a_drain_take_no_attributes() {
     for kind in [FileSystem::Ext4, FileSystem::Xfs] {
-        let world = World::enter();
+        let world = World::enter("power");
         let (disks, served, mut machine) = new_machine(world.dir(), [FileSystem::Ext4, kind]);
         let file = machine.point().join("file");
         fs::write(&file, "content").unwrap();
@@ -111,7 +114,7 @@ fn cut_over_and_over(kinds: [FileSystem; 2]) {
     let seed = number("POWER_SEED").unwrap_or_else(rand::random);
     println!("POWER_SEED={seed}");
     let states = number("POWER_STATES").map_or(STATES, |states| states as usize) / 3;
-    let world = World::enter();
+    let world = World::enter("power");
     let began = Instant::now();
     let mut found = Found::default();
     for (number, habits) in [Habits::NewFiles, Habits::InPlace].into_iter().enumerate() {

@@ -9,51 +9,16 @@ use std::time::{Duration, Instant};
 use std::{str, thread};
 
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
-use nix::sched::{CloneFlags, unshare};
 use serde_json::Value;
-use tempfile::TempDir;
 
 use super::states::{FAST, SLOW};
+use super::world::{enter_name_space, run};
 
 /// For anything that is waited for.
 const PATIENCE: Duration = Duration::from_secs(120);
 const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
 /// The exit code of `dlio-fs status` when something is only on the fast tier.
 const UNDRAINED: i32 = 3;
-
-/// A name space of mounts with a directory in memory. Both are gone when the last process in it has ended, however that came
-/// about, with everything that is mounted in it and all loop devices.
-#[derive(Debug)]
-pub(crate) struct World {
-    dir: TempDir,
-}
-
-impl World {
-    /// Takes the thread that calls it, and all threads and processes it starts from then on.
-    pub(crate) fn enter() -> Self {
-        assert!(nix::unistd::geteuid().is_root(), "power cuts need loop devices and mounts: run as root");
-        enter_name_space();
-        let dir = TempDir::with_prefix("dlio-fs-power-").unwrap();
-        let size = Some("mode=700,size=75%");
-        mount(Some("power"), dir.path(), Some("tmpfs"), MsFlags::empty(), size).unwrap();
-        World { dir }
-    }
-
-    pub(crate) fn dir(&self) -> &Path {
-        self.dir.path()
-    }
-}
-
-impl Drop for World {
-    fn drop(&mut self) {
-        umount2(self.dir.path(), MntFlags::MNT_DETACH).unwrap_or_default();
-    }
-}
-
-fn enter_name_space() {
-    unshare(CloneFlags::CLONE_NEWNS).unwrap();
-    mount(None::<&str>, "/", None::<&str>, MsFlags::MS_REC | MsFlags::MS_PRIVATE, None::<&str>).unwrap();
-}
 
 /// A thread's own boot of the machine: to the daemons it starts, the kernel has another boot id each time. Below it the
 /// thread's mounts are its own, too.
@@ -271,11 +236,6 @@ pub(crate) fn until(what: &str, mut done: impl FnMut() -> bool) {
         assert!(began.elapsed() < PATIENCE, "timed out waiting until {what}");
         thread::sleep(Duration::from_millis(2));
     }
-}
-
-pub(crate) fn run(command: &mut Command) {
-    let output = command.stdin(Stdio::null()).output().unwrap_or_else(|error| panic!("{command:?}: {error}"));
-    assert!(output.status.success(), "{command:?}: {}\n{}", output.status, String::from_utf8_lossy(&output.stderr));
 }
 
 /// The log of a fast tier that nobody has mounted: whether a group was being published when its daemon stopped.

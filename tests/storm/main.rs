@@ -15,20 +15,22 @@ mod rig;
 mod script;
 mod shrink;
 mod storm;
+#[path = "../world/mod.rs"]
+mod world;
 
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use rig::World;
 use script::Script;
 use storm::Done;
+use world::World;
 
 #[test]
 #[ignore = "needs root, /dev/fuse and loop devices, and takes minutes: cargo xtask test storm"]
 fn the_storm_loses_nothing() {
     let (began, seconds) = (Instant::now(), Duration::from_secs(number("DLIO_STORM_SECONDS").unwrap_or(180)));
-    let mut storms = Storms { world: World::enter(), number: 0 };
+    let mut storms = Storms { world: World::enter("storm"), number: 0 };
     if let Some(file) = std::env::var_os("DLIO_STORM_SCRIPT") {
         return storms.pass(&read(Path::new(&file)));
     }

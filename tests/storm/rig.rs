@@ -1,56 +1,26 @@
-//! Disks, mounts and daemons, in a name space of mounts that ends with the test, and with it everything that is mounted in it and every
-//! loop device, however that came about.
+//! Disks, mounts and daemons, in a name space of mounts that ends with the test.
 
 use std::fs::{self, File};
 use std::io::{Read as _, Write as _};
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use nix::mount::{MntFlags, MsFlags, mount, umount2};
-use nix::sched::{CloneFlags, unshare};
+use nix::mount::{MntFlags, umount2};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-use tempfile::TempDir;
 
 use super::ops::{errno_of, is_dead};
 use super::script::{Disk, Kind};
+use super::world::{run, wait};
 
 pub(crate) const PROGRAM: &str = env!("CARGO_BIN_EXE_dlio-fs");
 /// For anything that is waited for. Whoever halves a script that holds the drain for ever says fewer seconds.
 pub(crate) fn patience() -> Duration {
     let said = std::env::var("DLIO_STORM_PATIENCE").ok().and_then(|text| text.parse().ok());
     Duration::from_secs(said.unwrap_or(120))
-}
-
-/// A directory in memory.
-#[derive(Debug)]
-pub(crate) struct World {
-    dir: TempDir,
-}
-
-impl World {
-    /// Takes the thread that calls it, and all threads and processes it starts from then on.
-    pub(crate) fn enter() -> Self {
-        assert!(nix::unistd::geteuid().is_root(), "a storm needs loop devices and mounts: run as root");
-        unshare(CloneFlags::CLONE_NEWNS).unwrap();
-        mount(None::<&str>, "/", None::<&str>, MsFlags::MS_REC | MsFlags::MS_PRIVATE, None::<&str>).unwrap();
-        let dir = TempDir::with_prefix("dlio-storm-").unwrap();
-        mount(Some("storm"), dir.path(), Some("tmpfs"), MsFlags::empty(), Some("mode=755,size=50%")).unwrap();
-        World { dir }
-    }
-
-    pub(crate) fn dir(&self) -> &Path {
-        self.dir.path()
-    }
-}
-
-impl Drop for World {
-    fn drop(&mut self) {
-        umount2(self.dir.path(), MntFlags::MNT_DETACH).unwrap_or_default();
-    }
 }
 
 /// A file system on a loop device over a file in memory.
@@ -201,11 +171,6 @@ fn mkfs(kind: Kind) -> Command {
     }
 }
 
-pub(crate) fn run(command: &mut Command) {
-    let output = command.stdin(Stdio::null()).output().unwrap();
-    assert!(output.status.success(), "{command:?}: {output:?}");
-}
-
 /// A process that is killed when the thread that starts it ends, however that comes about: else it would keep the name space, and with it
 /// every disk.
 pub(crate) fn ending_with_us(program: &str) -> Command {
@@ -301,7 +266,7 @@ impl Member {
         program(&["umount"], &self.point)?;
         let mut daemon = self.daemon.take().expect("started before it is unmounted");
         self.state = State::Down;
-        let status = wait(&mut daemon).ok_or("the daemon does not end after its unmount")?;
+        let status = wait(&mut daemon, patience()).ok_or("the daemon does not end after its unmount")?;
         if status.success() { Ok(()) } else { Err(format!("the daemon after its unmount: {status}\n{}", self.said())) }
     }
 
@@ -327,7 +292,7 @@ pub(crate) fn program(arguments: &[&str], path: &Path) -> Result<String, String>
     let mut command = Command::new(PROGRAM);
     command.args(arguments).arg(path).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.spawn().unwrap();
-    let status = wait(&mut child);
+    let status = wait(&mut child, patience());
     let mut said = String::new();
     child.stdout.take().expect("piped").read_to_string(&mut said).unwrap();
     child.stderr.take().expect("piped").read_to_string(&mut said).unwrap();
@@ -335,18 +300,4 @@ pub(crate) fn program(arguments: &[&str], path: &Path) -> Result<String, String>
         return Ok(said);
     }
     Err(format!("dlio-fs {arguments:?}: {status:?}\n{said}"))
-}
-
-/// `None` if it had to be killed after the time allowed.
-pub(crate) fn wait(child: &mut Child) -> Option<ExitStatus> {
-    let began = Instant::now();
-    while began.elapsed() < patience() {
-        if let Some(status) = child.try_wait().unwrap() {
-            return Some(status);
-        }
-        thread::sleep(Duration::from_millis(5));
-    }
-    child.kill().unwrap();
-    child.wait().unwrap();
-    None
 }
