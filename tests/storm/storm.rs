@@ -57,15 +57,19 @@ impl Drop for Storm<'_> {
 
 #[derive(Debug)]
 struct Actor {
-    child: Child,
+    process: Process,
     has_ended: bool,
     said: PathBuf,
 }
 
-impl Drop for Actor {
+/// Ends with whoever has started it.
+#[derive(Debug)]
+struct Process(Child);
+
+impl Drop for Process {
     fn drop(&mut self) {
-        self.child.kill().unwrap_or_default();
-        self.child.wait().map(drop).unwrap_or_default();
+        self.0.kill().unwrap_or_default();
+        self.0.wait().map(drop).unwrap_or_default();
     }
 }
 
@@ -73,15 +77,8 @@ impl Drop for Actor {
 #[derive(Debug)]
 struct Running {
     words: String,
-    child: Child,
+    process: Process,
     since: Instant,
-}
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        self.child.kill().unwrap_or_default();
-        self.child.wait().map(drop).unwrap_or_default();
-    }
 }
 
 /// `dir` is empty, and is left to whoever made it.
@@ -196,7 +193,7 @@ impl<'a> Storm<'a> {
                     .fetch_add(dots[..count].iter().filter(|byte| **byte == b'#').count() as u64, Ordering::Relaxed);
             }
         });
-        Actor { child, has_ended: false, said }
+        Actor { process: Process(child), has_ended: false, said }
     }
 
     /// What is done to a daemon needs one. A mount over a slow tier that hangs is refused, so nothing begins to hang before all run; and
@@ -253,7 +250,7 @@ impl<'a> Storm<'a> {
         let mut command = Command::new(PROGRAM);
         command.args(words).arg(path).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
         let words = format!("{words:?} {}", below.display());
-        self.commands.push(Running { words, child: command.spawn().unwrap(), since: Instant::now() });
+        self.commands.push(Running { words, process: Process(command.spawn().unwrap()), since: Instant::now() });
         self.done.commands += 1;
     }
 
@@ -303,7 +300,7 @@ impl<'a> Storm<'a> {
             }
         }
         for actor in self.actors.iter_mut().filter(|actor| !actor.has_ended) {
-            let Some(status) = actor.child.try_wait().unwrap() else { continue };
+            let Some(status) = actor.process.0.try_wait().unwrap() else { continue };
             actor.has_ended = true;
             if !status.success() {
                 return Err(fs::read_to_string(&actor.said).unwrap_or_default());
@@ -314,7 +311,7 @@ impl<'a> Storm<'a> {
 
     fn look_at_commands(&mut self) -> Result<(), String> {
         let mut ended = Ok(());
-        self.commands.retain_mut(|command| match command.child.try_wait().unwrap() {
+        self.commands.retain_mut(|command| match command.process.0.try_wait().unwrap() {
             // A panic, or a signal.
             Some(status) if status.code().is_none_or(|code| !(0..=5).contains(&code)) => {
                 ended = Err(format!("dlio-fs {}: {status}", command.words));
