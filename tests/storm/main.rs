@@ -104,7 +104,8 @@ impl Storms {
         let shorter = keep(&shortest, "-shortest");
         println!("{}", shortest.story());
         panic!(
-            "DLIO_STORM_SEED={}, kept in {}; the shortest that fails is above and in {} (DLIO_STORM_SCRIPT):\n{error}",
+            "to repeat it: DLIO_STORM_SEED={} cargo xtask test storm, or DLIO_STORM_SCRIPT={}; the shortest that fails is above and \
+             DLIO_STORM_SCRIPT={}:\n{error}",
             script.seed,
             file.display(),
             shorter.display()
