@@ -2,11 +2,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
-use std::hash::{BuildHasher, Hash, Hasher};
+use std::hash::BuildHasher;
 use std::sync::Arc;
 
 use dlio_fs::path::escape;
 use dlio_fs::tiers::disk::{Kind, Time};
+use foldhash::fast::FixedState;
 
 /// Everything about one file, directory, link or special file but its names. Not here: access and change time, inode
 /// number, and the modification time of anything but a regular file.
@@ -63,9 +64,7 @@ pub struct Shown(Arc<(u64, Body)>);
 
 impl Shown {
     pub fn new(body: Body) -> Self {
-        let mut hasher = foldhash::fast::FixedState::default().build_hasher();
-        body.hash(&mut hasher);
-        Shown(Arc::new((hasher.finish(), body)))
+        Shown(Arc::new((FixedState::default().hash_one(&body), body)))
     }
 
     pub fn body(&self) -> &Body {
@@ -108,9 +107,7 @@ impl Image {
                     None
                 }
             };
-            let mut hasher = foldhash::fast::FixedState::default().build_hasher();
-            (&path, shown.0.0, &same_as).hash(&mut hasher);
-            hash = hash.wrapping_add(hasher.finish());
+            hash = hash.wrapping_add(FixedState::default().hash_one((&path, shown.0.0, &same_as)));
             entries.insert(path, Entry { shown, same_as });
         }
         Image { entries: Arc::new(entries), hash }
