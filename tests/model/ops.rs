@@ -410,8 +410,12 @@ impl Dice {
                 self.queued.pop_front().expect("just queued")
             }
             Throw::Cut => {
-                let syncs =
-                    [Op::Fsync { slot }, Op::FsyncDir { path: self.old(model, rng) }, Op::SyncFast, Op::Flush { slot }];
+                let syncs = [
+                    Op::Fsync { slot },
+                    Op::FsyncDir { path: self.old_path(model, rng) },
+                    Op::SyncFast,
+                    Op::Flush { slot },
+                ];
                 let lose = if rng.random_bool(0.3) { Lose::Nothing } else { Lose::Unsynced };
                 let at = rng.random_bool(0.6).then(|| rng.random_range(1..8));
                 let after = [Op::Crash { lose, at }, Op::Run(Step::Drain), Op::Run(Step::Publish), Op::Look];
@@ -425,7 +429,7 @@ impl Dice {
             }
             Throw::Open => Op::Open {
                 slot,
-                path: self.old(model, rng),
+                path: self.old_path(model, rng),
                 write: rng.random_bool(0.7),
                 truncate: rng.random_bool(0.3),
             },
@@ -471,7 +475,7 @@ impl Dice {
     fn on_name(&self, throw: Throw, slot: usize, model: &Model, rng: &mut Xoshiro256PlusPlus) -> Op {
         match throw {
             Throw::Mkdir => Op::Mkdir {
-                path: self.new(rng),
+                path: self.new_path(rng),
                 mode: one(rng, &[0o755, 0o700, 0o777, 0o1777]),
                 umask: umask(rng),
                 uid: uid(rng),
@@ -479,46 +483,46 @@ impl Dice {
             Throw::Mknod => {
                 let kind = one(rng, &[Kind::Fifo, Kind::Socket, Kind::CharDevice, Kind::File]);
                 let rdev = if kind == Kind::CharDevice { 0x103 } else { 0 };
-                Op::Mknod { path: self.new(rng), kind, mode: 0o640, rdev }
+                Op::Mknod { path: self.new_path(rng), kind, mode: 0o640, rdev }
             }
-            Throw::Symlink => Op::Symlink { path: self.new(rng), target: self.new(rng) },
+            Throw::Symlink => Op::Symlink { path: self.new_path(rng), target: self.new_path(rng) },
             Throw::Create => {
-                Op::Create { slot, path: self.new(rng), mode: one(rng, &MODES), umask: umask(rng), uid: uid(rng) }
+                Op::Create { slot, path: self.new_path(rng), mode: one(rng, &MODES), umask: umask(rng), uid: uid(rng) }
             }
             Throw::Truncate => {
-                Op::Truncate { path: self.old(model, rng), len: one(rng, &[0, 0, 1, 4096, 5000, 30000]) }
+                Op::Truncate { path: self.old_path(model, rng), len: one(rng, &[0, 0, 1, 4096, 5000, 30000]) }
             }
-            Throw::SetAttr => Op::SetAttr { path: self.old(model, rng), new: new_attr(rng) },
+            Throw::SetAttr => Op::SetAttr { path: self.old_path(model, rng), new: new_attr(rng) },
             Throw::SetXattr => Op::SetXattr {
-                path: self.old(model, rng),
+                path: self.old_path(model, rng),
                 key: rng.random_range(0..2),
                 value: rng.random_bool(0.7).then(|| rng.random()),
                 create: rng.random_bool(0.1),
                 replace: rng.random_bool(0.1),
             },
-            Throw::Link => Op::Link { from: self.old(model, rng), to: self.new(rng) },
-            Throw::Unlink => Op::Unlink { path: self.old(model, rng) },
-            Throw::Rmdir => Op::Rmdir { path: self.old(model, rng) },
+            Throw::Link => Op::Link { from: self.old_path(model, rng), to: self.new_path(rng) },
+            Throw::Unlink => Op::Unlink { path: self.old_path(model, rng) },
+            Throw::Rmdir => Op::Rmdir { path: self.old_path(model, rng) },
             Throw::Rename => {
                 let mode =
                     one(rng, &[RenameMode::Replace, RenameMode::Replace, RenameMode::NoReplace, RenameMode::Exchange]);
-                let to = if rng.random_bool(0.5) { self.old(model, rng) } else { self.new(rng) };
-                Op::Rename { from: self.old(model, rng), to, mode }
+                let to = if rng.random_bool(0.5) { self.old_path(model, rng) } else { self.new_path(rng) };
+                Op::Rename { from: self.old_path(model, rng), to, mode }
             }
             Throw::FsyncDir => {
-                Op::FsyncDir { path: if rng.random_bool(0.3) { Path(Vec::new()) } else { self.old(model, rng) } }
+                Op::FsyncDir { path: if rng.random_bool(0.3) { Path(Vec::new()) } else { self.old_path(model, rng) } }
             }
             _ => Op::SyncFast,
         }
     }
 
-    fn new(&self, rng: &mut Xoshiro256PlusPlus) -> Path {
+    fn new_path(&self, rng: &mut Xoshiro256PlusPlus) -> Path {
         path_of(rng, &NAMES[..self.names], &DEPTHS[..self.depths])
     }
 
     /// Mostly a path that is there.
-    fn old(&self, model: &Model, rng: &mut Xoshiro256PlusPlus) -> Path {
-        if rng.random_bool(0.15) { self.new(rng) } else { pick_path(model, rng) }
+    fn old_path(&self, model: &Model, rng: &mut Xoshiro256PlusPlus) -> Path {
+        if rng.random_bool(0.15) { self.new_path(rng) } else { pick_path(model, rng) }
     }
 
     /// What is published while the machine stops, and perhaps a second stop behind it: what the first one left is all that counts then.
@@ -533,7 +537,7 @@ impl Dice {
 
     /// A checkpoint of several files, in a directory of its own.
     fn save_directory(&mut self, rng: &mut Xoshiro256PlusPlus, slot: usize) {
-        let mut dir = self.new(rng);
+        let mut dir = self.new_path(rng);
         let mkdir = |path| Op::Mkdir { path, mode: 0o755, umask: 0, uid: 0 };
         self.queued.push_back(mkdir(dir.clone()));
         for name in NAMES {
@@ -565,8 +569,8 @@ impl Dice {
 
     /// A checkpoint: written under a temporary name (or not), synced (or not), closed and renamed.
     fn save(&mut self, model: &Model, rng: &mut Xoshiro256PlusPlus, slot: usize) {
-        let path = if rng.random_bool(0.5) { pick_path(model, rng) } else { self.new(rng) };
-        let tmp = if rng.random_bool(0.6) { self.new(rng) } else { path.clone() };
+        let path = if rng.random_bool(0.5) { pick_path(model, rng) } else { self.new_path(rng) };
+        let tmp = if rng.random_bool(0.6) { self.new_path(rng) } else { path.clone() };
         self.queued.push_back(Op::Release { slot });
         if model.view.find(&tmp.0).is_ok() {
             self.queued.push_back(Op::Open { slot, path: tmp.clone(), write: true, truncate: true });
