@@ -702,10 +702,9 @@ impl Case {
             return self.background(step);
         }
         let (since, got) = (self.clock.now(), Arc::<Mutex<Option<Result<u64, Errno>>>>::default());
-        let mut expected = self.model.clone();
-        // What it answers comes later, when it has been called.
-        let _ = expected.apply(op).is_ok();
-        self.kernel().fill = expected.fill;
+        let mut done = self.model.clone();
+        // What it answers is compared when it has been called.
+        self.kernel().fill = if done.apply(op).is_ok() { done.fill } else { self.model.fill };
         let (kernel, theirs, call) = (self.kernel.clone(), got.clone(), op.clone());
         self.meanwhile.arm(after, move || {
             let kernel = kernel.as_deref().and_then(Mutex::try_lock);

@@ -135,7 +135,8 @@ impl Kernel {
             Op::Rename { from, to, mode } => {
                 let ((dir, name), (to, to_name)) = (self.parent(from)?, self.parent(to)?);
                 self.lookup(dir, &name)?;
-                let _ = self.lookup(to, &to_name).is_ok();
+                // Whether or not something is there.
+                self.lookup(to, &to_name).ok();
                 errno(self.engine.rename(&cx, dir, &name, to, &to_name, *mode)).map(|()| 0)
             }
             Op::Truncate { path, len } => {

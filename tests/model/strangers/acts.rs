@@ -215,9 +215,9 @@ impl Dice {
         for always in [0, 21, 22] {
             weights[always] = weights[always].max(USUAL[always]);
         }
-        for kind in OF_MACHINE..KINDS {
+        for weight in &mut weights[OF_MACHINE..] {
             if rng.random_bool(0.5) {
-                weights[kind] = 0;
+                *weight = 0;
             }
         }
         if rng.random_bool(0.05) {
