@@ -44,6 +44,9 @@ pub struct Ledger {
     timed: BTreeSet<String>,
     /// What somebody else wrote into the file of this name: it goes with the file, if a program removes or replaces that, as anywhere.
     inside: BTreeMap<String, Vec<Block>>,
+    /// What he had under a name for which something of ours waited when the machine stopped. The start that follows takes it for what ours is to
+    /// replace, if more than one change of the name waits, or comes (docs/SEMANTICS.md, P11).
+    unsure: BTreeMap<String, Vec<Block>>,
     /// Files that he made, by their only block: owner and mode. No program that has not seen them has changed that.
     made: BTreeMap<Block, (u32, u32)>,
     /// Written where they are on the slow tier: no order, and a power cut may take or tear them, as on any disk.
@@ -84,6 +87,22 @@ impl Ledger {
     /// A program changes the file or the directory of this name.
     pub fn act_on(&mut self, path: Path) {
         *self.acts.entry(path.to_owned()).or_default() += 1;
+        let unsure = self.unsure.remove(path).into_iter().flatten();
+        unsure.for_each(|block| drop(self.kept.remove(&block)));
+    }
+
+    /// The machine has stopped, and the slow tree is this.
+    pub fn stop(&mut self, slow: &Image) {
+        for (path, acts) in self.acts.clone() {
+            let there = self.blocks_below(slow, &path);
+            let theirs = there.into_iter().filter(|block| self.kept.get(block).is_some_and(|kept| kept.theirs));
+            let theirs: Vec<Block> = theirs.collect();
+            if acts > 1 {
+                self.release(theirs);
+            } else {
+                self.unsure.insert(path, theirs);
+            }
+        }
     }
 
     /// A program removes, moves or replaces it, if it succeeds.
@@ -176,6 +195,7 @@ impl Ledger {
         self.left.clear();
         self.acts.clear();
         self.inside.clear();
+        self.unsure.clear();
         self.in_place.clear();
         (self.moved, self.linked, self.exchanged) = (false, false, false);
         self.timed.clear();
@@ -268,7 +288,7 @@ pub fn without_attributes_beside(image: &Image) -> Image {
     }))
 }
 
-const BESIDE: &[u8] = b".dlio-conflict-";
+pub const BESIDE: &[u8] = b".dlio-conflict-";
 
 /// The bytes of all files below a directory.
 pub fn files_below(dir: &dyn Dir, found: &mut Vec<Vec<u8>>) -> std::io::Result<()> {
