@@ -1,6 +1,6 @@
 //! The model test: random operations on the engine without FUSE, its background stepped by the dice, the machine stopped
-//! at any call - with and without loss of what was not synced - and calls of the slow tier that fail in the background, against
-//! a reference in memory.
+//! at any call - with and without loss of what was not synced - calls of the slow tier that fail, and users and the background in the
+//! middle of each other's calls, against a reference in memory. Who is there differs from case to case (`Crew`).
 //!
 //! What holds after each step, and by that for promises P1 to P6 and P12:
 //!
@@ -8,7 +8,9 @@
 //! - every state the slow tier ever shows is that after a prefix of the events (P1, P5), also after a power cut;
 //! - after a power cut the view is that after a prefix of the events, with everything that was synced (P4), and until the next
 //!   rest every file on the slow tier is one of its versions, as a whole (P5);
-//! - drained, the slow tier equals the view (P12), and another start changes nothing.
+//! - drained, the slow tier equals the view (P12), nothing of ours is left in `tmp`, nobody was told of a conflict, and another start
+//!   changes nothing; once nothing fails any more, all waiting has an end;
+//! - no file with an object gets another ctime but by a user's call, and at the root a batch lets no name vanish for a moment.
 //!
 //! A failing case prints its number and what it did; `DLIO_MODEL_SEED=n cargo test --test model` repeats exactly that one.
 //! `DLIO_MODEL_CASES` says how many to run, `DLIO_MODEL_FIRST` with which number to begin. With `DLIO_LAPSE=NAME` the engine leaves a
