@@ -1,5 +1,6 @@
 //! Stories of attributes that only one of the two tiers can have.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -8,7 +9,7 @@ use dlio_fs::error::Errno;
 use dlio_fs::tiers::disk::{Dir, Kind, NewAttr};
 use dlio_fs::tiers::{Cx, ROOT, Tiers};
 
-use crate::sim::{ACCESS_ACL, DEFAULT_ACL};
+use crate::sim::{ACCESS_ACL, DEFAULT_ACL, Lose};
 use crate::stories::{Machine, WRITE, create, name};
 use crate::walk;
 
@@ -182,4 +183,37 @@ fn nothing_gets_an_acl_or_a_group_from_a_directory_of_ours() {
             .iter()
             .for_each(|dir| all_give_on(&*dir.dir(b".dlio-fs").unwrap()));
     }
+}
+
+/// An ACL and the mode that it implies were two appends to the log: a kill between them left the ACL with the mode from before, which no
+/// program had ever seen. Found by the storm.
+#[test]
+fn an_acl_comes_with_its_mode_or_not_at_all() {
+    let entry = |(tag, perm, id): (u16, u16, u32)| {
+        [tag.to_le_bytes().to_vec(), perm.to_le_bytes().to_vec(), id.to_le_bytes().to_vec()].concat()
+    };
+    // Owner rw, user 1000 rw, group r, mask rw, others nothing.
+    let entries = [(1, 6, u32::MAX), (2, 6, 1000), (4, 4, u32::MAX), (16, 6, u32::MAX), (32, 0, u32::MAX)];
+    let acl = [2u32.to_le_bytes().to_vec(), entries.map(entry).concat()].concat();
+    let mut outcomes = BTreeSet::new();
+    for stop in 1..20 {
+        let (mut machine, cx) = (Machine::new(), Cx::internal());
+        let engine = machine.open("boot");
+        let (ino, file) = create(&engine, ROOT, "file", b"bytes");
+        engine.release(&cx, file);
+        machine.power.fail_after(stop, &mut machine.rng);
+        let set = engine.set_xattr(&cx, ino, ACCESS_ACL, &acl, false, false);
+        if !machine.power.is_gone() {
+            set.unwrap();
+        }
+        machine.power.restore();
+        machine.crash(engine, Lose::Nothing);
+        let engine = machine.open("boot");
+        let ino = engine.lookup(&cx, ROOT, &name("file")).unwrap().ino;
+        let has_acl = engine.get_xattr(&cx, ino, ACCESS_ACL).unwrap().is_some();
+        let perm = engine.getattr(&cx, ino).unwrap().perm;
+        assert_eq!(perm, if has_acl { 0o660 } else { 0o644 }, "stop {stop}");
+        outcomes.insert(has_acl);
+    }
+    assert_eq!(outcomes.len(), 2, "{outcomes:?}");
 }

@@ -727,19 +727,20 @@ impl Tiers {
         let new = (key.to_vec(), value.map(<[u8]>::to_vec));
         let record = Record::SetXattr { path: path.clone(), ino, of, key: new.0.clone(), value: new.1.clone() };
         let change = Change::SetXattr { ino, of: Box::new(of), new: Box::new(new) };
-        self.log_event(cx, &mut st, record, change, |st, lsn| {
-            apply_xattr(st, ino, key, value, Some(lsn), now, has_object);
-        })?;
-        if let Some(new) = mode {
-            let record = Record::SetAttr { path, ino, of, new };
+        // In one append: a kill between them would leave an ACL with the mode from before.
+        let behind = mode.map(|new| {
             let change = Change::SetAttr { ino, of: Box::new(of), new: Box::new(new) };
-            let mut applied = Ok(());
-            self.log_event(cx, &mut st, record, change, |st, lsn| {
-                applied = self.apply_attr(st, ino, &new, now, Some(lsn), has_object);
-            })?;
-            applied?;
-        }
-        Ok(())
+            (Record::SetAttr { path, ino, of, new }, Some(change))
+        });
+        let mut applied = Ok(());
+        self.room_for_event(cx, &st)?;
+        self.log_event_and(cx, &mut st, (record, behind), change, |st, lsn| {
+            apply_xattr(st, ino, key, value, Some(lsn), now, has_object);
+            if let Some(new) = mode {
+                applied = self.apply_attr(st, ino, &new, now, Some(lsn + 1), has_object);
+            }
+        })?;
+        applied
     }
 
     /// `user.dlio.state` and `user.dlio.tier` of an inode.

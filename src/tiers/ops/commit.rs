@@ -413,7 +413,7 @@ impl Tiers {
             self.log.append(&[names])?;
         }
         // An incomplete version: the bytes stay ahead of the order, as after a write to it, so the next one replaces it.
-        let invalidate = (!is_complete).then_some(Record::Invalidate { ino, object, from: 0 });
+        let invalidate = (!is_complete).then_some((Record::Invalidate { ino, object, from: 0 }, None));
         let lsn = self.log_event_and(cx, st, (record, invalidate), change, |_, _| ())?;
         state.add_pending_version(io, content.clone());
         io.interrupted = false;

@@ -761,16 +761,19 @@ impl Tiers {
         self.log_event_and(cx, st, (record, None), change, apply)
     }
 
-    /// Logs an event and, in the same append, a record that is to hold as soon as the event does.
+    /// Logs an event and, in the same append, a record that is to hold as soon as the event does: with a change that is an event by itself,
+    /// which `apply` does to the view, too, under the next number.
     pub(crate) fn log_event_and(
         &self,
         cx: &Cx,
         st: &mut EngineState,
-        (record, behind): (Record, Option<Record>),
+        (record, behind): (Record, Option<(Record, Option<Change>)>),
         change: Change,
         apply: impl FnOnce(&mut EngineState, Lsn),
     ) -> Result<Lsn> {
         cx.proceed()?;
+        let (behind, further_change) = behind.unzip();
+        let further_change = further_change.flatten();
         self.take_up_dirs(st, &change)?;
         let expected = st.expect_before(&change);
         let further = u64::from(behind.is_some());
@@ -778,10 +781,13 @@ impl Tiers {
         let origin = self.origin(cx, st, &change);
         let append = || self.log.append_event(&records, origin).map(|last| last - further);
         let lsn = if left_out!(LogFirst) { self.log.last() + records.len() as u64 - further } else { append()? };
-        st.queue.stamp(origin.stamps.map(|stamps| (lsn, stamps)));
+        let events = 1 + u64::from(further_change.is_some());
+        st.queue.stamp(origin.stamps.into_iter().flat_map(|stamps| (lsn..lsn + events).map(move |lsn| (lsn, stamps))));
         st.note_checkpoint(lsn, &change, self.uptime(), self.stamp(Duration::ZERO));
         apply(st, lsn);
-        self.queue_event(st, (lsn, origin.by), self.uptime(), change);
+        for (lsn, change) in (lsn..).zip([Some(change), further_change].into_iter().flatten()) {
+            self.queue_event(st, (lsn, origin.by), self.uptime(), change);
+        }
         if left_out!(LogFirst) { append() } else { Ok(lsn) }
     }
 
