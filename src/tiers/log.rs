@@ -40,8 +40,7 @@ use crate::tiers::disk::{Access, Allocate, Dir, File, Kind};
 use crate::tiers::log::dirs::{DirsRead, DirsWritten};
 use crate::tiers::log::record::{EventOrigin, LoggedLine, Record, Stamps, counter, in_present_order};
 
-/// A segment is closed once it has this length, in bytes, or a quarter of the ballast's if that is less: on a small tier the log
-/// gives back early what is applied.
+/// A segment is closed once it has this length, in bytes.
 const SEGMENT: u64 = 16 << 20;
 
 /// A segment never reaches this length: the last append to it may be a record of every name and attribute that a file
@@ -128,7 +127,7 @@ impl Log {
         let closed: VecDeque<Lsn> = found.segments.iter().copied().filter(|first| *first < next).collect();
         // A new segment for each of many starts would use up the room that the starts have.
         let is_short = fast.space().is_ok_and(|space| space.avail < 2 * spare(ballast));
-        let made = if is_short && !closed.is_empty() { None } else { Some(new_segment(&*fast, &*dir, next, ballast)) };
+        let made = if is_short && !closed.is_empty() { None } else { Some(new_segment(&*fast, &*dir, next)) };
         let tail = match made {
             Some(Ok(segment)) => {
                 Tail { segment, len: 0, next, closed, first: next, dirs: DirsWritten::default(), broken: false }
@@ -216,7 +215,7 @@ impl Log {
         // A second segment needs them once more.
         let records: Vec<(R, EventOrigin)> = records(tail.next).collect();
         let mut text = tail.encode(&records, durable);
-        if tail.len > 0 && tail.len + text.len() as u64 > segment_len(self.ballast) {
+        if tail.len > 0 && tail.len + text.len() as u64 > SEGMENT {
             tail.dirs.undo();
             self.rotate(&mut tail)?;
             text = tail.encode(&records, durable);
@@ -241,7 +240,7 @@ impl Log {
             return Err(Error::io_on_fast("append", "log", first));
         }
         // Allocate at once, before the next write to the tier takes the room.
-        let room = tail.segment.allocate(Allocate::KeepSize, tail.len, segment_len(self.ballast));
+        let room = tail.segment.allocate(Allocate::KeepSize, tail.len, SEGMENT.min(self.ballast / 2));
         if let Err(e) = room {
             tracing::debug!(error = %e, "no ballast is reserved for the log");
         }
@@ -282,7 +281,7 @@ impl Log {
             tail.broken = true;
             return Err(Error::io_on_fast("fsync", "log", e));
         }
-        tail.segment = new_segment(&*self.fast, &*self.dir, tail.next, self.ballast)?;
+        tail.segment = new_segment(&*self.fast, &*self.dir, tail.next)?;
         tail.closed.push_back(tail.first);
         tail.first = tail.next;
         tail.dirs = DirsWritten::default();
@@ -438,7 +437,7 @@ impl Log {
         }
         let left = self.avail() / 2;
         let tail = self.tail.lock();
-        if let Err(e) = tail.segment.allocate(Allocate::KeepSize, tail.len, left.min(segment_len(self.ballast))) {
+        if let Err(e) = tail.segment.allocate(Allocate::KeepSize, tail.len, left.min(SEGMENT).min(self.ballast / 2)) {
             tracing::debug!(error = %e, "no room is reserved for the next start");
         }
     }
@@ -539,21 +538,16 @@ impl Tail {
     }
 }
 
-fn segment_len(ballast: u64) -> u64 {
-    if ballast == 0 { SEGMENT } else { SEGMENT.min(ballast / 4) }
-}
-
 /// On a full tier the ballast makes room for the segment.
-fn new_segment(fast: &dyn Dir, dir: &dyn Dir, first: Lsn, ballast: u64) -> Result<Arc<dyn File>> {
+fn new_segment(fast: &dyn Dir, dir: &dyn Dir, first: Lsn) -> Result<Arc<dyn File>> {
     let segment = match create_segment(dir, first) {
         Err(error) if is_full(&error) && drop_ballast(fast) => create_segment(dir, first),
         other => other,
     }?;
     // Room taken now cannot be missing later; a file system without fallocate works all the same. A file system with
     // less than the whole size may keep a partial allocation, which would take the last room from others.
-    let len = segment_len(ballast);
-    let has_room = fast.space().is_ok_and(|space| space.avail > 2 * len);
-    if has_room && let Err(e) = segment.allocate(Allocate::KeepSize, 0, len) {
+    let has_room = fast.space().is_ok_and(|space| space.avail > 2 * SEGMENT);
+    if has_room && let Err(e) = segment.allocate(Allocate::KeepSize, 0, SEGMENT) {
         tracing::debug!(error = %e, "a log segment could not be preallocated");
     }
     Ok(segment)
