@@ -40,6 +40,8 @@ pub(super) struct Writeback {
     large: Mutex<Vec<LargeCopy>>,
     /// Held by the thread that publishes; contains a group that an error interrupted.
     unfinished: Mutex<Option<Unfinished>>,
+    /// What could not be removed from `tmp` behind a group: the next one tries again.
+    leftovers: Mutex<Vec<Vec<u8>>>,
     /// A new directory that is filled before it is placed.
     filling: Mutex<Option<Filling>>,
     /// The event of the directory for which that failed last: its files are published one by one.
@@ -58,6 +60,7 @@ impl Writeback {
             means: CopyMeans::default(),
             large: Mutex::default(),
             unfinished: Mutex::new(Rank::Publishing, None),
+            leftovers: Mutex::new(Rank::Leaf, Vec::new()),
             filling: Mutex::new(Rank::Leaf, None),
             not_filled: AtomicU64::new(0),
             intents: AtomicU64::new(0),

@@ -111,3 +111,27 @@ fn a_version_that_only_the_batch_at_the_front_needs_is_copied() {
         );
     }
 }
+
+/// Two names of one file were exchanged, and the link that was made for that in `tmp` could not be removed: until the next start the file showed a
+/// name more than it had.
+#[test]
+fn a_link_that_cannot_be_removed_from_tmp_is_no_name() {
+    for after in 1..30 {
+        holds(
+            34_676_958_000_520,
+            &[
+                SetXattr {
+                    path: path("%E2%80%AEc%1B/%C3%A91"),
+                    key: 0,
+                    value: Some(69),
+                    create: false,
+                    replace: false,
+                },
+                Rename { from: path("%E2%80%AEc%1B/a"), to: path("a"), mode: Exchange },
+                Op::Room { bytes: 0 },
+                Fail(Fails { call: Change, after, errno: Errno::ETIMEDOUT }),
+                Run(Publish),
+            ],
+        );
+    }
+}

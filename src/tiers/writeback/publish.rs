@@ -1045,7 +1045,7 @@ impl Tiers {
         files.collect()
     }
 
-    /// Step 8. Leftovers are swept at the next start.
+    /// Step 8. What cannot be removed is tried again behind the next group, and swept at the next start.
     fn clean_up(&self, group: &Unfinished, superseded: &[Vec<u8>]) -> Result<()> {
         if !left_out!(AppliedDurable) {
             self.log.sync(self.log.last())?;
@@ -1058,10 +1058,12 @@ impl Tiers {
             Step::Place { tmp, over, .. } if over.is_some() || *met == Met::Lost => Some(tmp),
             _ => None,
         });
-        for tmp in replaced.chain(superseded) {
+        let (before, mut leftovers) = (std::mem::take(&mut *self.writeback.leftovers.lock()), Vec::new());
+        for tmp in replaced.chain(superseded).chain(&before) {
             let removed = self.slow.tmp_of(tmp).at("open", "tmp on the slow tier");
             if let Err(e) = removed.and_then(|(dir, name)| remove_leftover(&*dir, name)) {
-                tracing::debug!(error = %e, "a replaced version stays in tmp until the next start");
+                tracing::debug!(error = %e, "a replaced version stays in tmp until the next group");
+                leftovers.push(tmp.clone());
             }
         }
         // A file that had a link there and has another name has another ctime now, and nothing else.
@@ -1071,10 +1073,14 @@ impl Tiers {
         self.delete_unreferenced(&Cx::internal())?;
         let applied = {
             let mut st = self.state.lock();
-            let left = st.view.in_tmp.iter().copied().collect();
-            st.view.leave_tmp(left, self.uptime());
+            // A link that is left there would be counted as a name.
+            if leftovers.is_empty() {
+                let left = st.view.in_tmp.iter().copied().collect();
+                st.view.leave_tmp(left, self.uptime());
+            }
             st.queue.applied()
         };
+        *self.writeback.leftovers.lock() = leftovers;
         self.drop_log(applied)
     }
 }
