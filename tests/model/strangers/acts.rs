@@ -215,7 +215,7 @@ impl Dice {
         for always in [0, 21, 22] {
             weights[always] = weights[always].max(USUAL[always]);
         }
-        for weight in &mut weights[OF_MACHINE..] {
+        for weight in weights.iter_mut().skip(OF_MACHINE) {
             if rng.random_bool(0.5) {
                 *weight = 0;
             }

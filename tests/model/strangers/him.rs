@@ -85,7 +85,7 @@ impl Him<'_> {
             When::Between => true,
             // Between the last look and a removal of ours, or our rename over a name, what he makes goes with it; without an exchange also
             // behind a new version of ours (docs/SEMANTICS.md, "Limits" and P11).
-            When::InStep => !(self.tier.nfs || taken && self.ledger.is_left(path)),
+            When::InStep => !(self.tier.nfs || (taken && self.ledger.is_left(path))),
             When::InCall => false,
             // What the log says of a slow file it says of the first change of a name only (P11).
             When::Down | When::CutOff => !self.ledger.is_unsure(path),
