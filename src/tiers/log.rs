@@ -38,7 +38,7 @@ use crate::tiers::disk::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::tiers::disk::sync::{Mutex, Rank};
 use crate::tiers::disk::{Access, Allocate, Dir, File, Kind};
 use crate::tiers::log::dirs::{DirsRead, DirsWritten};
-use crate::tiers::log::record::{EventOrigin, LoggedLine, Record, Stamps, counter, in_present_order};
+use crate::tiers::log::record::{EventOrigin, LoggedLine, Record, Stamps, boot_line, counter, in_present_order};
 
 /// A segment is closed once it has this length, in bytes.
 const SEGMENT: u64 = 16 << 20;
@@ -61,6 +61,7 @@ pub(crate) struct Log {
     syncing: Mutex<()>,
     durable: AtomicU64,
     ballast: u64,
+    boot: String,
     /// Something has failed since [`Log::check`] looked.
     suspect: AtomicBool,
     /// Nothing is appended before the next start.
@@ -144,6 +145,7 @@ impl Log {
             syncing: Mutex::new(Rank::Syncing, ()),
             durable: AtomicU64::new(next - 1),
             ballast,
+            boot: boot.to_owned(),
             suspect: AtomicBool::new(false),
             read_only: AtomicBool::new(false),
         };
@@ -215,7 +217,7 @@ impl Log {
         // A second segment needs them once more.
         let records: Vec<(R, EventOrigin)> = records(tail.next).collect();
         let mut text = tail.encode(&records, durable);
-        if tail.len > 0 && tail.len + text.len() as u64 > SEGMENT {
+        if tail.next > tail.first && tail.len + text.len() as u64 > SEGMENT {
             tail.dirs.undo();
             self.rotate(&mut tail)?;
             text = tail.encode(&records, durable);
@@ -275,17 +277,19 @@ impl Log {
     }
 
     /// Starts a new segment. The old one is synced first: its records are durable before the next segment's first
-    /// record can be.
+    /// record can be. The new one says the boot: the `start` record goes with the segment that it is in.
     fn rotate(&self, tail: &mut Tail) -> Result<()> {
         if let Err(e) = tail.segment.sync() {
             tail.broken = true;
             return Err(Error::io_on_fast("fsync", "log", e));
         }
-        tail.segment = new_segment(&*self.fast, &*self.dir, tail.next)?;
+        let (segment, boot) = (new_segment(&*self.fast, &*self.dir, tail.next)?, boot_line(&self.boot));
+        segment.write_at(boot.as_bytes(), 0).at_fast("write", "log segment")?;
+        tail.segment = segment;
         tail.closed.push_back(tail.first);
         tail.first = tail.next;
         tail.dirs = DirsWritten::default();
-        tail.len = 0;
+        tail.len = boot.len() as u64;
         Ok(())
     }
 
@@ -689,6 +693,8 @@ fn scan(dir: &dyn Dir, boot: &str) -> Result<LogContents> {
     let mut records: Vec<(Lsn, Lsn, Record)> = Vec::new();
     let mut holes: Vec<Hole> = Vec::new();
     let (mut stamped, mut users) = (Vec::new(), Vec::new());
+    // The boot of the first records, if their `start` is gone.
+    let mut front = None;
     for (segment, first) in segments.iter().enumerate() {
         let (bytes, mut dirs) = (read_all(dir, *first)?, DirsRead::default());
         for line in bytes.split_inclusive(|b| *b == b'\n') {
@@ -697,6 +703,8 @@ fn scan(dir: &dyn Dir, boot: &str) -> Result<LogContents> {
             let hole = Hole { segment, from, len: line.len() as u64, before: records.len(), may_be_torn: false };
             match line.strip_suffix(b"\n").and_then(|line| LoggedLine::decode(line, &mut dirs)) {
                 Some(LoggedLine::Dir) => {}
+                Some(LoggedLine::Boot(boot)) if records.is_empty() => front = Some(boot),
+                Some(LoggedLine::Boot(_)) => {}
                 Some(LoggedLine::Record((lsn, durable, record, EventOrigin { by, stamps }))) if lsn > last => {
                     let known = holes.last().is_some_and(|hole| hole.before == records.len());
                     if lsn > last + 1 && !records.is_empty() && !known {
@@ -722,7 +730,7 @@ fn scan(dir: &dyn Dir, boot: &str) -> Result<LogContents> {
     let applied = Record::applied(records.iter().map(|(.., record)| record));
     found.damage.extend(missing_in_front(&records, applied));
     for hole in holes.into_iter().filter(|hole| !is_applied(hole, &records, applied)) {
-        if !is_damage(&hole, &records, boot) {
+        if !is_damage(&hole, &records, front.as_deref(), boot) {
             found.torn = hole.len;
             found.cut = Some((hole.segment, hole.from));
             records.truncate(hole.before);
@@ -736,6 +744,9 @@ fn scan(dir: &dyn Dir, boot: &str) -> Result<LogContents> {
     users.truncate(users.partition_point(|(lsn, _)| *lsn <= last));
     (found.stamps, found.by) = (stamped, users);
     found.records = in_present_order(records.into_iter().map(|(lsn, _, record)| (lsn, record)).collect());
+    if let (Some(boot), Some((first, _))) = (front, found.records.first()) {
+        found.records.insert(0, (first - 1, Record::Start { boot }));
+    }
     Ok(found)
 }
 
@@ -746,11 +757,12 @@ fn is_applied(hole: &Hole, records: &[(Lsn, Lsn, Record)], applied: Lsn) -> bool
 }
 
 /// Whether the missing records had been durable, or cannot have been lost since.
-fn is_damage(hole: &Hole, records: &[(Lsn, Lsn, Record)], boot: &str) -> bool {
+fn is_damage(hole: &Hole, records: &[(Lsn, Lsn, Record)], front: Option<&str>, boot: &str) -> bool {
     let before = last_before(hole, records);
     let vouched = records.iter().skip(hole.before).any(|(_, durable, _)| *durable > before);
     let mut starts = records.iter().take(hole.before).rev();
-    let start = starts.find_map(|(.., record)| if let Record::Start { boot } = record { Some(boot) } else { None });
+    let start = starts.find_map(|(.., record)| if let Record::Start { boot } = record { Some(&**boot) } else { None });
+    let start = start.or(front);
     vouched || (start.is_some_and(|start| start == boot) && !hole.may_be_torn)
 }
 

@@ -54,8 +54,7 @@ pub(crate) fn unit(cx: &Context) -> Result<Tally> {
     }
     let mut command = tests(cx, &chosen, &[]);
     if cx.all {
-        command.env("DLIO_DAMAGE_CASES", "3000").env("DLIO_MODEL_CASES", "100000").env("DLIO_FLEET_CASES", "10000");
-        command.env("DLIO_STRANGERS_CASES", "20000");
+        command.env("DLIO_DAMAGE_CASES", "3000").env("DLIO_FLEET_CASES", "10000");
     }
     counted(&mut command)
 }
@@ -66,18 +65,12 @@ fn tests(cx: &Context, programs: &[&str], args: &[&str]) -> Command {
     let mut command = cargo(cx);
     command.args(["--config", "target.'cfg(unix)'.runner = ['env', 'RUSTC_BOOTSTRAP=1']", "test", "--workspace"]);
     command.args(programs).args(["--", "-Zunstable-options", "--report-time"]).args(args);
-    // Whoever has set one of them repeats something.
-    let seed = seed(cx);
-    for (variable, number) in [("DLIO_FAULTS_SEED", seed), ("DLIO_MODEL_FIRST", seed * CASES_MAX)] {
-        if std::env::var_os(variable).is_none() {
-            command.env(variable, number.to_string());
-        }
+    // Whoever has set it repeats something.
+    if std::env::var_os("DLIO_FAULTS_SEED").is_none() {
+        command.env("DLIO_FAULTS_SEED", seed(cx).to_string());
     }
     command
 }
-
-/// More cases than a run of any dice has.
-const CASES_MAX: u64 = 1_000_000;
 
 /// Each commit throws other dice, and throws them again wherever it is tested; with `--all` each day does. Outside of a repository it
 /// is zero.

@@ -630,6 +630,8 @@ pub(crate) type DecodedRecord = (Lsn, Lsn, Record, EventOrigin);
 pub(crate) enum LoggedLine {
     /// The directory is among those of the segment now.
     Dir,
+    /// The daemon that began the segment runs since this boot.
+    Boot(String),
     Record(DecodedRecord),
 }
 
@@ -637,6 +639,11 @@ impl LoggedLine {
     /// Parses one line without its newline. `None` if anything is wrong with it, or with its directory.
     pub(crate) fn decode(line: &[u8], dirs: &mut DirsRead) -> Option<LoggedLine> {
         let text = checked(line)?;
+        if let Some(boot) = text.strip_prefix("boot ") {
+            let mut words = Words(boot.split(' '), None);
+            let boot = String::from_utf8(words.bytes("id")?).ok()?;
+            return words.0.next().is_none().then_some(LoggedLine::Boot(boot));
+        }
         let Some(dir) = text.strip_prefix("dir ") else {
             return Words(text.split(' '), Some(dirs)).line().map(LoggedLine::Record);
         };
@@ -651,6 +658,11 @@ fn checked(line: &[u8]) -> Option<&str> {
     let (crc, rest) = std::str::from_utf8(line).ok()?.split_at_checked(8)?;
     let rest = rest.strip_prefix(' ')?;
     (u32::from_str_radix(crc, 16).ok()? == crc32fast::hash(rest.as_bytes())).then_some(rest)
+}
+
+/// The first line of a segment in which no `start` stands.
+pub(crate) fn boot_line(boot: &str) -> String {
+    as_line(&format!("boot id={}", escape(boot.as_bytes())))
 }
 
 fn as_line(text: &str) -> String {
