@@ -216,11 +216,11 @@ impl Log {
         let durable = self.durable();
         // A second segment needs them once more.
         let records: Vec<(R, EventOrigin)> = records(tail.next).collect();
-        let mut text = tail.encode(&records, durable);
+        let mut text = self.encode(&mut tail, &records, durable);
         if tail.next > tail.first && tail.len + text.len() as u64 > SEGMENT {
             tail.dirs.undo();
             self.rotate(&mut tail)?;
-            text = tail.encode(&records, durable);
+            text = self.encode(&mut tail, &records, durable);
         }
         #[cfg(debug_assertions)]
         let text = crate::tiers::disk::faults::held_back(text, tail.next, count);
@@ -232,6 +232,16 @@ impl Log {
         tail.len += text.len() as u64;
         tail.next += count as u64;
         Ok(tail.next - 1)
+    }
+
+    /// The records as lines. A segment begins with the boot, because the `start` record goes with the segment that it is
+    /// in; in one write with the first records, for which a full tier has its ballast.
+    fn encode<R: Borrow<Record>>(&self, tail: &mut Tail, records: &[(R, EventOrigin)], durable: Lsn) -> String {
+        let mut text = if tail.len == 0 { boot_line(&self.boot) } else { String::new() };
+        for ((record, origin), lsn) in records.iter().zip(tail.next..) {
+            record.borrow().encode_in((lsn, durable), *origin, &mut tail.dirs, &mut text);
+        }
+        text
     }
 
     /// Writes this behind the tail, all of it or nothing.
@@ -277,19 +287,17 @@ impl Log {
     }
 
     /// Starts a new segment. The old one is synced first: its records are durable before the next segment's first
-    /// record can be. The new one says the boot: the `start` record goes with the segment that it is in.
+    /// record can be.
     fn rotate(&self, tail: &mut Tail) -> Result<()> {
         if let Err(e) = tail.segment.sync() {
             tail.broken = true;
             return Err(Error::io_on_fast("fsync", "log", e));
         }
-        let (segment, boot) = (new_segment(&*self.fast, &*self.dir, tail.next)?, boot_line(&self.boot));
-        segment.write_at(boot.as_bytes(), 0).at_fast("write", "log segment")?;
-        tail.segment = segment;
+        tail.segment = new_segment(&*self.fast, &*self.dir, tail.next)?;
         tail.closed.push_back(tail.first);
         tail.first = tail.next;
         tail.dirs = DirsWritten::default();
-        tail.len = boot.len() as u64;
+        tail.len = 0;
         Ok(())
     }
 
@@ -532,16 +540,6 @@ fn reopen_last(dir: &dyn Dir, next: Lsn, mut closed: VecDeque<Lsn>) -> Result<Ta
     Ok(Tail { segment, len, next, closed, first, dirs: DirsWritten::behind(dirs.last()), broken: false })
 }
 
-impl Tail {
-    fn encode<R: Borrow<Record>>(&mut self, records: &[(R, EventOrigin)], durable: Lsn) -> String {
-        let mut text = String::new();
-        for ((record, origin), lsn) in records.iter().zip(self.next..) {
-            record.borrow().encode_in((lsn, durable), *origin, &mut self.dirs, &mut text);
-        }
-        text
-    }
-}
-
 /// On a full tier the ballast makes room for the segment.
 fn new_segment(fast: &dyn Dir, dir: &dyn Dir, first: Lsn) -> Result<Arc<dyn File>> {
     let segment = match create_segment(dir, first) {
@@ -744,7 +742,9 @@ fn scan(dir: &dyn Dir, boot: &str) -> Result<LogContents> {
     users.truncate(users.partition_point(|(lsn, _)| *lsn <= last));
     (found.stamps, found.by) = (stamped, users);
     found.records = in_present_order(records.into_iter().map(|(lsn, _, record)| (lsn, record)).collect());
-    if let (Some(boot), Some((first, _))) = (front, found.records.first()) {
+    if let (Some(boot), Some((first, record))) = (front, found.records.first())
+        && !matches!(record, Record::Start { .. })
+    {
         found.records.insert(0, (first - 1, Record::Start { boot }));
     }
     Ok(found)

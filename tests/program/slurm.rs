@@ -74,6 +74,8 @@ impl Site {
             site.edit("common.sh", &format!("\n{line}\n"), &format!("\n{key}={}\n", at(name)));
         }
         site.edit("common.sh", "PATH=", &format!("PATH={}:", at("bin")));
+        // However full the disk of this machine is.
+        site.edit("common.sh", " --job ", " -o high=98%,low=97%,reserve=0% --job ");
         site.edit("burst_buffer.lua", "\"/shared/requests\"", &format!("\"{}\"", at("lustre/requests")));
         site.edit("burst_buffer.lua", "\"/mnt/job\"", &format!("\"{}\"", at("mnt")));
         fs::write(site.path("driver.lua"), DRIVER).unwrap();
