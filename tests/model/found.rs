@@ -74,6 +74,27 @@ fn a_file_that_is_written_in_place_has_its_size_whatever_fails() {
     }
 }
 
+/// And with one whose handle was written to before, and whose size is asked for by name.
+#[test]
+fn the_size_of_a_file_that_was_written_in_place_is_looked_up_again() {
+    for after in 0..6 {
+        let later = NewAttr { mtime: Some(Time { sec: 631, nsec: 813_119_234 }), ..NewAttr::default() };
+        holds(
+            5713,
+            &[
+                Open { slot: 0, path: path("LONGnnn%C3/%E2%80%AEc%1B"), write: true, truncate: false },
+                Write { slot: 0, at: Some(5), len: 4096, kill_privileges: false },
+                SetAttr { path: path("LONGnnn%C3/%E2%80%AEc%1B"), new: later },
+                Advance { ms: 70_000 },
+                Fail(Fails { call: Look, after, errno: Errno::EIO }),
+                Op::Look,
+                Write { slot: 0, at: Some(8192), len: 10, kill_privileges: false },
+                Op::Look,
+            ],
+        );
+    }
+}
+
 /// An attribute was removed, and the slow tier refused that once for want of room: it was taken for an attribute that the tier never takes, and
 /// came back.
 #[test]

@@ -77,21 +77,27 @@ impl Tiers {
             {
                 let fd = fd.clone();
                 drop(io);
-                // While a change of attributes is on its way, memory has both it and the effects of writes since.
+                // While a change of attributes is on its way, memory has both it and the effects of writes since, unless
+                // the look behind a write has failed.
                 let pending = |st: &EngineState, node: &Node| node.meta_lsn() > st.queue.applied();
-                {
+                let asked = {
                     let st = self.state.lock();
                     let node = st.view.get(ino).ok_or(Errno::ESTALE)?;
-                    if pending(&st, node) {
+                    if pending(&st, node) && node.seen != ObservedAt::NEVER {
                         return Ok(self.attr_of(ino, node));
                     }
-                }
+                    st.view.asked(self.uptime())
+                };
                 cx.slow()?;
                 let stat = fd.stat().at("stat on slow", self.label(ino))?;
-                let st = self.state.lock();
+                let mut st = self.state.lock();
                 let node = st.view.get(ino).ok_or(Errno::ESTALE)?;
-                let pending = pending(&st, node);
-                return Ok(if pending { self.attr_of(ino, node) } else { self.attr_of_object(ino, node, &stat) });
+                if !pending(&st, node) {
+                    return Ok(self.attr_of_object(ino, node, &stat));
+                }
+                let applied = st.queue.applied();
+                st.view.refresh(ino, &stat, asked, applied);
+                return Ok(self.attr_of(ino, st.view.get(ino).ok_or(Errno::ESTALE)?));
             }
         }
         self.attr_from_memory_or_slow(cx, ino)
