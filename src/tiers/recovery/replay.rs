@@ -445,7 +445,13 @@ impl<'a> Recovery<'a> {
     /// Someone else has changed the file under the name while no daemon ran: the view goes on from the earlier file,
     /// and publishing, which finds another one, keeps both (P11). A file that they removed is not missed. A power cut
     /// may have taken our writes in place: that makes no file newer.
-    fn replay_expect(&mut self, lsn: Lsn, path: &[u8], slow: Option<&Fingerprint>, this_boot: bool) -> Result<()> {
+    pub(super) fn replay_expect(
+        &mut self,
+        lsn: Lsn,
+        path: &[u8],
+        slow: Option<&Fingerprint>,
+        this_boot: bool,
+    ) -> Result<()> {
         let Some(place) = self.place(path)? else { return Ok(()) };
         let Some(found) = self.find(&place, None)? else { return Ok(()) };
         let mut st = self.tiers.state.lock();

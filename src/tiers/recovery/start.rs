@@ -31,6 +31,7 @@ use crate::path::escape;
 use crate::tiers::copies::index::Copies;
 use crate::tiers::copies::reads::Reads;
 use crate::tiers::core::{CoreParts, EngineCore};
+use crate::tiers::disk::fingerprint::Fingerprint;
 use crate::tiers::disk::layout::{OURS, ensure_dir, read_text, remove_leftover, remove_tree, replace_text};
 use crate::tiers::disk::{Clock, Dir, DirEntry, Kind, NewAttr, closed, modes};
 use crate::tiers::drain_control::DrainControl;
@@ -253,6 +254,9 @@ impl Recovery<'_> {
         self.take_back()?;
         self.find_lost()?;
         self.show_aside()?;
+        for (lsn, this_boot, path, slow) in self.expects_passed() {
+            self.replay_expect(lsn, &path.bytes(), slow.as_ref(), this_boot)?;
+        }
         for Bound { lsn, paths, ino, object } in &binds {
             let Some((path, further)) = paths.split_first() else { continue };
             self.learn_names(further)?;
@@ -289,6 +293,41 @@ impl Recovery<'_> {
         object.into_iter().for_each(|number| self.tiers.pool.reserve(number));
         ino.into_iter().for_each(|ino| self.tiers.state.lock().view.reserve(ino));
         Ok(())
+    }
+
+    /// The `expect` records in front of a `bind` that `applied` has passed, while the version comes behind it; each with
+    /// whether it is of this boot. What has been moved or removed meanwhile is left out: the name may be another file's.
+    fn expects_passed(&self) -> Vec<(Lsn, bool, LoggedPath, Option<Fingerprint>)> {
+        let mut waiting: HashMap<Ino, (Lsn, bool, LoggedPath, Option<Fingerprint>)> = HashMap::new();
+        let (mut this_boot, mut before) = (false, None);
+        for (lsn, record) in self.records.iter().filter(|(lsn, _)| *lsn <= self.applied && !self.is_skipped(*lsn)) {
+            match record {
+                Record::Start { boot } => this_boot = *boot == self.boot,
+                Record::Expect { path, slow } => before = Some((*lsn, this_boot, path.clone(), *slow)),
+                Record::Names { .. } => {}
+                Record::Bind { ino, .. } => drop(before.take().map(|expect| waiting.insert(*ino, expect))),
+                // Ours changes what stood there.
+                Record::Content { ino, .. } | Record::SetAttr { ino, .. } | Record::InPlace { ino, .. } => {
+                    drop((before.take(), waiting.remove(ino)));
+                }
+                Record::Rename { path, to, .. } => {
+                    before = None;
+                    let is_below = |at: &[u8], of: &[u8]| {
+                        at.strip_prefix(of).is_some_and(|rest| rest.first().is_none_or(|next| *next == b'/'))
+                    };
+                    let (path, to) = (path.bytes(), to.bytes());
+                    waiting.retain(|_, (_, _, at, _)| !is_below(&at.bytes(), &path) && !is_below(&at.bytes(), &to));
+                }
+                Record::Remove { path, .. } => {
+                    before = None;
+                    waiting.retain(|_, (_, _, at, _)| at != path);
+                }
+                _ => before = None,
+            }
+        }
+        let mut expects: Vec<_> = waiting.into_values().collect();
+        expects.sort_by_key(|(lsn, ..)| *lsn);
+        expects
     }
 
     /// Files whose bytes were ahead of their events when `applied` passed their `bind` record in a group that a crash
