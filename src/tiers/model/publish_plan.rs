@@ -748,8 +748,9 @@ impl Planner<'_> {
         if slow_at(self.st, to) == Some(ino) {
             return self.remove(from);
         }
-        let step =
-            Step::Move { path: self.path(from)?, id: self.slow_file(ino)?, to: self.path(to)?, over: self.over(to) };
+        // Somebody else's file has its number: it is gone.
+        let Some(id) = self.slow_file(ino) else { return Some(()) };
+        let step = Step::Move { path: self.path(from)?, id, to: self.path(to)?, over: self.over(to) };
         self.add(
             step,
             vec![Effect::Name(to.clone(), Some(ino)), Effect::Name(from.clone(), None), Effect::Touched(ino)],
@@ -758,15 +759,15 @@ impl Planner<'_> {
     }
 
     fn exchange(&mut self, (a, a_at): (Ino, &DirEntryKey), (b, b_at): (Ino, &DirEntryKey)) -> Option<()> {
-        match (slow_at(self.st, a_at) == Some(a), slow_at(self.st, b_at) == Some(b)) {
-            (true, true) => {}
+        let there = |ino, at| self.slow_file(ino).filter(|_| slow_at(self.st, at) == Some(ino));
+        let (a_id, b_id) = match (there(a, a_at), there(b, b_at)) {
+            (Some(a_id), Some(b_id)) => (a_id, b_id),
             // The content of one of them is late or gone: the other one still moves.
-            (true, false) => return self.rename(a, a_at, b_at),
-            (false, true) => return self.rename(b, b_at, a_at),
-            (false, false) => return Some(()),
-        }
-        let step =
-            Step::Swap { a: self.path(a_at)?, a_id: self.slow_file(a)?, b: self.path(b_at)?, b_id: self.slow_file(b)? };
+            (Some(_), None) => return self.rename(a, a_at, b_at),
+            (None, Some(_)) => return self.rename(b, b_at, a_at),
+            (None, None) => return Some(()),
+        };
+        let step = Step::Swap { a: self.path(a_at)?, a_id, b: self.path(b_at)?, b_id };
         let effects = vec![
             Effect::Name(b_at.clone(), Some(a)),
             Effect::Name(a_at.clone(), Some(b)),
@@ -782,7 +783,8 @@ impl Planner<'_> {
 
     fn remove(&mut self, at: &DirEntryKey) -> Option<()> {
         let Some(there) = slow_at(self.st, at) else { return Some(()) };
-        let step = Step::Remove { path: self.path(at)?, id: self.slow_file(there)?, dir: is_dir(self.st, there) };
+        let Some(id) = self.slow_file(there) else { return Some(()) };
+        let step = Step::Remove { path: self.path(at)?, id, dir: is_dir(self.st, there) };
         self.add(step, vec![Effect::Name(at.clone(), None), Effect::Touched(there)]);
         Some(())
     }

@@ -98,6 +98,16 @@ pub(crate) struct EventQueue {
     moved: BTreeMap<Lsn, Lsn>,
 }
 
+/// What [`EventQueue::rename_place`] has found.
+pub(super) struct RenamedPlace {
+    /// How many places of events.
+    pub(super) changed: u32,
+    /// What has the name behind these events.
+    pub(super) last: Option<Ino>,
+    /// A further event gives the former name to another node.
+    pub(super) taken: bool,
+}
+
 impl EventQueue {
     /// In the order of their LSNs.
     pub(crate) fn events(&self) -> &VecDeque<Event> {
@@ -355,36 +365,42 @@ impl EventQueue {
         taken
     }
 
-    /// Whether events behind `upto` move what has this name on to another one.
-    pub(crate) fn moves_on(&self, upto: Lsn, at: &DirEntryKey) -> bool {
+    /// Whether what has this name leaves it by an event behind `upto`; `None`: no event changes the name. `false`: another
+    /// node takes it first.
+    pub(crate) fn leaves(&self, upto: Lsn, at: &DirEntryKey) -> Option<bool> {
         let later = self.events.iter().skip(self.index_behind(upto)).map(|event| &event.change);
         let first = later
             .filter(|change| !matches!(change, Change::Content { .. }))
-            .find(|change| change.places().contains(&at));
-        match first {
-            Some(Change::Exchange { .. }) => true,
-            Some(Change::Rename { from, .. }) => **from == *at,
-            _ => false,
-        }
+            .find(|change| change.places().contains(&at))?;
+        Some(first.frees(at) || matches!(first, Change::Exchange { .. }))
     }
 
-    /// Puts another name in place of this one into the events behind `upto`, through the first one that frees it. Returns
-    /// how many there are, and whether one of them frees it.
-    pub(super) fn rename_place(&mut self, upto: Lsn, at: &DirEntryKey, now: &DirEntryKey) -> (u32, bool) {
-        let (mut changed, behind) = (0, self.index_behind(upto));
+    /// Puts another name in place of this one, which `ino` has, into the events behind `upto`, up to the one that frees it
+    /// or gives it to a node that has another name so far.
+    pub(super) fn rename_place(&mut self, upto: Lsn, at: &DirEntryKey, now: &DirEntryKey, ino: Ino) -> RenamedPlace {
+        let mut renamed = RenamedPlace { changed: 0, last: Some(ino), taken: false };
+        let behind = self.index_behind(upto);
         for event in self.events.iter_mut().skip(behind).filter(|event| event.change.places().contains(&at)) {
             let frees = event.change.frees(at);
+            if !frees && event.change.overwrites() == Some(at) {
+                return RenamedPlace { taken: true, ..renamed };
+            }
+            match &event.change {
+                Change::Exchange { a, a_at, b, .. } => renamed.last = Some(if **a_at == *at { *b } else { *a }),
+                _ if frees => renamed.last = None,
+                _ => {}
+            }
             self.waiting.remove(event);
             for place in event.change.places_mut().into_iter().filter(|place| *place == at) {
                 *place = now.clone();
-                changed += 1;
+                renamed.changed += 1;
             }
             self.waiting.add(event);
             if frees {
-                return (changed, true);
+                break;
             }
         }
-        (changed, false)
+        renamed
     }
 
     /// Moves these events behind all others: each to the number beside it. Both numbers rise.

@@ -17,9 +17,9 @@ use crate::tiers::model::aside_nodes::{Aside, AsideNodes};
 use crate::tiers::model::clean_list::CleanList;
 use crate::tiers::model::event::{Change, Event};
 use crate::tiers::model::in_place::InPlaceFiles;
-use crate::tiers::model::node::{DirEntryKey, Node, Slot};
+use crate::tiers::model::node::{DirEntryKey, Node, ObservedAt, Slot};
 use crate::tiers::model::object_references::ObjectReferences;
-use crate::tiers::model::queue::EventQueue;
+use crate::tiers::model::queue::{EventQueue, RenamedPlace};
 use crate::tiers::model::uncommitted::UncommittedFiles;
 use crate::tiers::model::view::View;
 use crate::tiers::objects::file::FileState;
@@ -137,6 +137,7 @@ impl EngineState {
     pub(crate) fn pop(&mut self, upto: Lsn, now: Lsn) {
         while let Some(event) = self.queue.pop(upto) {
             self.unpin(&event, now);
+            event.change.places().into_iter().for_each(|place| self.settle_name(place));
             for ino in event.change.inodes() {
                 self.view.collect(ino);
             }
@@ -150,22 +151,25 @@ impl EngineState {
     }
 
     /// On the slow tier node `ino` is `beside` the name where it was to be, which somebody else's has. The events behind
-    /// `upto` that move it on from there do so from `beside`, and whatever they leave under the name is there, too.
+    /// `upto` that find it by that name find it `beside`, and whatever they leave under the name is there, too.
     pub(crate) fn move_on_from(&mut self, upto: Lsn, at: &DirEntryKey, beside: &DirEntryKey, ino: Ino) {
         self.view.set_slow(beside.0, &beside.1, Some(ino));
-        let (moved, is_free) = self.queue.rename_place(upto, at, beside);
+        let RenamedPlace { changed, last, taken } = self.queue.rename_place(upto, at, beside, ino);
         let slots = self.view.get_mut(at.0).and_then(|node| node.dir.as_mut()).map(|dir| &mut dir.slots);
         let Some(slots) = slots else { return };
         if let Some(slot) = slots.get_mut(&at.1) {
-            slot.pins -= moved;
+            slot.pins -= changed;
         }
         if let Some(slot) = slots.get_mut(&beside.1) {
-            slot.pins += moved;
+            slot.pins += changed;
         }
-        if !is_free {
-            let there = slots.get(&at.1).and_then(Slot::view);
+        let Some(last) = last else { return };
+        if !taken {
             self.view.set_view(at.0, &at.1, None);
-            self.view.set_view(beside.0, &beside.1, there);
+        }
+        // A file that the view has under no name any more is found there as one of the slow tier's.
+        if !taken || self.view.get(last).is_some_and(|node| !node.links.is_empty()) {
+            self.view.set_view(beside.0, &beside.1, Some(last));
         }
     }
 
@@ -203,18 +207,44 @@ impl EngineState {
             self.objects.remove(content.object(), now);
             self.queue.forget_version(*ino, event.lsn);
         }
-        for (dir, name) in event.change.places() {
-            if let Some(node) = self.view.get_mut(*dir) {
-                node.pins -= 1;
-                if let Some(slot) = node.dir.as_mut().and_then(|dir| dir.slots.get_mut(name)) {
-                    slot.pins -= 1;
-                }
+        for place in event.change.places() {
+            let Some(node) = self.view.get_mut(place.0) else { continue };
+            node.pins -= 1;
+            if let Some(slot) = node.dir.as_mut().and_then(|dir| dir.slots.get_mut(&place.1)) {
+                slot.pins -= 1;
             }
         }
         for ino in event.change.inodes() {
             if let Some(node) = self.view.get_mut(ino) {
                 node.pins -= 1;
             }
+        }
+    }
+
+    /// If nothing is on its way to this name any more, and the slow tier has not got what the view has there, somebody else
+    /// has changed it: what the name has now is to be looked up.
+    fn settle_name(&mut self, place: &DirEntryKey) {
+        if self.slot(place).is_none_or(|slot| slot.pins > 0 || slot.view() == slot.slow()) {
+            return;
+        }
+        let shown = self.slot(place).and_then(Slot::view);
+        // What comes yet goes to this name, unless there is another one.
+        let comes = |ino| self.uncommitted.has(ino) || self.queue.has_versions(ino) || self.aside.has(ino);
+        let is_only = |ino| self.view.get(ino).is_some_and(|node| node.links.len() == 1);
+        if shown.is_some_and(|ino| (is_only(ino) && comes(ino)) || self.comes_below(ino)) {
+            return;
+        }
+        self.view.set_view(place.0, &place.1, None);
+        self.look_again_at(place);
+        shown.into_iter().for_each(|ino| self.add_orphan(ino));
+    }
+
+    /// What the slow tier has under this name is not known.
+    pub(crate) fn look_again_at(&mut self, place: &DirEntryKey) {
+        self.view.set_slow(place.0, &place.1, None);
+        if let Some(dir) = self.view.get_mut(place.0).and_then(|node| node.dir.as_mut()) {
+            dir.known = false;
+            dir.slots.get_mut(&place.1).into_iter().for_each(|slot| slot.seen = ObservedAt::NEVER);
         }
     }
 
@@ -332,6 +362,16 @@ impl EngineState {
     pub(crate) fn before_bind(&self, ino: Ino) -> impl Iterator<Item = Record> + use<> {
         let named = self.view.get(ino).and_then(|node| node.links.first());
         [named.and_then(|at| self.expect_record(at)), self.names_record(ino)].into_iter().flatten()
+    }
+
+    /// Whether something is on its way into this directory, which makes it anew if others have removed it.
+    pub(crate) fn comes_below(&self, dir: Ino) -> bool {
+        self.view.owes_below(dir) || self.writes_below(dir)
+    }
+
+    /// Whether something below this directory is written that is no event yet.
+    pub(crate) fn writes_below(&self, dir: Ino) -> bool {
+        self.uncommitted.files().any(|ino| self.view.is_above(dir, ino))
     }
 
     /// The slow file has bytes that are not synced; it stays in memory until they are. Earlier answers of the slow tier

@@ -260,7 +260,8 @@ impl View {
         LookupStart { at: now, published: self.published }
     }
 
-    /// Takes in the slow tier's answer about a name. Must not be called for a pending slot.
+    /// Takes in the slow tier's answer about a name. Must not be called for a pending slot, nor for a directory in which
+    /// something is written that is no event yet.
     pub(crate) fn learn(
         &mut self,
         dir: Ino,
@@ -269,11 +270,9 @@ impl View {
         asked: LookupStart,
         applied: Lsn,
     ) -> Option<Ino> {
-        if let Some(kept) = self.keeps(dir, name, stat) {
-            self.slot_mut(dir, name).seen = ObservedAt::at(asked.at);
-            if let Some(stat) = stat.filter(|stat| stat.kind == Kind::Dir) {
-                self.made_anew(kept, stat.id());
-            }
+        let kept = self.differs(dir, name, stat).filter(|ino| self.owes_below(*ino));
+        if let Some(kept) = kept {
+            self.keep(dir, name, (kept, stat), asked);
             return Some(kept);
         }
         let found = stat.map(|stat| self.node_for(stat, asked, applied));
@@ -285,13 +284,31 @@ impl View {
         found
     }
 
-    /// A directory that was removed or replaced by others stays in the view while changes inside it are pending:
-    /// publishing makes it anew, or finds the other one.
-    fn keeps(&self, dir: Ino, name: &Name, stat: Option<&Stat>) -> Option<Ino> {
+    /// The directory that the view has there, if the slow tier has it no more.
+    pub(crate) fn differs(&self, dir: Ino, name: &Name, stat: Option<&Stat>) -> Option<Ino> {
         let ino = self.nodes.get(&dir)?.dir.as_ref()?.slots.get(name)?.view()?;
         let node = self.nodes.get(&ino).filter(|node| node.kind == Kind::Dir)?;
         let same = stat.is_some_and(|stat| node.slow_id() == Some(stat.id()));
-        (!same && self.owes_below(ino)).then_some(ino)
+        (!same).then_some(ino)
+    }
+
+    /// A directory that was removed or replaced by others stays in the view while changes inside it are pending:
+    /// publishing makes it anew, or finds the other one.
+    pub(crate) fn keep(&mut self, dir: Ino, name: &Name, (kept, stat): (Ino, Option<&Stat>), asked: LookupStart) {
+        self.slot_mut(dir, name).seen = ObservedAt::at(asked.at);
+        if let Some(stat) = stat.filter(|stat| stat.kind == Kind::Dir) {
+            self.made_anew(kept, stat.id());
+        }
+    }
+
+    /// Takes all names from a directory that has none itself any more: what it had is found where others have put it.
+    /// Returns what has lost one.
+    pub(crate) fn leave_dir(&mut self, ino: Ino) -> Vec<Ino> {
+        let lost = self.nodes.get(&ino).filter(|node| node.links.is_empty()).and_then(|node| node.dir.as_ref());
+        let slots = lost.into_iter().flat_map(|dir| &dir.slots).filter(|(_, slot)| !slot.pending());
+        let names: Vec<(Name, Ino)> = slots.filter_map(|(name, slot)| Some((name.clone(), slot.view()?))).collect();
+        names.iter().for_each(|(name, _)| self.set_both(ino, name, None));
+        names.into_iter().map(|(_, lost)| lost).collect()
     }
 
     /// Whether changes are pending inside this directory.

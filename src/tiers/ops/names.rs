@@ -111,6 +111,11 @@ impl Tiers {
                 }
                 let node = st.view.get(dir).ok_or(Errno::ESTALE)?;
                 let slots = node.dir.as_ref().ok_or(Errno::ENOTDIR)?;
+                // What is written is no event yet, and would go with its name: publishing finds out who else has that.
+                let has = slots.slots.get(name).and_then(Slot::view);
+                if has.is_some_and(|ino| st.uncommitted.has(ino)) {
+                    return Ok(has);
+                }
                 if let Some(found) = st.view.known(dir, name, self.uptime(), self.ages(), self.slow.is_down()) {
                     return Ok(found);
                 }
@@ -153,7 +158,13 @@ impl Tiers {
         let before = st.view.live_dir(dir).and_then(|slots| slots.slots.get(name)).and_then(Slot::view);
         let slow_id = |st: &EngineState| st.view.get(before?)?.slow_id();
         let former = slow_id(st);
-        let found = st.view.learn(dir, name, stat, asked, applied);
+        let found = match st.view.differs(dir, name, stat).filter(|ino| st.writes_below(*ino)) {
+            Some(kept) => {
+                st.view.keep(dir, name, (kept, stat), asked);
+                Some(kept)
+            }
+            None => st.view.learn(dir, name, stat, asked, applied),
+        };
         if let Some(kept) = before.filter(|_| found == before && slow_id(st) != former) {
             // Somebody else has put another directory there, into which something of ours is on its way.
             self.slow.forget_dir(kept);
@@ -166,8 +177,12 @@ impl Tiers {
         if before != found
             && let Some(gone) = before
         {
-            self.settle_lost(st, gone);
-            st.view.collect(gone);
+            let mut lost = vec![gone];
+            while let Some(gone) = lost.pop() {
+                lost.extend(st.view.leave_dir(gone));
+                self.settle_lost(st, gone);
+                st.view.collect(gone);
+            }
         }
         found
     }

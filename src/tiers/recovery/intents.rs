@@ -10,7 +10,7 @@ use crate::tiers::disk::{FileId, MetadataOrder, NewAttr, Time};
 use crate::tiers::log::record::{Record, Step};
 use crate::tiers::recovery::state::{Half, Recovery};
 use crate::tiers::writeback::open_tree::OpenTree;
-use crate::tiers::writeback::step::{Met, SyncSet, step_path};
+use crate::tiers::writeback::step::{Met, SyncSet, go_on_beside, step_path};
 use crate::tiers::{Ino, Lsn};
 
 /// Files that the last daemon has written in place while changes of their times were pending, and the times of these
@@ -46,8 +46,8 @@ impl Recovery<'_> {
             step
         };
         let unfinished = Record::unfinished(&self.records).into_iter();
-        let group: Vec<(Lsn, Step)> = unfinished.map(|(upto, step)| (upto, as_written(&step))).collect();
-        let (met, durable) = self.apply_group(&group);
+        let mut group: Vec<(Lsn, Step)> = unfinished.map(|(upto, step)| (upto, as_written(&step))).collect();
+        let (met, durable) = self.apply_group(&mut group);
         let batch = |at: usize| group.get(at).map(|(upto, _)| *upto);
         let of_batch = |one: usize, other: usize| batch(one) == batch(other);
         let mut finished = if durable { met.len() } else { 0 };
@@ -73,10 +73,12 @@ impl Recovery<'_> {
     }
 
     /// What each step met, and whether all of them are durable.
-    fn apply_group(&mut self, group: &[(Lsn, Step)]) -> (Vec<Met>, bool) {
+    fn apply_group(&mut self, group: &mut [(Lsn, Step)]) -> (Vec<Met>, bool) {
         let (mut met, mut touched) = (Vec::new(), SyncSet::default());
         let tree = OpenTree::new(&self.tiers.slow);
-        for (_, step) in group {
+        for at in 0..group.len() {
+            let (applied, rest) = group.split_at_mut(at + 1);
+            let Some((_, step)) = applied.last() else { break };
             let path = escape(step_path(step));
             match tree.apply(step, None) {
                 Ok(Met::Lacking) => {
@@ -90,7 +92,10 @@ impl Recovery<'_> {
                     self.refused = Some(Error::io("finish publishing", path, Errno::EXDEV.into()));
                     break;
                 }
-                Ok(found) => met.push(found),
+                Ok(found) => {
+                    go_on_beside((step, &found), rest.iter_mut().map(|(_, step)| step));
+                    met.push(found);
+                }
                 Err(e) => {
                     self.refused = Some(Error::io("finish publishing", path, e));
                     break;

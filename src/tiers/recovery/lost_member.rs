@@ -96,7 +96,7 @@ fn finish_step(tree: &OpenTree<'_>, slow: &SlowTier, step: &Step) -> std::io::Re
     match met? {
         Met::Lacking if was_replaced(tree, step)? => {}
         Met::Lacking | Met::Lost | Met::Apart | Met::Moved => return Ok(false),
-        Met::Expected => keep_from_going_back(slow, step)?,
+        Met::Expected | Met::Rewritten => keep_from_going_back(slow, step)?,
         Met::Merged(_) | Met::Conflict(_) | Met::Gone | Met::LeftOut => {}
     }
     let mut touched = SyncSet::default();

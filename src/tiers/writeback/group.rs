@@ -7,7 +7,7 @@ use crate::tiers::disk::{Dir, FileId, SlowId, Stat};
 use crate::tiers::log::record::{Path, Record, Step};
 use crate::tiers::model::publish_plan::{Batch, Effect, Planned};
 use crate::tiers::objects::version::Content;
-use crate::tiers::writeback::step::Met;
+use crate::tiers::writeback::step::{Met, go_on_beside};
 use crate::tiers::{Ino, Lsn};
 
 /// A group whose intents are logged and whose steps are not all done: an error interrupted it, and it is continued
@@ -99,6 +99,14 @@ impl Unfinished {
         }
         let before = self.applied().last().zip(self.next());
         at < self.done || before.is_some_and(|(last, next)| next.upto == last.upto)
+    }
+
+    /// If the last step has put its node beside somebody else's file, the further ones find it there.
+    pub(super) fn go_on_beside(&mut self) {
+        let (applied, rest) = self.planned.split_at_mut(self.met.len());
+        if let Some((Planned { step, .. }, met)) = applied.last().zip(self.met.last()) {
+            go_on_beside((step, met), rest.iter_mut().map(|planned| &mut planned.step));
+        }
     }
 
     /// The path where a step that is done has placed this node.

@@ -261,7 +261,8 @@ impl Tiers {
         }
         group.upto = group.batches.last().map_or_else(|| self.state.lock().queue.applied(), |batch| batch.upto);
         group.left.extend(rest.into_iter().filter_map(|planned| match planned.step {
-            Step::Place { tmp, .. } if bare(&tmp).starts_with(b"l") || bare(&tmp).contains(&b'.') => Some(tmp),
+            // A node is made again, by then perhaps with another number; a copy stays.
+            Step::Place { tmp, object, .. } if object.is_none() || bare(&tmp).contains(&b'.') => Some(tmp),
             _ => None,
         }));
     }

@@ -395,7 +395,7 @@ impl Tiers {
                 Mended::Never(met) => group.met.push(met),
             }
             self.take_filled(group)?;
-            self.cut_below_conflict(group);
+            group.go_on_beside();
             group.planned.get(at).into_iter().for_each(|applied| touched.add(&applied.step));
             if !in_order && !left_out!(EachStepDurable) {
                 touched.sync(&tree)?; // 5
@@ -426,16 +426,6 @@ impl Tiers {
             }
         }
         devices
-    }
-
-    /// What goes into a directory that was just placed beside somebody else's file is planned anew: by its new path.
-    fn cut_below_conflict(&self, group: &mut Unfinished) {
-        let last = group.planned.iter().zip(&group.met).next_back().map(|(planned, met)| (&planned.step, met));
-        let Some((Step::Place { node, .. }, Met::Conflict(_))) = last else { return };
-        let is_dir = self.state.lock().view.get(*node).is_some_and(|node| node.kind == Kind::Dir);
-        if is_dir && group.met.len() < group.planned.len() && !group.is_inside_batch() {
-            self.cut(group);
-        }
     }
 
     /// The places where the slow tree may differ from the view until the group is finished, in the order of the steps.
@@ -660,18 +650,32 @@ impl Tiers {
         (now != *new).then(|| Step::Attr { path: path.clone(), id: *id, of: *of, new: now })
     }
 
-    /// The known fingerprint of the slow file that a `place` replaces, to tell a foreign change from ours.
+    /// The known fingerprint of the slow file that a step replaces, or whose attributes it sets, to tell a foreign change
+    /// from ours.
     fn known_slow_fingerprint(&self, effects: &[Effect], step: &Step) -> Option<Fingerprint> {
-        let Step::Place { over: Some(_), .. } = step else { return None };
-        let st = self.state.lock();
-        effects.iter().find_map(|effect| match effect {
-            Effect::Name((dir, name), Some(_)) => {
-                let slot = st.view.get(*dir)?.dir.as_ref()?.slots.get(name)?;
-                let node = st.view.get(slot.slow()?)?;
-                if node.kind == Kind::File { node.slow_fingerprint() } else { None }
+        match step {
+            Step::Place { over: Some(_), .. } => {
+                let st = self.state.lock();
+                effects.iter().find_map(|effect| match effect {
+                    Effect::Name((dir, name), Some(_)) => {
+                        let slot = st.view.get(*dir)?.dir.as_ref()?.slots.get(name)?;
+                        let node = st.view.get(slot.slow()?)?;
+                        if node.kind == Kind::File { node.slow_fingerprint() } else { None }
+                    }
+                    _ => None,
+                })
+            }
+            Step::Attr { .. } | Step::Xattr { .. } => {
+                let Some(Effect::Touched(ino)) = effects.first() else { return None };
+                let (known, file) = {
+                    let mut st = self.state.lock();
+                    let node = st.view.get(*ino).filter(|node| node.kind == Kind::File)?;
+                    (node.slow_fingerprint(), st.known_file(*ino))
+                };
+                known.or_else(|| file?.io.read().clean())
             }
             _ => None,
-        })
+        }
     }
 
     /// The current stat of published contents on the slow tier, under their names or beside them.
@@ -954,6 +958,10 @@ impl Tiers {
             match effect {
                 // A forgotten directory needs no names.
                 Effect::Name((dir, _), _) if st.view.get(*dir).is_none_or(|node| node.dir.is_none()) => {}
+                // Nothing was done there: what the name has now is to be looked up.
+                Effect::Name(place, who) if *met == Met::Gone && !who.is_some_and(|ino| st.comes_below(ino)) => {
+                    st.look_again_at(place);
+                }
                 Effect::Name((dir, name), who) => {
                     st.view.set_slow(*dir, name, *who);
                     if let Some(slot) = st.view.get_mut(*dir).and_then(|node| node.dir.as_mut()?.slots.get_mut(name)) {
@@ -972,6 +980,8 @@ impl Tiers {
                         self.slow.forget_dir(*ino);
                     }
                 }
+                // A version of ours that is to replace it must find that it is not the one that was known.
+                Effect::Touched(_) if matches!(met, Met::Rewritten | Met::Gone) => {}
                 Effect::Touched(ino) => {
                     if let Some(node) = st.view.get_mut(*ino) {
                         node.set_slow_fingerprint(None);
@@ -981,32 +991,21 @@ impl Tiers {
         }
     }
 
-    /// After a conflict the name shows the slow tier's file. Our version `beside` it goes on there as the same file:
-    /// open handles, and the kernel, which caches it, see these bytes, and uncommitted writes become an event under
-    /// that name. But not if a pending event gives the file a name: a newer version goes to the name that it had, which
-    /// it keeps until then, and our version beside it is found there like any other file. If a pending event moves the
-    /// file on, it does so from where the file is.
-    fn view_conflict(&self, st: &mut EngineState, (dir, name): &DirEntryKey, ino: Ino, beside: &[u8], upto: Lsn) {
+    /// After a conflict the name shows the slow tier's file, and ours goes on `beside` it as the same file: open handles,
+    /// and the kernel, which caches it, see its bytes, and all that is pending for it goes there. A file that the view has
+    /// under no name any more stays behind as one of the slow tier's.
+    fn view_conflict(&self, st: &mut EngineState, at: &DirEntryKey, ino: Ino, beside: &[u8], upto: Lsn) {
+        let (dir, name) = at;
         let has = |name: &Name| st.view.get(*dir)?.dir.as_ref()?.slots.get(name)?.view();
         let ours = has(name) == Some(ino);
         let beside = Name::new(beside).ok().filter(|beside| has(beside).is_none());
-        let moves_on = beside.as_ref().is_some_and(|beside| {
-            let (at, beside) = ((*dir, name.clone()), (*dir, beside.clone()));
-            st.queue.moves_on(upto, &at) && {
-                st.move_on_from(upto, &at, &beside, ino);
-                true
-            }
-        });
-        let beside = beside.filter(|_| ours && !moves_on);
-        let beside = beside.filter(|_| stays_where_it_is(st, ino, upto));
-        if ours && !is_placed_after(st, ino, (dir, name), upto) {
-            st.view.set_view(*dir, name, None);
+        let is_named = st.view.get(ino).is_some_and(|node| !node.links.is_empty());
+        match beside.filter(|_| st.queue.leaves(upto, at).map_or(ours, |leaves| leaves || is_named)) {
+            Some(beside) => st.move_on_from(upto, at, &(*dir, beside), ino),
+            None if ours => st.view.set_view(*dir, name, None),
+            None => {}
         }
         st.view.set_slow(*dir, name, None);
-        if let Some(beside) = &beside {
-            st.view.set_view(*dir, beside, Some(ino));
-            st.view.set_slow(*dir, beside, Some(ino));
-        }
         if let Some(node) = st.view.get_mut(*dir) {
             if let Some(dir) = &mut node.dir {
                 dir.known = false;
@@ -1093,24 +1092,6 @@ fn may_hold_one(error: &Error) -> bool {
 /// The inodes of the events up to `upto`.
 fn inodes_upto(st: &EngineState, upto: Lsn) -> HashSet<Ino> {
     st.queue.up_to(upto).flat_map(|event| event.change.inodes()).collect()
-}
-
-/// Whether no event pending after `upto` gives the file another name or version.
-fn stays_where_it_is(st: &EngineState, ino: Ino, upto: Lsn) -> bool {
-    let stays =
-        |change: &Change| matches!(change, Change::SetAttr { .. } | Change::SetXattr { .. } | Change::Link { .. });
-    changes_after(st, ino, upto).all(stays)
-}
-
-/// Whether a newer version of the file is on its way to this name.
-fn is_placed_after(st: &EngineState, ino: Ino, (dir, name): (&Ino, &Name), upto: Lsn) -> bool {
-    let placed = |change: &Change| matches!(change, Change::Content { at, .. } if (&at.0, &at.1) == (dir, name));
-    changes_after(st, ino, upto).any(placed)
-}
-
-fn changes_after(st: &EngineState, ino: Ino, upto: Lsn) -> impl Iterator<Item = &Change> {
-    let later = st.queue.events().iter().rev().take_while(move |event| event.lsn > upto);
-    later.map(|event| &event.change).filter(move |change| change.inodes().contains(&ino))
 }
 
 /// Copies of the events up to `upto` that were not placed. An object that is in `tmp` itself is not one of them.

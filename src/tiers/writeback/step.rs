@@ -18,6 +18,8 @@ use crate::tiers::writeback::open_tree::OpenTree;
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Met {
     Expected,
+    /// An attribute was set, of a file that somebody else has written since it was known.
+    Rewritten,
     /// A directory of that name existed: ours is merged into it; which one.
     Merged(SlowId),
     /// Someone else changed the name: theirs stays, ours is under this name in the same directory.
@@ -166,8 +168,27 @@ pub(crate) fn step_path(step: &Step) -> &[u8] {
     }
 }
 
+/// Names the node that `applied` has put beside somebody else's file, and what comes into it, by where it is.
+pub(crate) fn go_on_beside<'a>((applied, met): (&Step, &Met), rest: impl Iterator<Item = &'a mut Step>) {
+    let (Step::Place { path: at, id: of, .. } | Step::Move { to: at, id: of, .. }) = applied else { return };
+    let (Met::Conflict(_), Some(beside)) = (met, met.path(at)) else { return };
+    let moved = |path: &Path| match path.strip_prefix(&at[..]) {
+        Some(below) if below.first() == Some(&b'/') => [&beside[..], below].concat(),
+        _ => path.clone(),
+    };
+    for step in rest {
+        *step = step.with_paths(moved);
+        if let Step::Attr { path, id, .. } | Step::Xattr { path, id, .. } | Step::Link { path, id, .. } = step
+            && (&*path, &*id) == (at, of)
+        {
+            path.clone_from(&beside);
+        }
+    }
+}
+
 impl OpenTree<'_> {
     /// Applies one step, or finds that it is applied already: by the inode numbers it names, never by guessing.
+    /// `known_version`: of the file that a `place` replaces, or whose attributes are set.
     pub(crate) fn apply(&self, step: &Step, known_version: Option<Fingerprint>) -> std::io::Result<Met> {
         paths_changed(step).into_iter().for_each(|path| self.forget_below(path));
         match step {
@@ -208,15 +229,16 @@ impl OpenTree<'_> {
             }
             Step::Link { path, id, to } => self.apply_link(path, *id, to),
             Step::Remove { path, id, dir } => self.apply_remove(path, *id, *dir),
-            Step::Attr { path, id, of, new } => self.apply_attr(path, *id, (of, new), |inode, kind| {
+            Step::Attr { path, id, of, new } => self.apply_attr(path, *id, (of, new), known_version, |inode, kind| {
                 let perm = new.perm.filter(|_| kind != Kind::Symlink);
                 inode.set_attr(&self.slow.abilities.kept_by(kind, &NewAttr { perm, ..*new }))
             }),
             Step::Xattr { path, id, of, key, value } => {
-                let met = self.apply_attr(path, *id, (of, &NewAttr::default()), |inode, _| match value {
-                    Some(value) => inode.set_xattr(key, value),
-                    None => inode.remove_xattr(key),
-                });
+                let met =
+                    self.apply_attr(path, *id, (of, &NewAttr::default()), known_version, |inode, _| match value {
+                        Some(value) => inode.set_xattr(key, value),
+                        None => inode.remove_xattr(key),
+                    });
                 // One that goes needs no room for itself: it is tried again until it is gone.
                 let is_final = |e: &std::io::Error| self.slow.never_takes(e) && (value.is_some() || !is_full(e));
                 match met {
@@ -457,11 +479,14 @@ impl OpenTree<'_> {
         path: &[u8],
         id: FileId,
         (of, new): (&Owned, &NewAttr),
+        known_version: Option<Fingerprint>,
         act: impl Fn(&dyn Inode, Kind) -> std::io::Result<()>,
     ) -> std::io::Result<Met> {
         match self.hold_now(path, id)? {
             Some((inode, stat)) if of.may_be(&self.slow.abilities.owned(&stat, of), new) => {
-                act(&*inode, stat.kind).map(|()| Met::Expected)
+                act(&*inode, stat.kind)?;
+                let is_rewritten = known_version.is_some_and(|known| !known.is_same_version(&stat));
+                Ok(if is_rewritten { Met::Rewritten } else { Met::Expected })
             }
             _ => Ok(Met::Gone),
         }
