@@ -13,6 +13,8 @@
 
 #[path = "strangers/acts.rs"]
 mod acts;
+#[path = "strangers/found.rs"]
+mod found;
 #[path = "strangers/him.rs"]
 mod him;
 #[path = "strangers/judge.rs"]
@@ -36,7 +38,7 @@ use judge::Check;
 use world::World;
 
 const ACTS: usize = 60;
-const CASES: u64 = 1500;
+const CASES: u64 = 5000;
 
 fn acts_of(seed: u64) -> Vec<Act> {
     let mut rng = Xoshiro256PlusPlus::seed_from_u64(seed);

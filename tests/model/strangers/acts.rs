@@ -305,22 +305,6 @@ impl Dice {
     }
 }
 
-impl Deed {
-    pub fn names(&self) -> [Option<Path>; 2] {
-        match self {
-            Deed::Put { path, .. }
-            | Deed::Remove { path }
-            | Deed::Mkdir { path, .. }
-            | Deed::Symlink { path }
-            | Deed::Chmod { path }
-            | Deed::Chown { path }
-            | Deed::Xattr { path } => [Some(path), None],
-            Deed::Move { from, to, .. } | Deed::Link { from, to } => [Some(from), Some(to)],
-            Deed::CleanTmp => [None, None],
-        }
-    }
-}
-
 /// What is left out as a whole, to begin with, where a case is made short.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Sort(Discriminant<Act>, Option<Discriminant<Deed>>);

@@ -44,7 +44,7 @@ impl Him<'_> {
     pub fn act(&mut self, deed: &Deed) {
         self.ledger.idle = false;
         let before = self.ledger.written;
-        if deed.names().into_iter().flatten().any(|path| self.ledger.is_spared(path)) {
+        if !matches!(deed, Deed::CleanTmp) && self.ledger.is_spared() {
             return;
         }
         let done = match deed {
@@ -158,9 +158,6 @@ impl Him<'_> {
     }
 
     fn write_inside(&mut self, dir: &dyn Dir, name: &[u8], path: Path) -> Done {
-        if self.ledger.is_timed(path) {
-            return Ok(());
-        }
         let replaced = self.blocks(path).into_iter().take(1).collect::<Vec<_>>();
         let safe = self.is_safe_inside(path);
         let (block, bytes) = self.ledger.content("somebody else", path, true);
@@ -253,7 +250,7 @@ impl Him<'_> {
             return Ok(());
         }
         let seen = self.blocks(path);
-        self.ledger.touch(&seen);
+        self.ledger.change_attributes(&seen);
         dir.set_attr(name, new)
     }
 
@@ -263,7 +260,7 @@ impl Him<'_> {
             return Ok(());
         }
         let seen = self.blocks(path);
-        self.ledger.touch(&seen);
+        self.ledger.change_attributes(&seen);
         dir.set_xattr(name, b"user.his", b"1")
     }
 }

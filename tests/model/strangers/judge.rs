@@ -10,6 +10,11 @@ use dlio_fs::tiers::disk::{Access, Dir, Kind};
 use super::acts::Path;
 use crate::sim::image::{Body, Image, Shown};
 
+/// A killed write ends behind a whole one.
+const PAGE: usize = 4096;
+
+const BESIDE: &[u8] = b".dlio-conflict-";
+
 pub type Check<T = ()> = Result<T, String>;
 
 /// The number of a block; 0: a hole.
@@ -39,9 +44,7 @@ pub struct Ledger {
     /// A directory was moved since then: what is under which name on the slow tree is another question than what the view has there.
     moved: bool,
     /// What programs did since then that the engine does not keep apart from what he does at the same time: see [`Ledger::is_spared`].
-    linked: bool,
     exchanged: bool,
-    timed: BTreeSet<String>,
     /// What somebody else wrote into the file of this name: it goes with the file, if a program removes or replaces that, as anywhere.
     inside: BTreeMap<String, Vec<Block>>,
     /// What he had under a name for which something of ours waited when the machine stopped. The start that follows takes it for what ours is to
@@ -49,10 +52,16 @@ pub struct Ledger {
     unsure: BTreeMap<String, Vec<Block>>,
     /// Files that he made, by their only block: owner and mode. No program that has not seen them has changed that.
     made: BTreeMap<Block, (u32, u32)>,
+    /// The machine has stopped since then.
+    stopped: bool,
+    /// Blocks of files whose attributes he has changed since then.
+    changed: BTreeSet<Block>,
     /// Written where they are on the slow tier: no order, and a power cut may take or tear them, as on any disk.
     pub in_place: BTreeSet<Block>,
     /// A power cut may have torn what was written in place.
     pub torn: bool,
+    /// Whose write a stop may have cut off between two pages.
+    cut: BTreeSet<Block>,
     /// He has not done anything yet.
     pub idle: bool,
 }
@@ -93,6 +102,7 @@ impl Ledger {
 
     /// The machine has stopped, and the slow tree is this.
     pub fn stop(&mut self, slow: &Image) {
+        self.stopped = true;
         for (path, acts) in self.acts.clone() {
             let there = self.blocks_below(slow, &path);
             let theirs = there.into_iter().filter(|block| self.kept.get(block).is_some_and(|kept| kept.theirs));
@@ -123,23 +133,10 @@ impl Ledger {
         blocks.iter().all(|block| *block == 0 || self.kept.contains_key(block))
     }
 
-    /// Known faults of the engine, which he does not provoke (docs/internals/next-steps.md, item 13): what he puts at the name of a file of
-    /// which a new link waits loses that; an exchange of what is in a directory that he replaces stays undone in one half.
-    pub fn is_spared(&self, path: Path) -> bool {
-        (self.linked && self.acts(path) > 0) || self.exchanged
-    }
-
-    /// The same: what he writes into a file of which a change of its times waits is not seen behind that, for its size is as before.
-    pub fn is_timed(&self, path: Path) -> bool {
-        self.timed.contains(path) || (!self.timed.is_empty() && self.is_left(path))
-    }
-
-    pub fn time(&mut self, path: Path) {
-        self.timed.insert(path.to_owned());
-    }
-
-    pub fn link(&mut self) {
-        self.linked = true;
+    /// A known fault of the engine, which he does not provoke (docs/internals/next-steps.md, item 13): an exchange of what is in a directory that
+    /// he replaces stays undone in one half.
+    pub fn is_spared(&self) -> bool {
+        self.exchanged
     }
 
     pub fn exchange(&mut self) {
@@ -173,6 +170,30 @@ impl Ledger {
         self.made.retain(|block, _| !blocks.contains(block));
     }
 
+    /// He has changed the attributes of the file with these blocks.
+    pub fn change_attributes(&mut self, blocks: &[Block]) {
+        self.touch(blocks);
+        self.changed.extend(blocks);
+    }
+
+    /// The tree without two kinds of attributes (docs/internals/next-steps.md, item 13): those that he has changed, if programs have done something
+    /// since then, because behind a step of ours that moves the file they are not seen; and what was on its way behind a conflict when the machine
+    /// stopped, because no start finds the file.
+    pub fn without_known_faults(&self, image: &Image) -> Image {
+        let numbers: BTreeMap<&Vec<u8>, u64> = image.paths().zip(0..).collect();
+        Image::new(image.paths().map(|path| {
+            let entry = image.get(path).expect("a path of it");
+            let body = entry.shown.body();
+            let blocks = self.blocks(&body.bytes).unwrap_or_default();
+            let is_changed = !self.acts.is_empty() && blocks.iter().any(|block| self.changed.contains(block));
+            let is_beside = path.windows(BESIDE.len()).any(|part| part == BESIDE);
+            let plain = || Body { perm: 0, uid: 0, gid: 0, mtime: None, xattrs: BTreeMap::new(), ..body.clone() };
+            let shown =
+                if is_changed || (is_beside && self.stopped) { Shown::new(plain()) } else { entry.shown.clone() };
+            (path.clone(), numbers[entry.same_as.as_ref().unwrap_or(path)], shown)
+        }))
+    }
+
     /// All but these is durable.
     pub fn synced(&mut self, but: &BTreeSet<Block>) {
         let in_place = &self.in_place;
@@ -186,6 +207,11 @@ impl Ledger {
         }
     }
 
+    /// The machine has stopped while a program wrote its last block.
+    pub fn cut_off(&mut self) {
+        self.cut.insert(self.written);
+    }
+
     pub fn power_cut(&mut self) {
         self.kept.retain(|_, kept| kept.durable);
         self.torn |= !self.in_place.is_empty();
@@ -197,8 +223,8 @@ impl Ledger {
         self.inside.clear();
         self.unsure.clear();
         self.in_place.clear();
-        (self.moved, self.linked, self.exchanged) = (false, false, false);
-        self.timed.clear();
+        self.changed.clear();
+        (self.moved, self.exchanged, self.stopped) = (false, false, false);
     }
 
     /// The blocks of a file, if it is made of such.
@@ -208,7 +234,9 @@ impl Ledger {
                 return Some(0);
             }
             let number = std::str::from_utf8(part.get(..8)?).ok()?.parse().ok()?;
-            (self::bytes(number, self.len) == part).then_some(number)
+            let whole = self::bytes(number, self.len);
+            let begins = || whole.starts_with(part) || part.get(..PAGE).is_some_and(|page| whole.starts_with(page));
+            (whole == part || (self.cut.contains(&number) && begins())).then_some(number)
         };
         bytes.chunks(self.len).map(block).collect()
     }
@@ -269,26 +297,6 @@ impl Ledger {
 fn bytes(block: Block, len: usize) -> Vec<u8> {
     format!("{block:08}-").into_bytes().into_iter().cycle().take(len).collect()
 }
-
-/// The tree without what a conflict does not take along: a change of attributes that waits for the file that is put beside (a known fault).
-pub fn without_attributes_beside(image: &Image) -> Image {
-    let numbers: BTreeMap<&Vec<u8>, u64> = image.paths().zip(0..).collect();
-    Image::new(image.paths().map(|path| {
-        let entry = image.get(path).expect("a path of it");
-        let body = entry.shown.body();
-        let first = entry.same_as.as_ref().unwrap_or(path);
-        let is_beside = |path: &[u8]| path.windows(BESIDE.len()).any(|part| part == BESIDE);
-        let shown = if is_beside(path) || is_beside(first) {
-            let plain = Body { perm: 0, uid: 0, gid: 0, mtime: None, xattrs: BTreeMap::new(), ..body.clone() };
-            Shown::new(plain)
-        } else {
-            entry.shown.clone()
-        };
-        (path.clone(), numbers[first], shown)
-    }))
-}
-
-pub const BESIDE: &[u8] = b".dlio-conflict-";
 
 /// The bytes of all files below a directory.
 pub fn files_below(dir: &dyn Dir, found: &mut Vec<Vec<u8>>) -> std::io::Result<()> {

@@ -56,7 +56,6 @@ impl World {
             Act::Link { from, to } => self.link(from, to),
             Act::Chmod { path, perm } => self.set(path, NewAttr { perm: Some(*perm), ..NewAttr::default() }),
             Act::Times { path } => {
-                self.ledger.lock().time(path);
                 self.set(path, NewAttr { mtime: Some(self.machine.clock.now()), ..NewAttr::default() })
             }
             Act::Xattr { path } => self.set_xattr(path),
@@ -167,6 +166,8 @@ impl World {
     fn shown(&self, path: Path) -> Result<Option<Vec<Block>>, String> {
         let file = match self.open(path, READ) {
             Ok(file) => file,
+            // Without births: another file may have got its number.
+            Err(e) if e.errno() == Errno::ESTALE => return Ok(None),
             Err(e) if is_usual(e.errno()) => {
                 if self.verbose {
                     println!("  {path}: {e}");
@@ -317,7 +318,6 @@ impl World {
             let mut ledger = self.ledger.lock();
             ledger.act_on(from);
             ledger.act_on(to);
-            ledger.link();
         }
         let made = self.find(from).and_then(|attr| {
             let (dir, name) = self.parent(to)?;
@@ -354,7 +354,7 @@ impl World {
             self.engine().set_xattr(&cx(), found.ino, b"user.k", b"kept", false, false)
         });
         let is_free = self.image().get(path.as_bytes()).is_none();
-        if done.is_ok() && is_free {
+        if done.is_ok() && is_free && !self.ledger.lock().is_left(path) {
             // Also if somebody else has removed the file, and the view does not know: it has become ours again.
             self.ledger.lock().keep_again(&shown, path);
         }

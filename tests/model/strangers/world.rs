@@ -17,7 +17,7 @@ use rand::{RngExt, SeedableRng};
 
 use super::acts::{Act, Deed, SLOTS, Step};
 use super::him::{Him, Tier, When};
-use super::judge::{BESIDE, Block, Check, Ledger, files_below, without_attributes_beside};
+use super::judge::{Block, Check, Ledger, files_below};
 use super::programs::Held;
 use crate::sim::image::Image;
 use crate::sim::{Lose, Numbers, SimDisk};
@@ -92,8 +92,6 @@ pub struct World {
     armed: Option<(Lose, Vec<Deed>, Option<u64>)>,
     boot: u32,
     moved_away: u32,
-    /// A known fault was met: nothing is judged behind it.
-    is_over: bool,
     pub verbose: bool,
 }
 
@@ -136,7 +134,6 @@ impl World {
             armed: None,
             boot: 1,
             moved_away: 0,
-            is_over: false,
             verbose: false,
         };
         world.watch();
@@ -150,9 +147,6 @@ impl World {
                 println!("{act:?}");
             }
             self.act(act).map_err(|why| format!("{act:?}: {why}"))?;
-            if self.is_over {
-                return Ok(());
-            }
         }
         self.armed = None;
         self.machine.power.restore();
@@ -190,6 +184,9 @@ impl World {
                 let done = self.within(When::InCall, |world| world.program(program));
                 if !self.is_gone() {
                     done?;
+                } else {
+                    // Perhaps within a write.
+                    self.ledger.lock().cut_off();
                 }
             }
         }
@@ -411,9 +408,13 @@ impl World {
     fn make_way(&mut self) {
         let root = self.machine.slow.root();
         let pending = self.engine().queue(99).pending;
-        let paths = pending.iter().flat_map(|pending| [Some(&pending.path), pending.to.as_ref()]).flatten();
+        let (paths, to) =
+            (pending.iter().map(|pending| &pending.path), pending.iter().filter_map(|pending| pending.to.as_ref()));
+        let paths = paths.chain(to).map(|path| path.trim_start_matches('/'));
+        // Of a file with several names, the one of the step that fails.
+        let refused = pending.iter().filter_map(|pending| pending.reason.as_ref()?.strip_prefix("publish "));
         let above: BTreeSet<&str> =
-            paths.filter_map(|path| path.trim_start_matches('/').split_once('/')).map(|(dir, _)| dir).collect();
+            paths.chain(refused).filter_map(|path| path.split_once('/')).map(|(dir, _)| dir).collect();
         for dir in above {
             if root.stat(dir.as_bytes()).is_ok_and(|stat| stat.kind != Kind::Dir) {
                 self.moved_away += 1;
@@ -443,11 +444,10 @@ impl World {
         }
         let slow = self.machine.slow.image();
         let view = view.map_err(|why| format!("{why}\non the slow tree:\n{slow:?}"))?;
-        let (shown, there) = (without_attributes_beside(&view), without_attributes_beside(&slow));
-        if is_shown_twice(&shown, &there) {
-            self.is_over = true;
-            return Ok(());
-        }
+        let (shown, there) = {
+            let ledger = self.ledger.lock();
+            (ledger.without_known_faults(&view), ledger.without_known_faults(&slow))
+        };
         if shown != there {
             return Err(format!("at rest the view is not the slow tree:\n{}", shown.diff(&there, "view", "slow")));
         }
@@ -500,16 +500,6 @@ impl World {
     pub fn image(&self) -> Image {
         self.machine.slow.image()
     }
-}
-
-/// A known fault (docs/internals/next-steps.md, item 13): a file that a conflict has put beside has another name in the view, which the slow tier
-/// does not have: that of a newer version which the same batch publishes, or of a link that waits.
-fn is_shown_twice(view: &Image, slow: &Image) -> bool {
-    let is_beside = |path: &[u8]| path.windows(BESIDE.len()).any(|part| part == BESIDE);
-    view.paths().any(|path| {
-        let first = |image: &Image| image.get(path).and_then(|entry| entry.same_as.clone());
-        first(view).is_some_and(|other| (is_beside(&other) || is_beside(path)) && first(slow) != Some(other))
-    })
 }
 
 impl Drop for World {
