@@ -401,20 +401,23 @@ impl OpenTree<'_> {
     }
 
     fn apply_move(&self, path: &[u8], id: FileId, to: &[u8], over: Option<FileId>) -> std::io::Result<Met> {
-        match self.stat_now(path)? {
-            Some(stat) if stat.file() == id || left_out!(MoveOnce) => {}
+        let ours = match self.stat_now(path)? {
+            Some(stat) if stat.file() == id || left_out!(MoveOnce) => stat,
             _ => {
                 let arrived = self.stat_now(to)?.is_some_and(|stat| stat.file() == id);
                 return Ok(if arrived { Met::Expected } else { Met::Gone });
             }
-        }
+        };
         let ((from, name), (dir, to_name)) = (self.parent(path)?, self.parent(to)?);
-        let there = absent_is_none(dir.stat_now(to_name))?.map(|stat| stat.file());
+        let stat = absent_is_none(dir.stat_now(to_name))?;
+        let there = stat.as_ref().map(Stat::file);
         if there == Some(id) {
             return move_onto_itself(&*from, name, &*dir, to_name);
         }
         let meet = || self.meet_other((&*from, name), (&*dir, to_name), to, false);
-        if there != over && there.is_some() {
+        // No rename of ours puts a file in the place of a directory, or the other way round.
+        let is_unlike = stat.is_some_and(|stat| (stat.kind == Kind::Dir) != (ours.kind == Kind::Dir));
+        if (there != over && there.is_some()) || is_unlike {
             return meet();
         }
         if there.is_none() {

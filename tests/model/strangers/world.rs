@@ -124,7 +124,7 @@ impl World {
             ledger: Arc::new(Mutex::new(ledger)),
             slots: Default::default(),
             cached: RefCell::default(),
-            tier: Tier { nfs, numbers_lie: numbers.at_once && !numbers.births },
+            tier: Tier { nfs, numbers_lie: !numbers.births },
             ambush: Arc::default(),
             toxic: Arc::default(),
             met: Arc::default(),
@@ -357,8 +357,12 @@ impl World {
         if self.is_gone() {
             return Ok(());
         }
-        synced.map_err(|e| format!("sync: {e}"))?;
-        self.ledger.lock().synced(&BTreeSet::new());
+        match synced {
+            Ok(()) => self.ledger.lock().synced(&BTreeSet::new()),
+            // He has put something else in the place of the directory of a file that was written in place.
+            Err(e) if e.errno() == Errno::ENOTDIR => {}
+            Err(e) => return Err(format!("sync: {e}")),
+        }
         self.steps()?;
         if self.is_gone() { Ok(()) } else { self.judge() }
     }
