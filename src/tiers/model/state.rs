@@ -365,13 +365,18 @@ impl EngineState {
     }
 
     /// Whether something is on its way into this directory, which makes it anew if others have removed it.
-    pub(crate) fn comes_below(&self, dir: Ino) -> bool {
-        self.view.owes_below(dir) || self.writes_below(dir)
+    pub(crate) fn comes_below(&self, ino: Ino) -> bool {
+        self.is_dir(ino) && (self.view.owes_below(ino) || self.is_written_at(ino))
     }
 
-    /// Whether something below this directory is written that is no event yet.
-    pub(crate) fn writes_below(&self, dir: Ino) -> bool {
-        self.uncommitted.files().any(|ino| self.view.is_above(dir, ino))
+    /// Whether this file, or one below this directory, is written and no event yet.
+    pub(crate) fn is_written_at(&self, ino: Ino) -> bool {
+        let below = || self.uncommitted.files().any(|file| self.view.is_above(ino, file));
+        self.uncommitted.has(ino) || (self.is_dir(ino) && below())
+    }
+
+    fn is_dir(&self, ino: Ino) -> bool {
+        self.view.get(ino).is_some_and(|node| node.kind == Kind::Dir)
     }
 
     /// The slow file has bytes that are not synced; it stays in memory until they are. Earlier answers of the slow tier

@@ -260,8 +260,8 @@ impl View {
         LookupStart { at: now, published: self.published }
     }
 
-    /// Takes in the slow tier's answer about a name. Must not be called for a pending slot, nor for a directory in which
-    /// something is written that is no event yet.
+    /// Takes in the slow tier's answer about a name. Must not be called for a pending slot, nor if the answer takes the
+    /// name from something that is being written.
     pub(crate) fn learn(
         &mut self,
         dir: Ino,
@@ -270,8 +270,7 @@ impl View {
         asked: LookupStart,
         applied: Lsn,
     ) -> Option<Ino> {
-        let kept = self.differs(dir, name, stat).filter(|ino| self.owes_below(*ino));
-        if let Some(kept) = kept {
+        if let Some(kept) = self.replaced(dir, name, stat).filter(|ino| self.owes_below(*ino)) {
             self.keep(dir, name, (kept, stat), asked);
             return Some(kept);
         }
@@ -284,26 +283,26 @@ impl View {
         found
     }
 
-    /// The directory that the view has there, if the slow tier has it no more.
-    pub(crate) fn differs(&self, dir: Ino, name: &Name, stat: Option<&Stat>) -> Option<Ino> {
+    /// What the view has under the name, if the slow tier has removed or replaced it.
+    pub(crate) fn replaced(&self, dir: Ino, name: &Name, stat: Option<&Stat>) -> Option<Ino> {
         let ino = self.nodes.get(&dir)?.dir.as_ref()?.slots.get(name)?.view()?;
-        let node = self.nodes.get(&ino).filter(|node| node.kind == Kind::Dir)?;
-        let same = stat.is_some_and(|stat| node.slow_id() == Some(stat.id()));
-        (!same).then_some(ino)
+        let is_there = |stat: &Stat| self.nodes.get(&ino).is_some_and(|node| node.slow_id() == Some(stat.id()));
+        (!stat.is_some_and(is_there)).then_some(ino)
     }
 
-    /// A directory that was removed or replaced by others stays in the view while changes inside it are pending:
-    /// publishing makes it anew, or finds the other one.
+    /// A node that others have removed or replaced stays in the view while changes of it, or inside it, are on their
+    /// way: publishing makes a directory anew, or finds the other one.
     pub(crate) fn keep(&mut self, dir: Ino, name: &Name, (kept, stat): (Ino, Option<&Stat>), asked: LookupStart) {
         self.slot_mut(dir, name).seen = ObservedAt::at(asked.at);
-        if let Some(stat) = stat.filter(|stat| stat.kind == Kind::Dir) {
+        let is_dir = self.nodes.get(&kept).is_some_and(|node| node.kind == Kind::Dir);
+        if let Some(stat) = stat.filter(|stat| is_dir && stat.kind == Kind::Dir) {
             self.made_anew(kept, stat.id());
         }
     }
 
-    /// Takes all names from a directory that has none itself any more: what it had is found where others have put it.
-    /// Returns what has lost one.
-    pub(crate) fn leave_dir(&mut self, ino: Ino) -> Vec<Ino> {
+    /// Forgets the names in a directory that has no name itself any more: what it had is found where others have put it.
+    /// Returns the nodes that have lost a name.
+    pub(crate) fn drop_names_in(&mut self, ino: Ino) -> Vec<Ino> {
         let lost = self.nodes.get(&ino).filter(|node| node.links.is_empty()).and_then(|node| node.dir.as_ref());
         let slots = lost.into_iter().flat_map(|dir| &dir.slots).filter(|(_, slot)| !slot.pending());
         let names: Vec<(Name, Ino)> = slots.filter_map(|(name, slot)| Some((name.clone(), slot.view()?))).collect();

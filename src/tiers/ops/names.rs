@@ -111,11 +111,6 @@ impl Tiers {
                 }
                 let node = st.view.get(dir).ok_or(Errno::ESTALE)?;
                 let slots = node.dir.as_ref().ok_or(Errno::ENOTDIR)?;
-                // What is written is no event yet, and would go with its name: publishing finds out who else has that.
-                let has = slots.slots.get(name).and_then(Slot::view);
-                if has.is_some_and(|ino| st.uncommitted.has(ino)) {
-                    return Ok(has);
-                }
                 if let Some(found) = st.view.known(dir, name, self.uptime(), self.ages(), self.slow.is_down()) {
                     return Ok(found);
                 }
@@ -158,7 +153,8 @@ impl Tiers {
         let before = st.view.live_dir(dir).and_then(|slots| slots.slots.get(name)).and_then(Slot::view);
         let slow_id = |st: &EngineState| st.view.get(before?)?.slow_id();
         let former = slow_id(st);
-        let found = match st.view.differs(dir, name, stat).filter(|ino| st.writes_below(*ino)) {
+        // What is written is no event yet, and would go with its name: publishing finds out who else has that.
+        let found = match st.view.replaced(dir, name, stat).filter(|ino| st.is_written_at(*ino)) {
             Some(kept) => {
                 st.view.keep(dir, name, (kept, stat), asked);
                 Some(kept)
@@ -179,7 +175,7 @@ impl Tiers {
         {
             let mut lost = vec![gone];
             while let Some(gone) = lost.pop() {
-                lost.extend(st.view.leave_dir(gone));
+                lost.extend(st.view.drop_names_in(gone));
                 self.settle_lost(st, gone);
                 st.view.collect(gone);
             }

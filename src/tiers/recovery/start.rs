@@ -295,37 +295,35 @@ impl Recovery<'_> {
         Ok(())
     }
 
-    /// The `expect` records in front of a `bind` that `applied` has passed, while the version comes behind it; each with
-    /// whether it is of this boot. What has been moved or removed meanwhile is left out: the name may be another file's.
+    /// The `expect` records in front of a `bind` that `applied` has passed, where the file's version comes behind it; each
+    /// with whether it is of this boot. A name that was moved or removed meanwhile is left out: it may be another file's.
     fn expects_passed(&self) -> Vec<(Lsn, bool, LoggedPath, Option<Fingerprint>)> {
-        let mut waiting: HashMap<Ino, (Lsn, bool, LoggedPath, Option<Fingerprint>)> = HashMap::new();
+        let is_below = |at: &LoggedPath, of: &LoggedPath| {
+            let (at, of) = (at.bytes(), of.bytes());
+            at.strip_prefix(&of[..]).is_some_and(|rest| rest.first().is_none_or(|next| *next == b'/'))
+        };
+        let mut waiting: HashMap<Ino, (Lsn, bool, &LoggedPath, Option<Fingerprint>)> = HashMap::new();
         let (mut this_boot, mut before) = (false, None);
         for (lsn, record) in self.records.iter().filter(|(lsn, _)| *lsn <= self.applied && !self.is_skipped(*lsn)) {
+            // It stands right in front of its `bind`, or of an event, which uses it up.
+            let expect = if matches!(record, Record::Names { .. }) { before } else { before.take() };
             match record {
                 Record::Start { boot } => this_boot = *boot == self.boot,
-                Record::Expect { path, slow } => before = Some((*lsn, this_boot, path.clone(), *slow)),
-                Record::Names { .. } => {}
-                Record::Bind { ino, .. } => drop(before.take().map(|expect| waiting.insert(*ino, expect))),
+                Record::Expect { path, slow } => before = Some((*lsn, this_boot, path, *slow)),
+                Record::Bind { ino, .. } => waiting.extend(expect.map(|expect| (*ino, expect))),
                 // Ours changes what stood there.
                 Record::Content { ino, .. } | Record::SetAttr { ino, .. } | Record::InPlace { ino, .. } => {
-                    drop((before.take(), waiting.remove(ino)));
+                    waiting.remove(ino);
                 }
                 Record::Rename { path, to, .. } => {
-                    before = None;
-                    let is_below = |at: &[u8], of: &[u8]| {
-                        at.strip_prefix(of).is_some_and(|rest| rest.first().is_none_or(|next| *next == b'/'))
-                    };
-                    let (path, to) = (path.bytes(), to.bytes());
-                    waiting.retain(|_, (_, _, at, _)| !is_below(&at.bytes(), &path) && !is_below(&at.bytes(), &to));
+                    waiting.retain(|_, (_, _, at, _)| !is_below(at, path) && !is_below(at, to));
                 }
-                Record::Remove { path, .. } => {
-                    before = None;
-                    waiting.retain(|_, (_, _, at, _)| at != path);
-                }
-                _ => before = None,
+                Record::Remove { path, .. } => waiting.retain(|_, (_, _, at, _)| *at != path),
+                _ => {}
             }
         }
-        let mut expects: Vec<_> = waiting.into_values().collect();
+        let expects = waiting.into_values().map(|(lsn, boot, path, slow)| (lsn, boot, path.clone(), slow));
+        let mut expects: Vec<_> = expects.collect();
         expects.sort_by_key(|(lsn, ..)| *lsn);
         expects
     }

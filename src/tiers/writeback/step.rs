@@ -18,7 +18,7 @@ use crate::tiers::writeback::open_tree::OpenTree;
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Met {
     Expected,
-    /// An attribute was set, of a file that somebody else has written since it was known.
+    /// An attribute was set, but somebody else has written into the file since it was last seen.
     Rewritten,
     /// A directory of that name existed: ours is merged into it; which one.
     Merged(SlowId),

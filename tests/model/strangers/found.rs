@@ -2,7 +2,9 @@
 
 use dlio_fs::tiers::disk::RenameMode::{Exchange, NoReplace, Replace};
 
-use super::acts::Act::{self, Link, Mkdir, Move, Open, Put, Rest, Rmdir, Step, Stop, They, Times, Wait, Write, Xattr};
+use super::acts::Act::{
+    self, Link, Mkdir, Move, Open, Put, Rest, Rmdir, Step, Stop, SyncAll, They, Times, Wait, Write, Xattr,
+};
 use super::acts::Deed;
 use super::acts::Hold;
 use super::acts::How::{self, Append, InPlace};
@@ -89,6 +91,17 @@ fn what_he_has_taken_away_does_not_hold_what_is_behind_it() {
     holds(5450, &[&reused[..], &[moved("c", "d/b", Replace), moved("b", "e", Replace)]].concat());
     let gone = [Open { slot: 2, path: "d/b", how: Hold::Write }, They(Deed::Symlink { path: "d" })];
     holds(7548, &[&gone[..], &[Mkdir { path: "e" }, moved("d", "e/b", NoReplace)]].concat());
+}
+
+/// A file was renamed to a name that had become his directory: EISDIR, each time.
+#[test]
+fn a_file_that_is_renamed_to_his_directory_is_put_beside_it() {
+    let deeds = vec![Deed::Mkdir { path: "a", files: 2, clear: false }, Deed::Put { path: "d/a", how: Their::Rename }];
+    let down = Stop { lose: Lose::Nothing, at: None, deeds, again: None };
+    let onto_itself = vec![Deed::Move { from: "a", to: "a", mode: NoReplace }];
+    let again = Stop { lose: Lose::Nothing, at: Some(6), deeds: onto_itself, again: Some(5) };
+    let acts = [put("a", Append), down, SyncAll, put("a", How::Replace), Step(Drain), Step(Publish)];
+    holds(11_675, &[&acts[..], &[again, put("a", How::Replace)]].concat());
 }
 
 /// It had been made for events that were put behind those of other users.
