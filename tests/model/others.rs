@@ -414,31 +414,6 @@ fn what_a_conflict_has_put_beside_shows_the_bytes_it_has() {
     }
 }
 
-/// A file was gone when its rename was to be published, and its new version went with others: it has no name on the slow tier, and gets the one
-/// that it has in the view.
-#[test]
-fn a_version_of_a_file_that_others_have_taken_away_goes_to_its_new_name() {
-    let (mut machine, cx) = (machine(), Cx::internal());
-    let config = Config { drain_policy: DrainPolicy::Newest, ..Config::default() };
-    machine.options.rules = Rules::new(&config).unwrap();
-    let engine = machine.open("boot");
-    engine.release(&cx, create(&engine, ROOT, "f", &[1; 50]).1);
-    drain(&engine);
-    let slow = machine.slow.root();
-    slow.create(b"theirs", 0o644).unwrap().write_at(b"theirs", 0).unwrap();
-    slow.rename(b"theirs", &*slow, b"f", RenameMode::Replace).unwrap();
-    engine.rename(&cx, ROOT, &name("f"), ROOT, &name("g"), RenameMode::Replace).unwrap();
-    engine.release(&cx, create(&engine, ROOT, "with", &[2; 50]).1);
-    overwrite(&engine, "g", &[3; 60]);
-    overwrite(&engine, "with", &[4; 50]);
-    drain(&engine);
-    background(&engine, &machine.clock);
-    assert_eq!(machine.on_slow("f").as_deref(), Some(&b"theirs"[..]));
-    assert_eq!(machine.on_slow("g"), Some(vec![3; 60]));
-    let (shown, slow) = (walk::view(&engine, &mut Vec::new()).unwrap(), machine.slow.image());
-    assert!(shown == slow, "{}", shown.diff(&slow, "view", "slow"));
-}
-
 /// A newer version of it replaces the one before, as anywhere. As long as each was put beside on its own, the last one had no bytes while the
 /// kernel remembered the file.
 #[test]
