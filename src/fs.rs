@@ -330,7 +330,7 @@ fn finish<R: Answer>(core: &Arc<Core>, seen: &ObservedCall, reply: R, result: Re
     let seen = ObservedCall { tier, ..seen.clone() };
     published.wait_for(lsn, wait, move |waited| {
         let is_in_order =
-            || seen.on.ino().filter(|_| lsn.is_some()).map_or(Ok(()), |ino| core.tiers.is_out_of_the_order(ino));
+            || seen.on.ino().filter(|_| lsn.is_some()).map_or(Ok(()), |ino| core.tiers.is_out_of_the_order(ino, lsn));
         let arrived = waited.and_then(|()| is_in_order());
         conclude(&core, &seen, reply, arrived.and(result));
     });

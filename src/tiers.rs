@@ -272,8 +272,6 @@ pub enum FileStatus {
     /// On slow, with a copy on fast.
     Staged,
     Failed,
-    /// Set aside: newer on fast, and not being drained.
-    Saved,
 }
 
 /// What a background step achieved.

@@ -143,7 +143,6 @@ const PURE: &[&str] = &[
     "src/tiers/model/node.rs",
     "src/tiers/model/listing.rs",
     "src/tiers/model/view.rs",
-    "src/tiers/model/aside_nodes.rs",
     "src/tiers/model/clean_list.rs",
     "src/tiers/model/copy_plan.rs",
     "src/tiers/model/event.rs",

@@ -164,7 +164,7 @@ mod tests {
         let umount = text("dlio-fs-umount.1");
         for part in [
             ".SH EXAMPLES\n.nf\n  dlio\\-fs umount /mnt/train\n",
-            ".SH \"EXIT STATUS\"\n.TP\n0\nleft with everything on the slow tier, except what was set aside\n.TP\n3\n",
+            ".SH \"EXIT STATUS\"\n.TP\n0\nleft with everything on the slow tier\n.TP\n3\n",
             ".SH FILES\n",
             ".SH \"SEE ALSO\"\ndlio\\-fs(1), mount(8).\n",
         ] {

@@ -10,7 +10,7 @@ use crate::error::Error;
 use crate::json;
 use crate::path::{Show as _, harmless_lines};
 
-pub(super) const EXIT_CODES: &str = "Exit codes: 0 done, everything safe except what was set aside; 1 it failed, or was \
+pub(super) const EXIT_CODES: &str = "Exit codes: 0 done, everything safe; 1 it failed, or was \
 refused for now; 2 usage error (arguments, configuration, directories); 3 something is only on the fast tier; 4 \
 degraded: the order is held, changes are refused, the slow tier does not answer, the fast one fails, or a tier failed a \
 call a moment ago; 5 a conflict with a foreign change.";

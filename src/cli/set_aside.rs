@@ -11,10 +11,9 @@ use crate::json;
 /// Take the pending changes at or below PATH out of the order, so that those behind them can continue
 ///
 /// The last remedy if the slow tier keeps refusing a change and the cause cannot be removed (`dlio-fs queue` names the
-/// change). New files stay in the mount, on the fast tier, and are copied to .dlio-fs/saved/ on the slow tier. A
-/// removal, a rename or a change of attributes is undone: the mount shows the state of the slow tier. Checkpoints with
-/// such a file become incomplete. The next change of such a file, a new version or another name, is published like any
-/// other.
+/// change). New files and new versions are moved to .dlio-fs/saved/ on the slow tier, under their paths. From then on
+/// the mount shows what the slow tier has: an older version, the former name, or nothing. Checkpoints with such a file
+/// become incomplete.
 ///
 /// Files that have taken over one of its names are set aside with it. --dry-run lists all of them.
 #[derive(Debug, Args)]
@@ -28,9 +27,9 @@ pub(super) struct SetAsideArgs {
     /// List what would be set aside, and change nothing
     #[arg(long)]
     dry_run: bool,
-    /// Continue if the slow tier refuses the copy, too: then only the fast tier has the file
+    /// Save nothing: what only the fast tier has is gone. For a slow tier that refuses the copies, too
     #[arg(long, conflicts_with = "dry_run")]
-    without_copy: bool,
+    discard: bool,
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -38,9 +37,9 @@ pub(super) struct SetAsideArgs {
 
 pub(super) fn run(args: &SetAsideArgs) -> Outcome {
     let (mountpoint, below) = find(&args.path)?;
-    let how = match (args.dry_run, args.without_copy) {
+    let how = match (args.dry_run, args.discard) {
         (true, _) => "dry-run ",
-        (false, true) => "without-copy ",
+        (false, true) => "discard ",
         (false, false) => "",
     };
     let mut control = ControlCall::ask(&mountpoint, &format!("set-aside {how}{}", client::escaped(&below)))?;
@@ -61,7 +60,7 @@ pub(super) fn run(args: &SetAsideArgs) -> Outcome {
         |kind: &str| -> Vec<_> { lines.iter().filter_map(|line| line.strip_prefix(kind)).map(json::path_of).collect() };
     let document = serde_json::json!({
         "dry_run": args.dry_run,
-        "kept": all("kept: "),
+        "fast_only": all("fast only: "),
         "returned": all("returned: "),
         "saved": lines.iter().find_map(|line| line.strip_prefix("saved: ")),
         "summary": said,

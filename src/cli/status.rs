@@ -14,7 +14,7 @@ use crate::path::{Show as _, escape};
 
 /// Say whether everything is on the slow tier, and how it is going
 ///
-/// The exit code says the same: 0 safe (what was set aside does not count), 3 something is only on the fast tier, 4
+/// The exit code says the same: 0 safe, 3 something is only on the fast tier, 4
 /// degraded (the order is held, changes are refused, the slow tier is down, the fast tier fails, or a tier failed a call
 /// a moment ago), 5 there are conflicts with foreign changes, 1 the daemon is gone or there is no mount.
 ///

@@ -43,7 +43,7 @@ Examples:
   dlio-fs umount /mnt/train --timeout 10min
   dlio-fs umount /mnt/train --now
 
-Exit codes: 0 left with everything on the slow tier, except what was set aside; 3 left with something only on the fast
+Exit codes: 0 left with everything on the slow tier; 3 left with something only on the fast
 tier; 1 not left, for it is in use or something failed.")]
 pub(super) struct UmountArgs {
     /// The mount point

@@ -99,8 +99,11 @@ impl Status {
             ("dliofs_open_handles", "Handles on them: one for each open.", cache.open_handles as f64),
             ("dliofs_discarded_versions", "Versions discarded by the last recovery.", exceptions.discarded as f64),
             ("dliofs_damaged_versions", "Versions the last recovery found damaged.", exceptions.damaged as f64),
-            ("dliofs_set_aside", "Names that an operator has set aside.", exceptions.aside as f64),
-            ("dliofs_set_aside_bytes", "Bytes of their files.", exceptions.aside_bytes as f64),
+            (
+                "dliofs_set_aside",
+                "Changes that an operator has set aside since the mount.",
+                exceptions.set_aside as f64,
+            ),
             ("dliofs_quarantined_objects", "Objects in quarantine.", exceptions.quarantined as f64),
             ("dliofs_slow_calls_waiting", "Operations that wait for the slow tier.", slow_calls.waiting as f64),
         ]

@@ -28,10 +28,6 @@ pub struct Queue {
     /// Conflicts since the mount was made; `conflicts_shown` has the last ones, by name.
     pub conflicts: u64,
     pub conflicts_shown: Vec<String>,
-    /// Changes that an operator has set aside: they are not on their way. `aside_shown` has the first ones, by name.
-    pub aside: u64,
-    #[serde(with = "json::paths")]
-    pub aside_shown: Vec<String>,
     /// Files whose writer was cut off by a crash: they wait for somebody to decide. The first ones, by name.
     #[serde(with = "json::paths")]
     pub cut_off_shown: Vec<String>,
@@ -149,10 +145,6 @@ impl Queue {
             writeln!(out, "\n{} since the mount was made", count(self.conflicts, "conflict"))?;
             self.conflicts_shown.iter().try_for_each(|conflict| writeln!(out, "  {conflict}"))?;
         }
-        if self.aside > 0 {
-            writeln!(out, "\n{} set aside: on the fast tier, and not on the way", count(self.aside, "name"))?;
-            self.aside_shown.iter().try_for_each(|path| writeln!(out, "  {}", readable(path)))?;
-        }
         Ok(())
     }
 }
@@ -222,8 +214,6 @@ mod tests {
             pending: vec![content, rename],
             conflicts: 1,
             conflicts_shown: vec!["/x: ours is x.dlio-conflict-h-1".into()],
-            aside: 1,
-            aside_shown: vec!["/run/ckpt-0".into()],
             cut_off_shown: vec!["/run/half".into()],
             writing_shown: vec!["/run/log".into()],
         };
@@ -241,9 +231,6 @@ being written: on its way once it is closed, or has been open for live_after
 
 1 conflict since the mount was made
   /x: ours is x.dlio-conflict-h-1
-
-1 name set aside: on the fast tier, and not on the way
-  /run/ckpt-0
 ";
         assert_eq!(queue.text(), text);
         let copying =

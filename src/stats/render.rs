@@ -130,9 +130,8 @@ impl Status {
             let (versions, size) = (count(exceptions.skipped, "version"), bytes(exceptions.skipped_bytes));
             writeln!(out, "             {versions} superseded and skipped, {size}")?;
         }
-        if let Some(since) = exceptions.aside_for {
-            let (names, size) = (count(exceptions.aside, "name"), bytes(exceptions.aside_bytes));
-            writeln!(out, "             {names} set aside, {size}, the first for {}", seconds(since))?;
+        if exceptions.set_aside > 0 {
+            writeln!(out, "             {} set aside", count(exceptions.set_aside, "change"))?;
         }
         writeln!(
             out,
@@ -272,19 +271,10 @@ impl Safety {
         Safety { held: self.held.map(|_| "see .dlio/stats as the owner of the mount".to_owned()), ..self }
     }
 
-    /// What an operator has set aside, if anything.
-    pub fn set_aside(&self) -> Option<String> {
-        let what = || format!("{} set aside ({})", count(self.aside, "name"), bytes(self.aside_bytes));
-        (self.aside > 0).then(what)
-    }
-
     /// One line: the verdict first, then what stands in the way. Without a newline.
     pub fn line(&self) -> String {
         let mut parts = vec![match (self.safe, self.files) {
-            (true, _) => match self.set_aside() {
-                None => "SAFE: everything is on the slow tier".to_owned(),
-                Some(what) => format!("SAFE: everything is on the slow tier, except {what}"),
-            },
+            (true, _) => "SAFE: everything is on the slow tier".to_owned(),
             // Nothing waits, and yet something stands in the way: the reason follows.
             (false, 0) if self.events == 0 && self.interrupted == 0 => "NOT SAFE".to_owned(),
             (false, 0) => format!("NOT SAFE: {} only on fast", count(self.events, "change")),
@@ -315,9 +305,6 @@ impl Safety {
                 "{} cut off by a crash (see dlio-fs queue; write it again, delete it, or accept it: dlio-fs sync)",
                 count(self.interrupted, "file")
             ));
-        }
-        if let Some(what) = self.set_aside().filter(|_| !self.safe) {
-            parts.push(what);
         }
         if !self.safe {
             parts.extend(self.oldest.map(|age| format!("oldest {}", seconds(age))));

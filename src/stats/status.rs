@@ -176,9 +176,6 @@ pub struct Safety {
     pub users_refused: u64,
     /// Files whose writer was cut off by a crash.
     pub interrupted: u64,
-    /// What an operator has set aside, and the bytes of its files: not on the slow tier, and not on its way.
-    pub aside: u64,
-    pub aside_bytes: u64,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize)]
@@ -254,11 +251,8 @@ pub struct Exceptions {
     /// Versions that were superseded before they were copied and so never are, and their bytes.
     pub skipped: u64,
     pub skipped_bytes: u64,
-    /// Files, directories and links that an operator has set aside, the bytes of the files, and for how long.
-    pub aside: u64,
-    pub aside_bytes: u64,
-    #[serde(with = "json::optional_seconds")]
-    pub aside_for: Option<Duration>,
+    /// Changes that an operator has set aside since the mount.
+    pub set_aside: u64,
     pub spilled: u64,
     pub discarded: u64,
     pub damaged: u64,

@@ -48,6 +48,8 @@ pub(crate) struct Counters {
     pub(crate) published_events: AtomicU64,
     pub(crate) batches: AtomicU64,
     pub(crate) conflicts: AtomicU64,
+    /// Events that an operator has set aside.
+    pub(crate) set_aside: AtomicU64,
     /// How fast bytes arrive on the slow tier, and when the last ones did.
     pub(crate) speed: Mutex<(Speed, Duration)>,
     /// Changes that are published.

@@ -401,13 +401,6 @@ impl Log {
         of_now().map_or(Ok(()), |segment| self.sync_segment(&*segment))
     }
 
-    /// The last record of the segments that hold only records up to `upto`; 0: there are no such segments.
-    pub(crate) fn droppable(&self, upto: Lsn) -> Lsn {
-        let tail = self.tail.lock();
-        let next = tail.closed.iter().skip(1).chain([&tail.first]).filter(|first| **first <= upto + 1).max();
-        if tail.closed.is_empty() { 0 } else { next.map_or(0, |first| first - 1) }
-    }
-
     /// Deletes the segments that hold only records up to `upto`. The caller has made sure that none of these records is
     /// needed.
     pub(crate) fn drop_upto(&self, upto: Lsn) -> Result<()> {

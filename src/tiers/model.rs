@@ -1,7 +1,6 @@
 //! What the engine believes, as plain data: the view, the pending events, who refers to which object, and what may be
 //! published next. Pure: no I/O, no clock.
 
-pub(crate) mod aside_nodes;
 pub(crate) mod clean_list;
 pub(crate) mod closure;
 pub(crate) mod copy_plan;

@@ -1,6 +1,5 @@
 //! The calls of applications: names, attributes, listings and data, and how written data gets its place in the log.
 
-pub(crate) mod aside;
 pub(crate) mod attrs;
 pub(crate) mod commit;
 pub(crate) mod copy_up;

@@ -37,7 +37,7 @@ use crate::tiers::disk::sync::Mutex;
 use crate::tiers::disk::{Access, Dir, File};
 use crate::tiers::fleet::Fleet;
 use crate::tiers::fleet::partner::{CopyNote, CopyRound, NOTE_LEN, NOTES};
-use crate::tiers::log::record::{Home, Kept};
+use crate::tiers::log::record::Home;
 use crate::tiers::log::{LogExtent, segment_name, segment_of};
 use crate::tiers::model::event::Change;
 use crate::tiers::objects::copy::{CHUNK, copy_data};
@@ -100,8 +100,6 @@ struct Mirror {
     /// Versions that are not applied, by event: those that were not sealed when they were looked at, and the others.
     unsealed: BTreeMap<Lsn, Arc<Content>>,
     sealed: BTreeMap<Lsn, Arc<Content>>,
-    /// What an operator has set aside.
-    aside: Vec<(Lsn, Arc<Content>)>,
     /// How many of these versions have their bytes in an object.
     users: HashMap<u64, u32>,
 }
@@ -279,8 +277,6 @@ impl Tiers {
                 mirror.add(event.lsn, content);
             }
         }
-        let kept = st.aside.iter().filter_map(|(_, aside)| Some((aside.lsn, kept_content(&aside.kept)?)));
-        mirror.aside = kept.collect();
         (mirror.seen, mirror.applied) = (extent.last, st.queue.applied());
         // The seal of a version that is sealed is in the log by now.
         let open = mirror.unsealed.iter().find(|(_, content)| !content.is_sealed() && !content.is_applied());
@@ -327,14 +323,6 @@ fn in_pool(content: &Content) -> Option<(u64, u64)> {
         Home::Slow => None,
         Home::Split { head, at } => Some((head, content.size.min(at))),
     }
-}
-
-/// What the view keeps of a file that was set aside.
-fn kept_content(kept: &Kept) -> Option<Arc<Content>> {
-    let Kept::File { object, size, attrs } = kept else { return None };
-    let content = Content::new(*object, *size, attrs.clone(), 0);
-    content.set_sealed();
-    Some(Arc::new(content))
 }
 
 /// The same as [`with_remedy`], for an error that may be the partner's.
@@ -398,7 +386,6 @@ impl Mirror {
             applied: 0,
             unsealed: BTreeMap::new(),
             sealed: BTreeMap::new(),
-            aside: Vec::new(),
             users: HashMap::new(),
         })
     }
@@ -426,7 +413,6 @@ impl Mirror {
         let sealing: Vec<(Lsn, Arc<Content>)> = self
             .unsealed
             .range(self.applied + 1..)
-            .chain(self.aside.iter().map(|(lsn, content)| (lsn, content)))
             .filter(|(_, content)| content.is_sealing())
             .map(|(lsn, content)| (*lsn, content.clone()))
             .collect();
@@ -600,7 +586,7 @@ impl Mirror {
         let Some((number, _)) = in_pool(content) else { return Ok(()) };
         let Some(users) = self.users.get_mut(&number) else { return Ok(()) };
         *users -= 1;
-        if *users > 0 || self.aside.iter().any(|(_, kept)| in_pool(kept).is_some_and(|(kept, _)| kept == number)) {
+        if *users > 0 {
             return Ok(());
         }
         self.users.remove(&number);

@@ -4,9 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::path::escape;
 use crate::tiers::counters::PendingExtent;
-use crate::tiers::log::record::Kept;
 use crate::tiers::model::event::Change;
 use crate::tiers::model::publish_plan;
 use crate::tiers::model::state::EngineState;
@@ -143,28 +141,6 @@ impl Tiers {
         });
         st.bursts.being_written() > 0 || (!waits && pending.any(|sum| sum >= CHECKPOINT))
     }
-
-    /// How much is set aside.
-    pub(crate) fn aside_extent(&self, st: &EngineState) -> AsideExtent {
-        let mut extent = AsideExtent { nodes: st.aside.iter().len() as u64, ..AsideExtent::default() };
-        for aside in st.aside.iter().map(|(_, aside)| aside) {
-            if let Kept::File { size, .. } = &aside.kept {
-                extent.bytes += size;
-            }
-            extent.since = Some(extent.since.map_or(aside.since, |since| since.min(aside.since)));
-        }
-        extent
-    }
-
-    /// The paths of what is set aside, escaped, at most `limit`.
-    pub fn aside_paths(&self, limit: usize) -> Vec<String> {
-        let st = self.state.lock();
-        let mut paths: Vec<String> =
-            st.aside.iter().map(|(ino, _)| ino).filter_map(|ino| st.view.path(ino)).map(|path| escape(&path)).collect();
-        paths.sort();
-        paths.truncate(limit);
-        paths
-    }
 }
 
 /// Files with bytes that are not in an event, and since when.
@@ -211,15 +187,6 @@ impl PendingNodes {
         nodes.sort_unstable();
         nodes.into_iter().map(|(_, ino)| ino).collect()
     }
-}
-
-/// What is set aside, for reports.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct AsideExtent {
-    pub(crate) nodes: u64,
-    pub(crate) bytes: u64,
-    /// Seconds since 1970.
-    pub(crate) since: Option<u64>,
 }
 
 /// Up to this many pending events are counted anew for each caller.

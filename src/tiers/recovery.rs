@@ -1,11 +1,11 @@
 //! Every start: identifying the tiers, reading the log and putting things right. Also tools for a fast tier that is not
 //! mounted.
 
-pub(crate) mod aside;
 pub(crate) mod fsck;
 pub(crate) mod handover;
 pub(crate) mod identity;
 mod intents;
+mod left_out;
 pub(crate) mod lost_member;
 mod objects;
 pub(crate) mod replay;

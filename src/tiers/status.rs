@@ -78,14 +78,14 @@ impl Tiers {
             .or_else(|| self.held_by_copy())
             .or_else(|| self.held_by_fleet())
             .or_else(|| held_users.first().map(HeldUser::line));
-        let (objects, known_inodes, interrupted, events, applied, refusing, users_refused, event_bytes, aside) = {
+        let (objects, known_inodes, interrupted, events, applied, refusing, users_refused, event_bytes) = {
             let st = self.state.lock();
             let cut_off: Vec<_> = st.uncommitted.files().filter_map(|ino| st.view.get(ino)?.file.clone()).collect();
             let objects = st.objects.len() + st.view.waiting.len();
             let (refusing, users) = (self.refuses_changes(&st), self.users_refused(&st));
-            let (known, events, aside) = (st.view.nodes.len() as u64, st.queue.len() as u64, self.aside_extent(&st));
+            let (known, events) = (st.view.nodes.len() as u64, st.queue.len() as u64);
             let bytes = st.queue.bytes();
-            (objects as u64, known, cut_off, events, st.queue.applied(), refusing, users, bytes, aside)
+            (objects as u64, known, cut_off, events, st.queue.applied(), refusing, users, bytes)
         };
         let waits = self.waits();
         let writing = self.open_since();
@@ -117,8 +117,6 @@ impl Tiers {
                 refusing,
                 users_refused,
                 interrupted,
-                aside: aside.nodes,
-                aside_bytes: aside.bytes,
             },
             fast: space(&self.fast.space().unwrap_or_default()),
             slow: space(&c.slow_space().unwrap_or_default()),
@@ -151,9 +149,7 @@ impl Tiers {
                 replaced: count(&c.replaced),
                 skipped,
                 skipped_bytes,
-                aside: aside.nodes,
-                aside_bytes: aside.bytes,
-                aside_for: aside.since.map(|since| self.stamp(now).saturating_sub(Duration::from_secs(since))),
+                set_aside: count(&c.set_aside),
                 spilled: count(&c.spilled),
                 discarded: count(&c.discarded),
                 damaged: count(&c.damaged),
@@ -203,23 +199,23 @@ impl Tiers {
     /// The event that an `fsync` of `ino` waits for on the slow tier, beyond D1: if a rule asks for it, the newest
     /// event at or below `ino`.
     ///
-    /// Errors: see [`Tiers::is_out_of_the_order`].
+    /// Errors: see [`Tiers::is_out_of_the_order`]; whatever the rules say, for what was written since is lost with the
+    /// last handle.
     pub fn awaited(&self, ino: Ino) -> Result<Option<Lsn>> {
+        if self.counters.set_aside.load(Ordering::Relaxed) > 0 {
+            self.is_out_of_the_order(ino, None)?;
+        }
         if !self.options().rules.syncs_to_slow(|| self.path(ino)) {
             return Ok(None);
         }
-        match self.pending_below(ino) {
-            None => self.is_out_of_the_order(ino).map(|()| None),
-            pending => Ok(pending.map(|lsn| self.state.lock().queue.first_number(lsn))),
-        }
+        let pending = self.pending_below(ino);
+        Ok(pending.map(|lsn| self.state.lock().queue.first_number(lsn)))
     }
 
-    /// Errors: EIO if something at or below `ino` has been set aside: it will not reach the slow tier, however long one
-    /// waits.
-    pub fn is_out_of_the_order(&self, ino: Ino) -> Result<()> {
-        let st = self.state.lock();
-        let is_aside = st.aside.iter().map(|(ino, _)| ino).any(|aside| st.view.is_above(ino, aside));
-        if is_aside { Err(Errno::EIO.into()) } else { Ok(()) }
+    /// Errors: EIO if something at or below `ino` that an event up to `awaited` was to publish has been set aside: it
+    /// will not reach the slow tier, however long one waits.
+    pub fn is_out_of_the_order(&self, ino: Ino, awaited: Option<Lsn>) -> Result<()> {
+        if self.state.lock().was_set_aside(ino, awaited) { Err(Errno::EIO.into()) } else { Ok(()) }
     }
 
     /// Checks the invariants of the state in memory; for tests.

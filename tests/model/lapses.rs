@@ -51,8 +51,7 @@ const LAPSES: &[(Lapse, By)] = &[
     (Lapse::DeleteDurable, Nobody),
     (Lapse::CompareFingerprint, Story(steps::a_file_that_somebody_else_has_changed_is_not_evicted)),
     (Lapse::Expect, Story(steps::what_somebody_else_changed_while_no_daemon_ran_is_kept)),
-    (Lapse::AsideAgain, Story(aside::what_is_set_aside_outlives_the_segments_of_the_log_that_said_so)),
-    (Lapse::AsideDurable, Story(aside::a_stop_at_any_call_leaves_all_of_it_set_aside_or_nothing)),
+    (Lapse::AsideDurable, Story(aside::an_empty_directory_is_set_aside_for_good_once_that_is_acknowledged)),
     (Lapse::CloseAgain, Story(closed::what_root_changes_in_closed_directories_arrives)),
     (Lapse::NoteDurable, Story(closed::what_root_changes_in_closed_directories_arrives)),
 ];

@@ -191,7 +191,7 @@ pub(super) mod tests {
             ..PendingEvent::default()
         };
         let queue =
-            Queue { pending: vec![pending], aside_shown: vec!["/c%20".into(), "/%FF".into()], ..Queue::default() };
+            Queue { pending: vec![pending], cut_off_shown: vec!["/c%20".into(), "/%FF".into()], ..Queue::default() };
         assert_eq!(parse(&queue.json()), Ok(queue));
         let before = Activity { time: Duration::from_micros(3), ..Activity::default() };
         let file = ActiveFile { path: "/a%20b".into(), before, ..ActiveFile::default() };

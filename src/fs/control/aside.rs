@@ -40,7 +40,7 @@ pub(super) fn start(control: &Control, names: &[Name], how: AsideHow) -> Result<
     let saving = Arc::new(Saving::default());
     let watched = Arc::clone(&saving);
     let done = apart(&control.tiers, "set-aside", move |tiers| {
-        tiers.set_aside(&Cx::internal(), &below, how == AsideHow::WithCopy, &watched)
+        tiers.set_aside(&Cx::internal(), &below, how == AsideHow::Copy, &watched)
     });
     Ok(Reply::runs(String::new(), Setting { path, saving, done }))
 }
@@ -52,7 +52,7 @@ impl Running for Setting {
                 Ok(Ok(done)) => {
                     let slow = control.observer.about().slow.path;
                     lines.push_str(&list(&done, Some(&slow.to_string())));
-                    let copy = if done.saved.is_some() || done.bytes == 0 { "" } else { ", WITHOUT A COPY" };
+                    let copy = if done.saved.is_some() || done.fast_only.is_empty() { "" } else { ", DISCARDED" };
                     return Ok(Some(format!("{}: {}{copy}", self.path, describe(&done, false))));
                 }
                 Ok(Err(error)) => return Err(explained(&error)),
@@ -72,7 +72,10 @@ impl Running for Setting {
 fn explained(error: &crate::error::Error) -> String {
     match error {
         crate::error::Error::Io { on_fast: false, .. } => {
-            format!("{error}; nothing is set aside. If the slow tier does not take the copy either, use --without-copy")
+            format!(
+                "{error}; nothing is set aside. If the slow tier does not take the copies either, copy the files from the \
+                 mount to another place, then use --discard"
+            )
         }
         other => format!("{other}; nothing is set aside"),
     }
@@ -80,22 +83,22 @@ fn explained(error: &crate::error::Error) -> String {
 
 /// One line for each node. `slow`: where the slow tier is.
 fn list(done: &SetAside, slow: Option<&str>) -> String {
-    let kept = done.kept.iter().map(|path| format!("kept: /{path}\n"));
+    let fast_only = done.fast_only.iter().map(|path| format!("fast only: /{path}\n"));
     let returned = done.returned.iter().map(|path| format!("returned: /{path}\n"));
     let saved = done.saved.iter().zip(slow).map(|(place, slow)| format!("saved: {slow}/{place}\n"));
-    kept.chain(returned).chain(saved).collect()
+    fast_only.chain(returned).chain(saved).collect()
 }
 
 /// `would`: a dry run, in which nothing is done.
 fn describe(done: &SetAside, would: bool) -> String {
     let changes = count(done.events, "change");
-    let stays = match done.kept.len() {
-        0 => "the mount shows the state of the slow tier".to_owned(),
-        names => format!("on the fast tier only: {}, {}", count(names as u64, "name"), bytes(done.bytes)),
+    let had = match done.fast_only.len() {
+        0 => String::new(),
+        names => format!("; only on the fast tier: {}, {}", count(names as u64, "name"), bytes(done.bytes)),
     };
     match (would, done.events) {
-        (true, _) => format!("{changes} would leave the order; {stays}"),
-        (false, 1) => format!("{changes} has left the order; {stays}"),
-        (false, _) => format!("{changes} have left the order; {stays}"),
+        (true, _) => format!("{changes} would leave the order{had}"),
+        (false, 1) => format!("{changes} has left the order{had}"),
+        (false, _) => format!("{changes} have left the order{had}"),
     }
 }

@@ -11,7 +11,7 @@ pub(super) const LINE_MAX: usize = 3 * 4096 + 64;
 pub(super) const KNOWN: &str = "sync, sync PATH, deadline TIME, status, reload, front PATH, evict PATH, verify PATH, pause, resume, \
                                 stage [plan:BEFORE:AFTER:BYTES] PATH..., stage glob:PATTERN, staging more N PATH..., staging watch N, \
                                 staging cancel [N], staging pause, staging resume, \
-                                pin PATH, unpin PATH, pins, set-aside [dry-run|without-copy] PATH, \
+                                pin PATH, unpin PATH, pins, set-aside [dry-run|discard] PATH, \
                                 window start NAME, window stop [NAME], window files NAME, window recording NAME, \
                                 mark TEXT";
 
@@ -26,14 +26,14 @@ pub(super) enum StageTarget {
     Promise(Promise),
 }
 
-/// What happens to the bytes of files that are set aside.
+/// What happens to what only the fast tier has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum AsideHow {
     /// Does nothing: reports what would be done.
     DryRun,
-    WithCopy,
-    /// They stay on the fast tier only.
-    WithoutCopy,
+    /// They are copied to `saved` on the slow tier.
+    Copy,
+    Discard,
 }
 
 #[derive(Debug, PartialEq, Eq)]
@@ -112,8 +112,8 @@ impl ControlCommand {
             "set-aside" => {
                 let (how, rest) = match argument.split_once(' ') {
                     Some(("dry-run", rest)) => (AsideHow::DryRun, rest),
-                    Some(("without-copy", rest)) => (AsideHow::WithoutCopy, rest),
-                    _ => (AsideHow::WithCopy, argument),
+                    Some(("discard", rest)) => (AsideHow::Discard, rest),
+                    _ => (AsideHow::Copy, argument),
                 };
                 ControlCommand::SetAside(path(word, rest.trim())?, how)
             }
@@ -234,9 +234,7 @@ mod tests {
             Ok(ControlCommand::Sync(Some(vec![name(b"run"), name(b"epoch 1")])))
         );
         assert_eq!(ControlCommand::parse(b"sync /\n"), Ok(ControlCommand::Sync(Some(vec![]))));
-        for (how, word) in
-            [(AsideHow::WithCopy, ""), (AsideHow::DryRun, "dry-run "), (AsideHow::WithoutCopy, "without-copy ")]
-        {
+        for (how, word) in [(AsideHow::Copy, ""), (AsideHow::DryRun, "dry-run "), (AsideHow::Discard, "discard ")] {
             let line = format!("set-aside {word}/a%20b\n");
             assert_eq!(ControlCommand::parse(line.as_bytes()), Ok(ControlCommand::SetAside(vec![name(b"a b")], how)));
         }

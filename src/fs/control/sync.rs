@@ -11,7 +11,6 @@ use super::waiting::LOOK;
 use crate::fs::published::WaiterGuard;
 use crate::path::Name;
 use crate::stats::render;
-use crate::stats::status::Status;
 use crate::tiers::Lsn;
 
 /// Waiting for D2: everything up to an LSN applied to the slow tier.
@@ -20,6 +19,8 @@ struct Wait {
     /// What will be safe then, for the reply.
     what: String,
     lsn: Lsn,
+    /// Changes that had been set aside when the wait began.
+    set_aside: u64,
     asker: Asker,
     _waiter: WaiterGuard,
 }
@@ -33,8 +34,11 @@ pub(super) fn start(control: &Control, asker: &Asker, below: Option<Vec<Name>>) 
         Some(names) => (shown(&names), control.tiers.pending_below(control.find(&names)?)),
     };
     Ok(match lsn {
-        None => Reply::ok(format!("{what} is on the slow tier{}", but_for(&control.tiers.status()))),
-        Some(lsn) => Reply::runs(String::new(), Wait { what, lsn, asker: asker.clone(), _waiter: waiter }),
+        None => Reply::ok(format!("{what} is on the slow tier")),
+        Some(lsn) => {
+            let set_aside = control.tiers.status().exceptions.set_aside;
+            Reply::runs(String::new(), Wait { what, lsn, set_aside, asker: asker.clone(), _waiter: waiter })
+        }
     })
 }
 
@@ -48,16 +52,11 @@ impl Running for Wait {
             }
             thread::park_timeout(LOOK);
         }
-        let but_for = but_for(&control.tiers.status());
+        let but_for = match control.tiers.status().exceptions.set_aside - self.set_aside {
+            0 => String::new(),
+            changes => format!(", but for {} that an operator has set aside", render::count(changes, "change")),
+        };
         Ok(Some(format!("{} is on the slow tier{but_for}", self.what)))
-    }
-}
-
-/// What the wait does not cover.
-fn but_for(status: &Status) -> String {
-    match status.safety.set_aside() {
-        Some(what) => format!(", but for {what}"),
-        None => String::new(),
     }
 }
 

@@ -233,8 +233,6 @@ pub enum Lapse {
     CompareFingerprint,
     /// The log does not record what the slow tier had under a name.
     Expect,
-    /// The log goes although it holds the only record of something set aside.
-    AsideAgain,
     /// The slow tree goes on without something set aside before that is durable.
     AsideDurable,
     /// Without root: a start leaves open what a crash has left open.

@@ -122,33 +122,6 @@ pub(crate) struct Spec {
     pub(crate) target: Vec<u8>,
 }
 
-/// The content or node that the view keeps for something set aside.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Kept {
-    /// The first `size` bytes of the object.
-    File {
-        object: ObjectId,
-        size: u64,
-        attrs: Attrs,
-    },
-    Node(Spec),
-}
-
-impl Kept {
-    pub(crate) fn attrs_mut(&mut self) -> &mut Attrs {
-        match self {
-            Kept::File { attrs, .. } | Kept::Node(Spec { attrs, .. }) => attrs,
-        }
-    }
-
-    pub(crate) fn object(&self) -> Option<ObjectId> {
-        match self {
-            Kept::File { object, .. } => Some(*object),
-            Kept::Node(_) => None,
-        }
-    }
-}
-
 /// Of which kind a node is, and whose.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Owned {
@@ -390,20 +363,9 @@ pub(crate) enum Record {
     Applied {
         upto: Lsn,
     },
-    /// The node is in state `saved`: an operator has set it aside (`writeback/set_aside.rs`). The view has it under these
-    /// names, and no event of it is pending; its bytes are also in `saved` on the slow tier. `since` is in seconds since
-    /// 1970. Counts only with the `set-aside` behind it, and stays valid until the node is an event again, even after
-    /// `applied` has passed it.
-    Saved {
-        ino: Ino,
-        since: u64,
-        paths: Vec<LoggedPath>,
-        kept: Kept,
-    },
-    /// Makes the `count` records in front of it count. Earlier events in these ranges leave the order; of one without a
-    /// `saved` record the view goes back to what the slow tier has.
+    /// An operator has set the events in these ranges aside: they have left the order, and the view goes back to what the
+    /// slow tier has (`writeback/set_aside.rs`).
     SetAside {
-        count: u64,
         events: Vec<(Lsn, Lsn)>,
     },
     /// A record that was moved here from its place further in front, with another number. Counts only with the `moved`
@@ -431,8 +393,7 @@ impl Record {
             | Record::Rename { ino, .. }
             | Record::Remove { ino, .. }
             | Record::SetAttr { ino, .. }
-            | Record::SetXattr { ino, .. }
-            | Record::Saved { ino, .. } => Some(*ino),
+            | Record::SetXattr { ino, .. } => Some(*ino),
             Record::Again(record) => record.ino(),
             Record::Moved { .. }
             | Record::Start { .. }
@@ -466,7 +427,6 @@ impl Record {
             | Record::Seal { .. }
             | Record::Intent { .. }
             | Record::Applied { .. }
-            | Record::Saved { .. }
             | Record::SetAside { .. } => false,
         }
     }
@@ -595,18 +555,8 @@ impl Record {
             Record::Applied { upto } => {
                 line.word("applied").number("upto", *upto);
             }
-            Record::Saved { ino, since, paths, kept } => {
-                line.word("saved").number("ino", *ino).number("since", *since).number("paths", paths.len() as u64);
-                for path in paths {
-                    line.path("path", path);
-                }
-                match kept {
-                    Kept::File { object, size, attrs } => line.object(*object).number("size", *size).attrs(attrs),
-                    Kept::Node(spec) => line.spec(spec),
-                };
-            }
-            Record::SetAside { count, events } => {
-                line.word("set-aside").number("count", *count).ranges(events);
+            Record::SetAside { events } => {
+                line.word("set-aside").ranges(events);
             }
             Record::Again(record) => record.write(line.word("again")),
             Record::Moved { count, gone } => {
@@ -1088,20 +1038,7 @@ impl<'a> Words<'a> {
                 Record::Intent { upto, index, count, step: self.step()? }
             }
             "applied" => Record::Applied { upto: self.counter("upto")? },
-            "saved" => {
-                let (ino, since, count) = (self.ino()?, self.number("since")?, self.number("paths")?);
-                let paths = (0..count).map(|_| self.path("path")).collect::<Option<Vec<_>>>()?;
-                let is_file = self.0.clone().next()?.starts_with("object=");
-                let kept = match is_file {
-                    true => Kept::File { object: self.object()?, size: self.size("size")?, attrs: self.attrs()? },
-                    false => Kept::Node(self.spec()?),
-                };
-                // A directory with two names could contain itself.
-                let is_dir = matches!(&kept, Kept::Node(spec) if spec.kind == Kind::Dir);
-                let named = !paths.is_empty() && (!is_dir || paths.len() == 1);
-                named.then_some(Record::Saved { ino, since, paths, kept })?
-            }
-            "set-aside" => Record::SetAside { count: self.number("count")?, events: self.ranges()? },
+            "set-aside" => Record::SetAside { events: self.ranges()? },
             "moved" => Record::Moved { count: self.number("count")?, gone: self.ranges()? },
             _ => return None,
         })
@@ -1272,16 +1209,8 @@ mod tests {
             Record::Start { boot: "b-1".into() },
             Record::Bind { path: path.clone(), ino: 5, object: ObjectId { home: Home::Slow, number: 1 } },
             Record::Names { ino: 5, paths: vec![path.clone(), b"t".to_vec().into()] },
-            Record::Make { path: path.clone(), ino: 5, spec: spec.clone() },
-            Record::Saved { ino: 5, since: 9, paths: vec![path.clone()], kept: Kept::Node(spec) },
-            Record::Saved {
-                ino: 5,
-                since: 9,
-                paths: vec![path.clone(), b"t".to_vec().into()],
-                kept: Kept::File { object: id, size: 77, attrs: attrs.clone() },
-            },
-            Record::SetAside { count: 2, events: vec![(3, 3), (5, 9)] },
-            Record::SetAside { count: 0, events: Vec::new() },
+            Record::Make { path: path.clone(), ino: 5, spec },
+            Record::SetAside { events: vec![(3, 3), (5, 9)] },
             Record::Moved { count: 2, gone: vec![(3, 3), (5, 9)] },
             Record::Again(Box::new(Record::Seal { of: 3, size: 77 })),
             Record::Again(Box::new(Record::Remove { path: path.clone(), ino: 5, dir: true })),
@@ -1448,12 +1377,9 @@ mod tests {
             "18446744073709551615 0 applied upto=1",
             "1 0 applied upto=18446744073709551615",
             "1 0 seal of=1 size=9223372036854775808",
-            "1 0 saved ino=5 since=1 paths=0 object=f1 size=0 mode=0644 uid=0 gid=0 mtime=0.0 xattrs=0",
-            "1 0 saved ino=5 since=1 paths=1 path=../a object=f1 size=0 mode=0644 uid=0 gid=0 mtime=0.0 xattrs=0",
-            "1 0 set-aside count=0 ranges=1 from=3 to=2",
+            "1 0 set-aside ranges=1 from=3 to=2",
             "1 0 moved count=0 ranges=1 from=3 to=2",
             "1 0 again again seal of=1 size=1",
-            "1 0 saved ino=5 since=1 paths=2 path=a path=b dir mode=0755 uid=0 gid=0 mtime=0.0 xattrs=0 rdev=0 target=",
             "1 0 setxattr path=a ino=5 slow=- file owner=0 group=0 key=user.dlio.clean value=x",
             "1 0 setxattr path=a ino=5 slow=- file owner=0 group=0 key= removed",
             "1 0 setattr path=a ino=5 slow=- door owner=0 group=0 uid=- gid=- perm=- atime=- mtime=-",

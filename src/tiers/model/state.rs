@@ -13,7 +13,6 @@ use crate::tiers::checkpoints::index::{CheckpointIndex, Version};
 use crate::tiers::disk::sync::atomic::Ordering;
 use crate::tiers::disk::{FileId, Kind, Time};
 use crate::tiers::log::record::Record;
-use crate::tiers::model::aside_nodes::{Aside, AsideNodes};
 use crate::tiers::model::clean_list::CleanList;
 use crate::tiers::model::event::{Change, Event};
 use crate::tiers::model::in_place::InPlaceFiles;
@@ -29,13 +28,22 @@ use crate::tiers::{Ino, Lsn};
 /// How many states that were made for readers only are kept.
 const MATERIALIZED_KEPT: usize = 1024;
 
+/// A node that was set aside, the directory that it was in, and the record that says so.
+#[derive(Debug)]
+struct SetAsideNode {
+    ino: Ino,
+    dir: Option<Ino>,
+    at: Lsn,
+}
+
 #[derive(Debug)]
 pub(crate) struct EngineState {
     pub(crate) view: View,
     pub(crate) queue: EventQueue,
     pub(crate) uncommitted: UncommittedFiles,
     pub(crate) in_place: InPlaceFiles,
-    pub(crate) aside: AsideNodes,
+    /// What was set aside since the mount, and had bytes that the slow tier has not.
+    set_aside: Vec<SetAsideNode>,
     pub(crate) objects: ObjectReferences,
     pub(crate) clean: CleanList,
     /// Which versions were written together, and when the next such burst may come.
@@ -58,7 +66,7 @@ impl EngineState {
             queue: EventQueue::default(),
             uncommitted: UncommittedFiles::default(),
             in_place: InPlaceFiles::default(),
-            aside: AsideNodes::default(),
+            set_aside: Vec::new(),
             objects: ObjectReferences::default(),
             clean: CleanList::default(),
             bursts: Bursts::default(),
@@ -145,9 +153,6 @@ impl EngineState {
         self.queue.set_applied(upto);
         self.in_place.set_applied(upto);
         self.early.retain(|_, lsn| *lsn > upto);
-        for lsn in self.aside.events_up_to(upto) {
-            self.forget_was_aside(lsn, now);
-        }
     }
 
     /// On the slow tier node `ino` is `beside` the name where it was to be, which somebody else's has. The events behind
@@ -178,7 +183,6 @@ impl EngineState {
         let taken = self.queue.take_out(events);
         for event in &taken {
             self.unpin(event, now);
-            self.forget_was_aside(event.lsn, now);
         }
         taken
     }
@@ -229,7 +233,7 @@ impl EngineState {
         }
         let shown = self.slot(place).and_then(Slot::view);
         // What comes yet goes to this name, unless there is another one.
-        let comes = |ino| self.uncommitted.has(ino) || self.queue.has_versions(ino) || self.aside.has(ino);
+        let comes = |ino| self.uncommitted.has(ino) || self.queue.has_versions(ino);
         let is_only = |ino| self.view.get(ino).is_some_and(|node| node.links.len() == 1);
         if shown.is_some_and(|ino| (is_only(ino) && comes(ino)) || self.comes_below(ino)) {
             return;
@@ -248,30 +252,28 @@ impl EngineState {
         }
     }
 
-    /// Sets a node aside, or replaces its aside. `now` is the log's newest LSN.
-    pub(crate) fn set_aside(&mut self, ino: Ino, aside: Aside, now: Lsn) {
-        aside.kept.object().into_iter().for_each(|object| self.objects.add(object));
-        let replaced = self.aside.insert(ino, aside);
-        replaced.into_iter().for_each(|object| self.objects.remove(object, now));
+    /// These nodes are about to lose their names, because they are set aside by the record `at`.
+    pub(crate) fn note_set_aside(&mut self, nodes: impl Iterator<Item = Ino>, at: Lsn) {
+        for ino in nodes {
+            let dir = self.view.get(ino).and_then(|node| node.links.first()).map(|(dir, _)| *dir);
+            self.set_aside.push(SetAsideNode { ino, dir, at });
+        }
     }
 
-    /// Ends an aside: the node is gone.
-    pub(crate) fn end_aside(&mut self, ino: Ino, now: Lsn) {
-        self.aside.remove(ino).into_iter().for_each(|object| self.objects.remove(object, now));
+    /// Whether something at or below `ino` that an event up to `awaited` was to bring to the slow tier was set aside.
+    pub(crate) fn was_set_aside(&self, ino: Ino, awaited: Option<Lsn>) -> bool {
+        let has_no_name = || self.view.get(ino).is_none_or(|node| node.links.is_empty());
+        self.set_aside.iter().any(|one| {
+            // Events from before are waited for in vain, and other nodes get the number of one that is gone.
+            let was_awaited = awaited.is_some_and(|awaited| awaited < one.at);
+            let is_below = || one.dir.is_some_and(|dir| self.view.is_above(ino, dir));
+            (one.ino == ino && has_no_name()) || (was_awaited && is_below())
+        })
     }
 
     /// The slot of a name, in a directory that is in memory.
     pub(crate) fn slot(&self, (dir, name): &DirEntryKey) -> Option<&Slot> {
         self.view.get(*dir)?.dir.as_ref()?.slots.get(name)
-    }
-
-    fn forget_was_aside(&mut self, lsn: Lsn, now: Lsn) {
-        self.aside.forget_event(lsn).into_iter().for_each(|object| self.objects.remove(object, now));
-    }
-
-    /// The first LSN that the log must keep for asides.
-    pub(crate) fn aside_from(&mut self) -> Option<Lsn> {
-        self.aside.first_needed(self.queue.applied())
     }
 
     /// The state of a regular file, made if it was not needed so far. Ask for it before changing anything about a file:

@@ -79,27 +79,6 @@ pub(crate) fn own_xattrs(fd: &dyn File) -> Result<Vec<(Vec<u8>, Vec<u8>)>> {
     Ok(all)
 }
 
-/// Applies a change of attributes to the attributes of something that is aside.
-pub(crate) fn changed(attrs: &mut Attrs, new: &NewAttr) {
-    attrs.uid = new.uid.unwrap_or(attrs.uid);
-    attrs.gid = new.gid.unwrap_or(attrs.gid);
-    attrs.mtime = new.mtime.unwrap_or(attrs.mtime);
-    let Some(perm) = new.perm else { return };
-    attrs.perm = perm;
-    for (_, list) in attrs.xattrs.iter_mut().filter(|(key, _)| key == acl::ACCESS) {
-        if let Some(changed) = acl::chmod(list, perm) {
-            *list = changed;
-        }
-    }
-}
-
-/// The same for an extended attribute; `None` removes it.
-pub(crate) fn changed_xattr(attrs: &mut Attrs, key: &[u8], value: Option<&[u8]>) {
-    attrs.xattrs.retain(|(other, _)| other != key);
-    attrs.xattrs.extend(value.map(|value| (key.to_vec(), value.to_vec())));
-    attrs.xattrs.sort();
-}
-
 /// Whether an attribute may be copied. Attributes of the tier itself hold for no other file, there or elsewhere.
 pub(crate) fn travels(key: &[u8]) -> bool {
     // ACLs as XFS keeps them, which it shows by their usual names, too; Lustre, GlusterFS.

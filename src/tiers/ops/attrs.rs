@@ -13,11 +13,11 @@ use crate::tiers::disk::errors::{is_elsewhere, is_full};
 use crate::tiers::disk::layout::PRIVATE;
 use crate::tiers::disk::{Access, Kind, NewAttr, Space, Stat, Time, acl};
 use crate::tiers::log::dirs::LoggedPath;
-use crate::tiers::log::record::{Attrs, AttrsOf, Home, Owned, Record};
+use crate::tiers::log::record::{AttrsOf, Home, Owned, Record};
 use crate::tiers::model::event::Change;
 use crate::tiers::model::node::{KnownAcl, Node, NodeAttrs, ObservedAt};
 use crate::tiers::model::state::EngineState;
-use crate::tiers::objects::attrs::{changed, changed_xattr, travels};
+use crate::tiers::objects::attrs::travels;
 use crate::tiers::objects::file::{Bytes, FileState, Io};
 use crate::tiers::{Attr, Cx, FileStatus, Ino, ROOT, SetAttr, TierKind, Tiers};
 
@@ -297,9 +297,6 @@ impl Tiers {
     fn take_attrs(&self, ino: Ino, shown: &Attr, io: Option<&mut Io>) {
         let Some(io) = io.filter(|io| io.goes_as_it_is() && !io.attrs_in_view) else { return };
         let mut st = self.state.lock();
-        if st.aside.has(ino) {
-            return;
-        }
         if let Some(node) = st.view.get_mut(ino) {
             let Attr { perm, uid, gid, size, blocks, atime, mtime, ctime, .. } = *shown;
             node.change_meta(|meta| *meta = NodeAttrs { perm, uid, gid, size, blocks, atime, mtime, ctime, ..*meta });
@@ -335,9 +332,6 @@ impl Tiers {
         let now = self.file_time();
         let mut st = self.state.lock();
         let has_object = io.is_some_and(|io| io.with_attrs().is_some());
-        if self.log_attrs_aside(&mut st, ino, |attrs| changed(attrs, new))? {
-            return self.apply_attr(&mut st, ino, new, now, None, has_object);
-        }
         let path = st.view.path(ino);
         let event = path.filter(|_| self.is_in_order(&st, ino, io));
         let Some(path) = event else {
@@ -716,16 +710,9 @@ impl Tiers {
         let mut st = self.state.lock();
         let has_object = io.is_some_and(|io| io.with_attrs().is_some());
         let mode = perm.map(|perm| NewAttr { perm: Some(perm), ..NewAttr::default() });
-        let keep = |attrs: &mut Attrs| {
-            changed_xattr(attrs, key, value);
-            attrs.perm = perm.unwrap_or(attrs.perm);
-        };
-        let is_aside = self.log_attrs_aside(&mut st, ino, keep)?;
-        let event = st.view.path(ino).filter(|_| !is_aside && self.is_in_order(&st, ino, io));
+        let event = st.view.path(ino).filter(|_| self.is_in_order(&st, ino, io));
         let Some(path) = event.map(LoggedPath::from) else {
-            if !is_aside {
-                cx.proceed()?;
-            }
+            cx.proceed()?;
             apply_xattr(&mut st, ino, key, value, None, now, has_object);
             return mode.map_or(Ok(()), |new| self.apply_attr(&mut st, ino, &new, now, None, has_object));
         };
@@ -751,26 +738,21 @@ impl Tiers {
 
     /// `user.dlio.state` and `user.dlio.tier` of an inode.
     pub(crate) fn file_status(&self, cx: &Cx, ino: Ino) -> Result<(FileStatus, TierKind)> {
-        let (pending, kind, file, aside) = {
+        let (pending, kind, file) = {
             let mut st = self.state.lock();
             let kind = st.view.get(ino).ok_or(Errno::ESTALE)?.kind;
-            let aside = st.aside.has(ino);
             let pending =
                 st.uncommitted.has(ino) || st.queue.events().iter().any(|event| event.change.inodes().contains(&ino));
-            (pending, kind, st.known_file(ino), aside)
+            (pending, kind, st.known_file(ino))
         };
         let has_copy = kind == Kind::File && self.copy_number(ino).is_some_and(|number| self.copies.has(number));
         let Some(file) = file else {
             if has_copy && !pending {
                 return Ok((FileStatus::Staged, TierKind::Fast));
             }
-            let state = match (pending, aside) {
-                (true, _) => FileStatus::Dirty,
-                (false, true) => FileStatus::Saved,
-                (false, false) => FileStatus::Slow,
-            };
+            let state = if pending { FileStatus::Dirty } else { FileStatus::Slow };
             // A file without a state has its bytes on the slow tier, whatever is pending of its names.
-            let fast = (pending || aside) && kind != Kind::File;
+            let fast = pending && kind != Kind::File;
             return Ok((state, if fast { TierKind::Fast } else { TierKind::Slow }));
         };
         let (object, has_copy) = {
@@ -788,8 +770,6 @@ impl Tiers {
             FileStatus::Draining
         } else if pending {
             FileStatus::Dirty
-        } else if aside {
-            FileStatus::Saved
         } else if object.is_some() {
             FileStatus::Clean
         } else if has_copy {
@@ -810,7 +790,6 @@ impl Tiers {
                 FileStatus::Clean => "clean",
                 FileStatus::Staged => "staged",
                 FileStatus::Failed => "failed",
-                FileStatus::Saved => "saved",
             },
             TIER => match tier {
                 TierKind::Fast => "fast",

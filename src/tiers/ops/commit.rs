@@ -344,7 +344,6 @@ impl Tiers {
         let path = LoggedPath::from(path);
         let content = Arc::new(Content::new(copy, size, attrs.clone(), burst));
         let change = Change::Content { ino: state.ino, at, content };
-        self.take_up_dirs(&mut st, &change)?;
         let mut records = vec![
             Record::Content { path: path.clone(), ino: state.ino, object: copy, size, attrs },
             Record::Bind { path, ino: state.ino, object: live },
@@ -360,24 +359,12 @@ impl Tiers {
         st.uncommitted.bind(state.ino, last, live, now);
         state.begin_version(size);
         st.uncommitted.start(state.ino, writer, origin.stamps.map(|stamps| stamps.end));
-        self.take_up(&Cx::internal(), &mut st, state.ino, last - 1)?;
         Ok(Some(last - 1))
     }
 
     /// First half, before the state lock: reads from the object what the event will record.
     pub(crate) fn freeze_if_uncommitted(&self, cx: &Cx, io: Option<&mut Io>) -> Result<Option<Frozen>> {
         let Some(io) = io.filter(|io| io.uncommitted()) else { return Ok(None) };
-        self.freeze(cx, io)
-    }
-
-    /// The same for a file that is set aside, changed or not: it is to become an event again.
-    pub(crate) fn freeze_aside(&self, cx: &Cx, ino: Ino, io: Option<&mut Io>) -> Result<Option<Frozen>> {
-        let is_aside = self.state.lock().aside.has(ino);
-        let Some(io) = io.filter(|_| is_aside) else { return Ok(None) };
-        self.freeze(cx, io)
-    }
-
-    fn freeze(&self, cx: &Cx, io: &mut Io) -> Result<Option<Frozen>> {
         let Some(object) = io.object() else { return Ok(None) };
         let fd = self.fd(cx, io, object)?;
         let stat = fd.stat().at("stat", "object")?;
@@ -429,7 +416,6 @@ impl Tiers {
             // Also an empty one.
             content.set_overwritten();
         }
-        self.take_up(cx, st, ino, lsn)?;
         if object.home == Home::Fast {
             // Only for a rescue without a log; the event itself is logged.
             if let Err(e) = Pool::set_name(&*fd, &Named { lsn, ino, path }) {

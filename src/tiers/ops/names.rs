@@ -438,10 +438,7 @@ impl Tiers {
             }
             let now = self.file_time();
             let mut io = file.as_ref().map(|file| self.exclusive(cx, file)).transpose()?;
-            let frozen = match self.freeze_if_uncommitted(cx, io.as_deref_mut())? {
-                None => self.freeze_aside(cx, ino, io.as_deref_mut())?,
-                frozen => frozen,
-            };
+            let frozen = self.freeze_if_uncommitted(cx, io.as_deref_mut())?;
             let mut st = self.state.lock();
             if !self.still(&st, parent, name, None)? {
                 continue;
@@ -564,9 +561,6 @@ impl Tiers {
             node.change_meta(|meta| (meta.nlink, meta.ctime) = (left, now));
             node.ours = true;
         }
-        if st.view.get(ino).is_none_or(|node| node.links.is_empty()) {
-            st.end_aside(ino, self.log.last());
-        }
         self.settle_removed(st, ino);
         st.view.collect(ino);
     }
@@ -670,15 +664,6 @@ impl Tiers {
         let (mut io, mut other_io) = self.exclusive_both(cx, file.as_ref(), other_file.as_ref())?;
         let frozen = self.freeze_if_uncommitted(cx, io.as_deref_mut())?;
         let other_frozen = self.freeze_if_uncommitted(cx, other_io.as_deref_mut())?;
-        // A set-aside file loses its old name, so it becomes an event. That event comes behind this one, because the
-        // slow tier may not take the old directory.
-        let (aside, other_aside) = match (&frozen, &other_frozen) {
-            (None, None) if !across => (
-                self.freeze_aside(cx, ino, io.as_deref_mut())?,
-                other.map_or(Ok(None), |other| self.freeze_aside(cx, other, other_io.as_deref_mut()))?,
-            ),
-            _ => (None, None),
-        };
         if across && frozen.is_none() {
             // Either it is so large that it is written in place, or someone else has committed it just now.
             let in_place = io.as_ref().is_none_or(|io| io.object().is_none());
@@ -722,8 +707,6 @@ impl Tiers {
         }
         touch(&mut st, parent, now);
         touch(&mut st, to, now);
-        self.commit_frozen(cx, &mut st, file.as_deref(), io.as_deref_mut(), aside)?;
-        self.commit_frozen(cx, &mut st, other_file.as_deref(), other_io.as_deref_mut(), other_aside)?;
         Ok(true)
     }
 
@@ -785,7 +768,6 @@ impl Tiers {
         cx.proceed()?;
         let (behind, further_change) = behind.unzip();
         let further_change = further_change.flatten();
-        self.take_up_dirs(st, &change)?;
         let expected = st.expect_before(&change);
         let further = u64::from(behind.is_some());
         let records: Vec<Record> = expected.into_iter().chain([record]).chain(behind).collect();

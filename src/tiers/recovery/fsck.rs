@@ -14,11 +14,11 @@ use crate::path::escape;
 use crate::tiers::disk::layout::{OURS, read_text, split};
 use crate::tiers::disk::shards::Shard;
 use crate::tiers::disk::{Access, Dir, DirEntry, Kind, modes};
-use crate::tiers::log::record::{Home, Kept, ObjectId, Record, Step};
+use crate::tiers::log::record::{Home, ObjectId, Record, Step};
 use crate::tiers::objects::parts::is_lane;
 use crate::tiers::objects::pool::{Pool, number_of};
-use crate::tiers::recovery::aside::{aside_at, cancelled};
 use crate::tiers::recovery::identity::{UNIDENTIFIED, boot_of, read_slow_id, read_super, refuse_other_format};
+use crate::tiers::recovery::left_out::set_aside;
 use crate::tiers::writeback::step::{step_path, step_target};
 use crate::tiers::{Lsn, log};
 
@@ -59,8 +59,6 @@ pub struct FsckReport {
     /// Versions that the slow tier does not have yet.
     pub pending: u64,
     pub quarantined: u64,
-    /// Nodes that an operator has set aside.
-    pub aside: u64,
 }
 
 /// Checks the fast tier whose root is `fast`, together with its slow tier if that is given. The fast tier must be
@@ -85,7 +83,6 @@ pub fn fsck(fast: Arc<dyn Dir>, slow: Option<Arc<dyn Dir>>, boot: &str, repair: 
     check.layout();
     check.pending(boot, uuid.as_deref());
     check.unfinished();
-    check.aside(uuid.as_deref());
     check.objects(is_sound)?;
     check.quarantine();
     if let Some(uuid) = uuid {
@@ -224,7 +221,7 @@ impl Check {
         let applied = Record::applied(self.records.iter().map(|(_, record)| record));
         let sealed = |record: &Record| if let Record::Seal { of, .. } = record { Some(*of) } else { None };
         let sealed: HashSet<Lsn> = self.records.iter().filter_map(|(_, record)| sealed(record)).collect();
-        let cancelled = cancelled(&self.records);
+        let cancelled = set_aside(&self.records);
         let mut wrong = Vec::new();
         let mut this_boot = false;
         for (lsn, record) in &self.records {
@@ -275,27 +272,6 @@ impl Check {
         self.add(Severity::Note, place, what, "the next mount continues with them, and its stats say what holds it");
     }
 
-    /// Reports nodes that an operator has set aside: they are not on their way to the slow tier.
-    fn aside(&mut self, uuid: Option<&str>) {
-        for entry in aside_at(&self.records, Lsn::MAX) {
-            self.report.aside += 1;
-            let place = format!("/{}", escape(entry.path()));
-            let missing = match entry.kept {
-                Kept::File { object, size, .. } => self.missing_of(object, size, uuid),
-                Kept::Node(_) => None,
-            };
-            match missing.filter(|what| !what.contains(SHORT)) {
-                Some(what) => {
-                    self.damage(place, format!("it was set aside: {what}"), "see .dlio-fs/saved on the slow tier")
-                }
-                None => {
-                    let what = "an operator has set it aside: it stays on the fast tier and is not published";
-                    self.add(Severity::Note, place, what, "to publish it, write it again or rename it");
-                }
-            }
-        }
-    }
-
     fn missing_of(&self, object: ObjectId, size: u64, uuid: Option<&str>) -> Option<String> {
         let name = format!("object {:016x}", object.number);
         let found = match object.home {
@@ -322,9 +298,6 @@ impl Check {
         self.strays();
         let named = |record: &Record| match record {
             Record::Bind { object, .. } | Record::Content { object, .. } => vec![Some(object.tail()), object.head()],
-            Record::Saved { kept, .. } => {
-                kept.object().into_iter().flat_map(|object| [Some(object.tail()), object.head()]).collect()
-            }
             _ => Vec::new(),
         };
         let explained: HashSet<ObjectId> =

@@ -14,7 +14,7 @@ use crate::tiers::objects::abilities::Abilities;
 
 /// The format of everything that a daemon writes into `<fast>/.dlio-fs`, and into its `tmp` on the slow tier. Another one
 /// is refused. There is one number for all of it: nothing there is read by itself.
-pub(crate) const FORMAT: u32 = 4;
+pub(crate) const FORMAT: u32 = 5;
 
 /// `<fast>/.dlio-fs/super`: TOML, with a first line that has the CRC-32 of all behind it, in hexadecimal.
 #[derive(Clone, Debug, Serialize, Deserialize)]

@@ -25,7 +25,7 @@ use crate::tiers::objects::pool::Pool;
 use crate::tiers::objects::version::Content;
 use crate::tiers::ops::attrs;
 use crate::tiers::ops::names::{add_made, add_subdir, apply_rename};
-use crate::tiers::recovery::aside::{AsideEntry, left_out};
+use crate::tiers::recovery::left_out::left_out;
 use crate::tiers::recovery::state::{Looked, Recovery};
 use crate::tiers::sorted::beside;
 use crate::tiers::writeback::step::find_beside;
@@ -72,7 +72,6 @@ impl<'a> Recovery<'a> {
             refused: None,
             met: HashMap::new(),
             skipped: left_out(&records).into_iter().collect(),
-            renumbered: Vec::new(),
             taken: HashSet::new(),
             never,
             left: HashMap::new(),
@@ -162,11 +161,6 @@ impl<'a> Recovery<'a> {
             Record::Discarded { ino } => {
                 self.left.retain(|_, (_, of)| of != ino);
                 Ok(())
-            }
-            Record::Saved { ino, since, paths, kept } => {
-                let paths = paths.iter().map(|path| path.bytes().into_owned()).collect();
-                let (ino, since, kept) = (*ino, *since, kept.clone());
-                self.replay_aside(AsideEntry { lsn, ino, since, paths, kept })
             }
             Record::Start { .. }
             | Record::Seal { .. }
@@ -592,7 +586,6 @@ impl<'a> Recovery<'a> {
         }
         file.add_pending_version(&mut io, content.clone());
         st.uncommitted.remove(file.ino);
-        st.aside.take_up(file.ino, lsn);
         let change = Change::Content { ino: file.ino, at: place, content };
         self.tiers.queue_event(&mut st, (lsn, self.by(lsn)), self.uptime, change);
         if let Some(before) = self.last_file.replace(file.ino).filter(|before| *before != file.ino) {
@@ -604,18 +597,7 @@ impl<'a> Recovery<'a> {
     fn replay_make(&mut self, lsn: Lsn, path: &[u8], ino: Ino, spec: &Spec) -> Result<()> {
         let Some(place) = self.place_of_new(path, |_| (spec.attrs.uid, spec.attrs.gid))? else { return Ok(()) };
         self.make_way(&place)?;
-        if let Some(found) = self.find(&place, None)? {
-            let mut st = self.tiers.state.lock();
-            if st.aside.take_up(found, lsn) {
-                st.push(
-                    lsn,
-                    self.uptime,
-                    self.by(lsn),
-                    Change::Make { ino: found, at: place, spec: Arc::new(spec.clone()) },
-                );
-                drop(st);
-                self.meet(ino, found);
-            }
+        if self.find(&place, None)?.is_some() {
             return Ok(());
         }
         let mut st = self.tiers.state.lock();
@@ -728,7 +710,6 @@ impl<'a> Recovery<'a> {
             if let Some(node) = st.view.get_mut(other) {
                 node.change_meta(|meta| meta.nlink = meta.nlink.saturating_sub(1));
             }
-            self.end_aside_of_removed(&mut st, other);
             self.tiers.settle_removed(&mut st, other);
         }
         self.tiers.queue_event(&mut st, (lsn, self.by(lsn)), self.uptime, change);
@@ -762,18 +743,11 @@ impl<'a> Recovery<'a> {
         if let Some(node) = st.view.get_mut(ino) {
             node.change_meta(|meta| meta.nlink = meta.nlink.saturating_sub(1));
         }
-        self.end_aside_of_removed(&mut st, ino);
         self.tiers.settle_removed(&mut st, ino);
         if never_seen {
             st.view.collect(ino);
         } else {
             st.push(lsn, self.uptime, self.by(lsn), Change::Remove { ino, at });
-        }
-    }
-
-    fn end_aside_of_removed(&self, st: &mut EngineState, ino: Ino) {
-        if st.view.get(ino).is_none_or(|node| node.links.is_empty()) {
-            st.end_aside(ino, self.tiers.log.last());
         }
     }
 
@@ -867,7 +841,6 @@ pub(crate) fn object_of(record: &Record) -> Option<ObjectId> {
     match record {
         Record::Bind { object, .. } | Record::Content { object, .. } => Some(*object),
         Record::Intent { step: Step::Place { object, .. }, .. } => *object,
-        Record::Saved { kept, .. } => kept.object(),
         _ => None,
     }
 }

@@ -17,12 +17,12 @@ use crate::tiers::disk::layout::{OURS, split};
 use crate::tiers::disk::layout::{after_move, is_at_or_below};
 use crate::tiers::disk::{Dir, File, Kind, Stat, acl, modes};
 use crate::tiers::log::dirs::LoggedPath;
-use crate::tiers::log::record::{Attrs, Home, Kept, ObjectId, Path, Record, Spec};
+use crate::tiers::log::record::{Attrs, Home, ObjectId, Path, Record, Spec};
 use crate::tiers::objects::attrs::{own_xattrs, set_attrs};
 use crate::tiers::objects::copy::copy_bytes;
 use crate::tiers::objects::pool::Pool;
-use crate::tiers::recovery::aside::{aside_at, left_out};
 use crate::tiers::recovery::identity::{boot_of, refuse_other_format};
+use crate::tiers::recovery::left_out::left_out;
 use crate::tiers::{Ino, Lsn, log};
 
 const SET_ID: u32 = 0o6000;
@@ -132,7 +132,6 @@ impl Followed {
             .collect();
         let applied = Record::applied(records.iter().map(|(_, record)| record));
         let skipped = left_out(records);
-        aside_at(records, applied).iter().for_each(|one| self.add_aside(&one.paths, &one.kept));
         let mut names: HashMap<Ino, &[LoggedPath]> = HashMap::new();
         let mut this_boot = false;
         for (lsn, record) in records {
@@ -163,20 +162,8 @@ impl Followed {
                         self.discard_unsynced(&path.bytes(), *ino, *object);
                     }
                 }
-                Record::Saved { paths, kept, .. } => self.add_aside(&whole(paths), kept),
                 other => self.follow_names(other),
             }
-        }
-    }
-
-    /// Adds a set-aside node, unless something later has its path.
-    fn add_aside(&mut self, paths: &[Path], kept: &Kept) {
-        let found = match kept {
-            Kept::File { object, size, .. } => RescuedAt::File { object: *object, size: Some(*size) },
-            Kept::Node(spec) => RescuedAt::Node(spec.clone()),
-        };
-        for path in paths {
-            self.tree.entry(path.clone()).or_insert_with(|| found.clone());
         }
     }
 
@@ -213,10 +200,6 @@ impl Followed {
     }
 }
 
-fn whole(paths: &[LoggedPath]) -> Vec<Path> {
-    paths.iter().map(|path| path.bytes().into_owned()).collect()
-}
-
 fn insert(tree: &mut BTreeMap<Path, RescuedAt>, path: &LoggedPath, names: &[LoggedPath], found: &RescuedAt) {
     for name in std::iter::once(path).chain(names) {
         tree.insert(name.bytes().into_owned(), found.clone());
@@ -251,9 +234,6 @@ fn add_unlogged(
         records.iter().any(|(_, record)| match record {
             Record::Bind { object, .. } | Record::Content { object, .. } => {
                 object.uses(ObjectId { home: Home::Fast, number })
-            }
-            Record::Saved { kept, .. } => {
-                kept.object().is_some_and(|object| object.uses(ObjectId { home: Home::Fast, number }))
             }
             _ => false,
         })

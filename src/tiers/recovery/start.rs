@@ -50,6 +50,7 @@ use crate::tiers::partner::Partner;
 use crate::tiers::pins::Pins;
 use crate::tiers::progress::WorkKind;
 use crate::tiers::recovery::identity::{Super, existing_tmp, identify};
+use crate::tiers::recovery::left_out::set_aside;
 use crate::tiers::recovery::objects::{LOOKS_EACH, ObjectLook, expect_empty, look_at, unproven};
 use crate::tiers::recovery::replay::object_of;
 use crate::tiers::recovery::state::{Bound, Half, Recovery, carried};
@@ -253,7 +254,8 @@ impl Recovery<'_> {
         self.take_in(looked, &marked);
         self.take_back()?;
         self.find_lost()?;
-        self.show_aside()?;
+        let set_aside = set_aside(&self.records);
+        self.tiers.state.lock().checkpoints.change(|index| index.set_aside(|lsn| set_aside.contains(&lsn)));
         for (lsn, this_boot, path, slow) in self.expects_passed() {
             self.replay_expect(lsn, &path.bytes(), slow.as_ref(), this_boot)?;
         }
@@ -546,7 +548,6 @@ impl Recovery<'_> {
         for (lsn, (ino, object, _)) in (first..).zip(bound) {
             st.uncommitted.bind(ino, lsn, object, now);
         }
-        self.tiers.log_aside_again(&mut st, self.renumbered.clone())?;
         drop(st);
         self.tiers.log.sync(self.tiers.log.last())
     }

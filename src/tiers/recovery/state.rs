@@ -50,8 +50,6 @@ pub(crate) struct Recovery<'a> {
     pub(crate) met: HashMap<Ino, Ino>,
     /// Records that no longer count: their file was set aside.
     pub(super) skipped: HashSet<Lsn>,
-    /// Set-aside nodes that have another number than in the log.
-    pub(crate) renumbered: Vec<Ino>,
     /// The inodes that were met.
     pub(super) taken: HashSet<Ino>,
     /// Numbers of discarded files without an older version: later records about them are skipped.

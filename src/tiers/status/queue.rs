@@ -14,7 +14,7 @@ use crate::tiers::pending::uncommitted;
 use crate::tiers::progress::{copied_in, to_copy};
 use crate::tiers::{Ino, Lsn, Tiers};
 
-/// How many paths are named of those that are set aside, cut off or written.
+/// How many paths are named of those that are cut off or written.
 const SHOWN: usize = 100;
 
 impl Tiers {
@@ -22,7 +22,6 @@ impl Tiers {
     pub fn queue(&self, limit: usize) -> Queue {
         let status = self.status();
         let held = self.damaged.is_some() || self.held_by_cut_off().is_some();
-        let aside_shown = self.aside_paths(SHOWN).into_iter().map(|path| format!("/{path}")).collect();
         let (cut_off_shown, writing_shown) = self.uncommitted_shown(None);
         let st = self.state.lock();
         let mut look = QueueLook::new(self, &st, self.expected_rate(), held);
@@ -31,8 +30,6 @@ impl Tiers {
             held: status.safety.held,
             held_users: status.held_users,
             conflicts: status.exceptions.conflicts,
-            aside: status.exceptions.aside,
-            aside_shown,
             cut_off_shown,
             writing_shown,
             conflicts_shown: self.counters.notes.conflicts.lock().iter().cloned().collect(),
@@ -69,7 +66,6 @@ impl Tiers {
         queue.held = queue.held.map(|_| ELSEWHERE.to_owned());
         queue.held_users.retain(|held| held.uid == uid);
         queue.conflicts_shown.clear();
-        queue.aside_shown.clear();
         (queue.cut_off_shown, queue.writing_shown) = self.uncommitted_shown(Some(uid));
         queue
     }

@@ -15,7 +15,8 @@ use crate::tiers::checkpoints::index::CheckpointStatus;
 use crate::tiers::disk::layout::dirs_above;
 use crate::tiers::disk::layout::{OURS, ensure_dir};
 use crate::tiers::disk::saved::{SAVED, host_and_time, make_dir, move_to};
-use crate::tiers::disk::{Dir, WHOLE};
+use crate::tiers::disk::{Dir, Kind, WHOLE};
+use crate::tiers::log::record::Spec;
 use crate::tiers::objects::copy::copy_data;
 use crate::tiers::objects::version::Content;
 use crate::tiers::{Cx, Ino, Tiers};
@@ -67,11 +68,40 @@ impl Saving {
     }
 }
 
-/// A version that is to be saved.
+/// A node that is to be saved.
+#[derive(Clone, PartialEq, Eq)]
 pub(crate) struct SaveTask {
     pub(crate) path: Vec<u8>,
     pub(crate) ino: Ino,
-    pub(crate) content: Arc<Content>,
+    pub(crate) what: SaveWhat,
+}
+
+#[derive(Clone)]
+pub(crate) enum SaveWhat {
+    Version(Arc<Content>),
+    /// No regular file.
+    Node(Spec),
+}
+
+impl PartialEq for SaveWhat {
+    fn eq(&self, other: &Self) -> bool {
+        match (self, other) {
+            (SaveWhat::Version(one), SaveWhat::Version(other)) => Arc::ptr_eq(one, other),
+            (SaveWhat::Node(one), SaveWhat::Node(other)) => one == other,
+            _ => false,
+        }
+    }
+}
+
+impl Eq for SaveWhat {}
+
+impl SaveTask {
+    pub(crate) fn version(&self) -> Option<&Arc<Content>> {
+        match &self.what {
+            SaveWhat::Version(content) => Some(content),
+            SaveWhat::Node(_) => None,
+        }
+    }
 }
 
 impl Tiers {
@@ -99,12 +129,12 @@ impl Tiers {
             place,
             path: unsaved.path.clone(),
             files: wanted.len() as u64,
-            bytes: wanted.iter().map(|one| one.content.size).sum(),
+            bytes: wanted.iter().filter_map(SaveTask::version).map(|content| content.size).sum(),
             published: all.saturating_sub(wanted.len() as u64),
         })
     }
 
-    /// Saves files under their paths, in a directory of their own, which gets its name once all of them are durable.
+    /// Saves nodes under their paths, in a directory of their own, which gets its name once all of them are durable.
     /// Returns its path from the slow tier's root.
     pub(crate) fn save_all(&self, wanted: &[SaveTask], saving: &Saving) -> Result<String> {
         let ours = ensure_dir(&*self.slow.root, OURS)?;
@@ -112,7 +142,7 @@ impl Tiers {
         let (name, part) = new_name(&*above)?;
         let place = above.dir(&part).at("open", "saved on the slow tier")?;
         for one in wanted {
-            self.save_file(&place, one, saving)?;
+            self.save_one(&place, one, saving)?;
         }
         let mut dirs: HashSet<&[u8]> = HashSet::from([&b""[..]]);
         for one in wanted {
@@ -132,41 +162,58 @@ impl Tiers {
         let st = self.state.lock();
         let newest = st.queue.newest_versions().map(|(ino, (_, content))| (ino, content.clone()));
         let of_it = newest.filter(|(_, content)| content.burst() == number);
-        let wanted =
-            of_it.filter_map(|(ino, content)| Some(SaveTask { path: st.view.path(ino)?, ino, content })).collect();
+        let task = |(ino, content)| Some(SaveTask { path: st.view.path(ino)?, ino, what: SaveWhat::Version(content) });
+        let wanted = of_it.filter_map(task).collect();
         (wanted, st.checkpoints.ask(|index| index.files_of(number)))
     }
 
-    /// Saves a file with the bytes and attributes of a published version.
-    fn save_file(&self, place: &Arc<dyn Dir>, one: &SaveTask, saving: &Saving) -> Result<()> {
+    fn save_one(&self, place: &Arc<dyn Dir>, one: &SaveTask, saving: &Saving) -> Result<()> {
         let shown = || format!("/{}", escape(&one.path));
-        let source = self.open_object(&Cx::internal(), one.content.object())?;
         let (dirs, name) = crate::tiers::disk::layout::split(&one.path);
         let mut dir = place.clone();
         for name in dirs.split(|byte| *byte == b'/').filter(|name| !name.is_empty()) {
             dir = make_dir(&*dir, name).at("create", shown())?;
         }
+        let made = match &one.what {
+            SaveWhat::Version(content) => return self.save_version(&*dir, name, one, (content, saving)),
+            SaveWhat::Node(Spec { kind: Kind::Dir, .. }) => make_dir(&*dir, name).map(drop),
+            SaveWhat::Node(Spec { kind: Kind::Symlink, target, .. }) => dir.symlink(name, target),
+            SaveWhat::Node(spec) => dir.mknod(name, spec.kind, spec.attrs.perm, spec.rdev),
+        };
+        made.at("create", shown())
+    }
+
+    /// Saves a file with the bytes and attributes of a version.
+    fn save_version(
+        &self,
+        dir: &dyn Dir,
+        name: &[u8],
+        one: &SaveTask,
+        (content, saving): (&Content, &Saving),
+    ) -> Result<()> {
+        let shown = || format!("/{}", escape(&one.path));
+        let source = self.open_object(&Cx::internal(), content.object())?;
         let file = dir.create(name, 0o600).at("create", shown())?;
         let born = file.stat().at("stat", shown())?;
         let mut watch = |_, bytes: &[u8]| saving.go_on(bytes.len() as u64);
-        copy_data(&*source, &*file, 0..one.content.size, &mut watch)
+        copy_data(&*source, &*file, 0..content.size, &mut watch)
             .map_err(std::io::Error::from)
-            .and_then(|()| file.set_len(one.content.size))
-            .and_then(|()| self.slow.set_attrs(&*file, &born, &one.content.attrs()))
+            .and_then(|()| file.set_len(content.size))
+            .and_then(|()| self.slow.set_attrs(&*file, &born, &content.attrs()))
             .and_then(|_| file.sync())
             .at("save", shown())?;
         file.forget_cached(WHOLE);
-        if self.is_as_it_was(one) {
+        if self.is_as_it_was(one.ino, content) {
             return Ok(());
         }
         Err(Error::refused(format!("{} was overwritten while it was saved", shown()), "try it again"))
     }
 
     /// Takes the lock exclusively, so that no earlier write is still on its way.
-    fn is_as_it_was(&self, one: &SaveTask) -> bool {
-        let file = self.state.lock().known_file(one.ino);
+    fn is_as_it_was(&self, ino: Ino, content: &Content) -> bool {
+        let file = self.state.lock().known_file(ino);
         let _io = file.as_ref().map(|file| file.io.write());
-        one.content.is_intact()
+        content.is_intact()
     }
 }
 

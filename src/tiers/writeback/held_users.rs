@@ -277,8 +277,7 @@ impl Tiers {
         let is_held = |lsn: Lsn| held.events.binary_search(&lsn).is_ok();
         let last_free = st.queue.events().iter().rev().find(|event| !is_held(event.lsn)).map(|event| event.lsn);
         let gains = last_free.zip(held.events.first()).is_some_and(|(free, held)| *held < free);
-        let is_aside = st.aside.has_event(is_held) || held.inodes.iter().any(|ino| st.aside.has(*ino));
-        let moved = if gains && !is_aside && !st.is_inside_batch() {
+        let moved = if gains && !st.is_inside_batch() {
             records.extend(self.log.read_on(&mut place)?); // 3
             self.log_moved(&st, &held, records)?
         } else {

@@ -1080,7 +1080,7 @@ impl Tiers {
             st.queue.applied()
         };
         *self.writeback.leftovers.lock() = leftovers;
-        self.drop_log(applied)
+        self.log.drop_upto(applied)
     }
 }
 
