@@ -9,6 +9,7 @@ pub(crate) mod meet;
 pub(crate) mod names;
 pub(crate) mod open;
 pub(crate) mod recheck;
+mod rename;
 pub(crate) mod seal;
 
 use std::collections::VecDeque;

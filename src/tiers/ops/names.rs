@@ -13,7 +13,7 @@ use crate::path::Name;
 use crate::tiers::disk::errors::{absent_is_none, is_elsewhere};
 use crate::tiers::disk::fingerprint::Fingerprint;
 use crate::tiers::disk::layout::OURS;
-use crate::tiers::disk::{Kind, RenameMode, SlowId, Stat, acl};
+use crate::tiers::disk::{Kind, SlowId, Stat, acl};
 use crate::tiers::log::dirs::LoggedPath;
 use crate::tiers::log::record::{Attrs, EventOrigin, Record, Spec};
 use crate::tiers::model::clean_list::Clean;
@@ -222,7 +222,7 @@ impl Tiers {
     /// The directory's generation if it is empty. In a fleet the slow tier is asked: other members may have put
     /// something into it, and it would be moved away with that. What they have put there since it was listed here does not
     /// count: who empties a directory removes what the listing shows, and the order says what becomes of the rest.
-    fn empty_since(&self, cx: &Cx, ino: Ino) -> Result<u64> {
+    pub(super) fn empty_since(&self, cx: &Cx, ino: Ino) -> Result<u64> {
         loop {
             let (mut entries, generation) = self.list_since(cx, ino, self.fleet.is_some())?;
             let others = entries.split_off(2);
@@ -555,7 +555,7 @@ impl Tiers {
     }
 
     /// Updates `ino` after it has lost a name.
-    fn lost_name(&self, st: &mut EngineState, ino: Ino, now: crate::tiers::disk::Time) {
+    pub(super) fn lost_name(&self, st: &mut EngineState, ino: Ino, now: crate::tiers::disk::Time) {
         if let Some(node) = st.view.get_mut(ino) {
             let left = if node.kind == Kind::Dir { 0 } else { node.meta().nlink.saturating_sub(1) };
             node.change_meta(|meta| (meta.nlink, meta.ctime) = (left, now));
@@ -565,153 +565,8 @@ impl Tiers {
         st.view.collect(ino);
     }
 
-    pub fn rename(&self, cx: &Cx, parent: Ino, name: &Name, to: Ino, to_name: &Name, mode: RenameMode) -> Result<()> {
-        {
-            let st = self.state.lock();
-            if is_ours(&st, parent, name) || is_ours(&st, to, to_name) {
-                return Err(Errno::EPERM.into());
-            }
-        }
-        self.admit_name(cx, to_name)?;
-        while !self.try_rename(cx, (parent, name), (to, to_name), mode)? {}
-        self.wake();
-        Ok(())
-    }
-
-    /// One attempt; `false` if the names changed between lookup and change.
-    /// Refuses the rename of a directory that the slow tier would not rename: it would hold the order.
-    fn expect_moves(&self, cx: &Cx, ino: Ino) -> Result<()> {
-        if !self.slow.abilities.keeps_dirs {
-            return Ok(());
-        }
-        {
-            // From another part no rename reaches our directory, which says nothing about one within that part.
-            let st = self.state.lock();
-            let is_dir = st.view.get(ino).is_some_and(|node| node.kind == Kind::Dir && node.slow_id().is_some());
-            if !is_dir || st.view.are_apart(ino, ROOT) {
-                return Ok(());
-            }
-        }
-        cx.slow()?;
-        self.at_slow(ino, |path, _| self.slow.expect_moves(path)).at("rename on slow", self.label(ino))
-    }
-
-    fn try_rename(
-        &self,
-        cx: &Cx,
-        (parent, name): (Ino, &Name),
-        (to, to_name): (Ino, &Name),
-        mode: RenameMode,
-    ) -> Result<bool> {
-        let ino = self.resolve(cx, parent, name)?.ok_or(Errno::ENOENT)?;
-        let other = self.resolve(cx, to, to_name)?;
-        match (mode, other) {
-            (RenameMode::NoReplace, Some(_)) => return Err(Errno::EEXIST.into()),
-            (RenameMode::Exchange, None) => return Err(Errno::ENOENT.into()),
-            // Two names of one inode: POSIX has rename do nothing.
-            (_, Some(other)) if other == ino => return Ok(true),
-            _ => {}
-        }
-        let exchange = mode == RenameMode::Exchange;
-        // No step would publish it, as long as the tier is that one: it would hold its user for ever.
-        if exchange && !self.slow.abilities.exchange {
-            return Err(Errno::EINVAL.into());
-        }
-        let (file, other_file, empty, across) = {
-            let mut st = self.state.lock();
-            let node = st.view.get(ino).ok_or(Errno::ENOENT)?;
-            let target = other.and_then(|ino| st.view.get(ino));
-            let is_dir = node.kind == Kind::Dir;
-            if let Some(target) = target
-                && !exchange
-            {
-                match (is_dir, target.kind == Kind::Dir) {
-                    (true, false) => return Err(Errno::ENOTDIR.into()),
-                    (false, true) => return Err(Errno::EISDIR.into()),
-                    _ => {}
-                }
-            }
-            if is_dir && st.view.is_above(ino, to) {
-                return Err(Errno::EINVAL.into());
-            }
-            if exchange && other.is_some_and(|other| st.view.is_above(other, parent)) {
-                return Err(Errno::EINVAL.into());
-            }
-            let empty = is_dir && target.is_some() && !exchange;
-            let across = st.view.are_apart(parent, to);
-            // As on the slow tier, except for a file with one name: its newest version goes to the other part, and the
-            // old name is removed.
-            if across && (exchange || node.kind != Kind::File || node.meta().nlink > 1) {
-                return Err(Errno::EXDEV.into());
-            }
-            let is_held = |ino: Ino| st.view.is_mount(ino) || (empty && st.view.is_part(ino));
-            if is_dir && (st.view.is_mount(ino) || other.is_some_and(is_held)) {
-                return Err(Errno::EBUSY.into());
-            }
-            let other_file = other.filter(|_| exchange).and_then(|ino| st.file(ino));
-            (st.file(ino), other_file, empty, across)
-        };
-        if across && let Some(file) = &file {
-            self.make_writable(cx, file)?;
-        }
-        self.expect_moves(cx, ino)?;
-        other.filter(|_| exchange).map_or(Ok(()), |other| self.expect_moves(cx, other))?;
-        let empty = match other {
-            Some(other) if empty => Some((other, self.empty_since(cx, other)?)),
-            _ => None,
-        };
-        let now = self.file_time();
-        let (mut io, mut other_io) = self.exclusive_both(cx, file.as_ref(), other_file.as_ref())?;
-        let frozen = self.freeze_if_uncommitted(cx, io.as_deref_mut())?;
-        let other_frozen = self.freeze_if_uncommitted(cx, other_io.as_deref_mut())?;
-        if across && frozen.is_none() {
-            // Either it is so large that it is written in place, or someone else has committed it just now.
-            let in_place = io.as_ref().is_none_or(|io| io.object().is_none());
-            return if in_place { Err(Errno::EXDEV.into()) } else { Ok(false) };
-        }
-        let mut st = self.state.lock();
-        if across != st.view.are_apart(parent, to) {
-            return Ok(false);
-        }
-        if !self.still(&st, parent, name, Some(ino))? || !self.still(&st, to, to_name, other)? {
-            return Ok(false);
-        }
-        if empty.is_some_and(|(dir, generation)| st.view.live_dir(dir).is_none_or(|dir| dir.generation != generation)) {
-            return Ok(false);
-        }
-        let (path, to_path) = (self.path_in(&st, parent, name)?, self.path_in(&st, to, to_name)?);
-        self.commit_frozen(cx, &mut st, file.as_deref(), io.as_deref_mut(), frozen)?;
-        self.commit_frozen(cx, &mut st, other_file.as_deref(), other_io.as_deref_mut(), other_frozen)?;
-        let (from, target) = ((parent, name.clone()), (to, to_name.clone()));
-        let record = Record::Rename { path, to: to_path, ino, slow: st.known_on_slow(ino), exchange };
-        let change = match other {
-            Some(other) if exchange => Change::Exchange { a: ino, a_at: from.into(), b: other, b_at: target.into() },
-            replaced => Change::Rename { ino, from: from.into(), to: target.into(), replaced },
-        };
-        let moved = change.clone();
-        self.log_event(cx, &mut st, record, change, |st, _| apply_rename(st, &moved))?;
-        move_subdirs(&mut st, ino, other.filter(|_| exchange), parent, to);
-        if let Some(other) = other
-            && !exchange
-        {
-            if st.view.get(other).is_some_and(|node| node.kind == Kind::Dir) {
-                add_subdir(&mut st, to, -1);
-            }
-            self.lost_name(&mut st, other, now);
-        }
-        for moved in [Some(ino), other.filter(|_| exchange)].into_iter().flatten() {
-            if let Some(node) = st.view.get_mut(moved) {
-                node.change_meta(|meta| meta.ctime = now);
-                node.ours = true;
-            }
-        }
-        touch(&mut st, parent, now);
-        touch(&mut st, to, now);
-        Ok(true)
-    }
-
     /// Whether the name is still what `resolve` returned; ENOENT if its directory has been removed.
-    fn still(&self, st: &EngineState, dir: Ino, name: &Name, who: Option<Ino>) -> Result<bool> {
+    pub(super) fn still(&self, st: &EngineState, dir: Ino, name: &Name, who: Option<Ino>) -> Result<bool> {
         if is_ours(st, dir, name) {
             return Err(Errno::EPERM.into());
         }
@@ -844,7 +699,7 @@ impl Tiers {
 }
 
 /// Our own directory, at the root of the tree or of a part of it.
-fn is_ours(st: &EngineState, dir: Ino, name: &Name) -> bool {
+pub(super) fn is_ours(st: &EngineState, dir: Ino, name: &Name) -> bool {
     name.as_bytes() == OURS && st.view.is_part(dir)
 }
 
@@ -904,15 +759,6 @@ pub(crate) fn add_subdir(st: &mut EngineState, dir: Ino, by: i32) {
         && node.meta().nlink >= 2
     {
         node.change_meta(|meta| meta.nlink = meta.nlink.saturating_add_signed(by).max(2));
-    }
-}
-
-fn move_subdirs(st: &mut EngineState, ino: Ino, other: Option<Ino>, from: Ino, to: Ino) {
-    let is_dir = |ino: Ino| i32::from(st.view.get(ino).is_some_and(|node| node.kind == Kind::Dir));
-    let net = is_dir(ino) - other.map_or(0, is_dir);
-    if from != to && net != 0 {
-        add_subdir(st, from, -net);
-        add_subdir(st, to, net);
     }
 }
 
