@@ -29,7 +29,7 @@ use std::ffi::OsStr;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant, SystemTime};
 
@@ -203,12 +203,12 @@ impl DlioFs {
             match run(&self.core, &cx, payload) {
                 Err(Error::NeedSlow) if is_root_s_getattr(&seen) && self.slow.hangs() => {
                     let known = R::known(&self.core.tiers, &seen).ok_or(Error::SlowTimeout);
-                    return finish(&self.core, &seen, reply, known);
+                    return finish(&self.core, &seen, (reply, known), cx.logged());
                 }
                 Err(Error::NeedSlow) => {}
                 result => {
                     let tier = if cx.has_used_slow() { Tier::Slow } else { Tier::Fast };
-                    return finish(&self.core, &ObservedCall { tier, ..seen }, reply, result);
+                    return finish(&self.core, &ObservedCall { tier, ..seen }, (reply, result), cx.logged());
                 }
             }
         }
@@ -236,15 +236,20 @@ impl DlioFs {
         F: Fn(&Core, &Cx, &B) -> Result<R::Value> + Send + 'static,
     {
         let (uid, gid, thread) = (req.uid(), req.gid(), seen.thread);
+        let logged = Arc::new(AtomicU64::new(0));
         let end = {
-            let core = Arc::clone(&self.core);
-            move |seen: &ObservedCall, reply: R, result| finish(&core, seen, reply, result)
+            let (core, logged) = (Arc::clone(&self.core), Arc::clone(&logged));
+            move |seen: &ObservedCall, reply: R, result| {
+                finish(&core, seen, (reply, result), logged.load(Ordering::Acquire));
+            }
         };
         let core = Arc::clone(&self.core);
         let is_known = known.is_some();
         let known = Mutex::new(known);
         let run = move |gave_up: Arc<AtomicBool>| {
-            let done = run(&core, &Cx::may_wait(uid, gid, Arc::clone(&gave_up)), payload.borrow());
+            let cx = Cx::may_wait(uid, gid, Arc::clone(&gave_up));
+            let done = run(&core, &cx, payload.borrow());
+            logged.store(cx.logged(), Ordering::Release);
             if is_known && gave_up.load(Ordering::SeqCst) {
                 core.tiers.report(LOOK_UP, None);
             }
@@ -318,10 +323,10 @@ fn about(core: &Core, seen: &ObservedCall) -> String {
 }
 
 /// The engine has done its part: concludes the call now, or once the slow tier has the data that the call waits for, and
-/// once the order that a fleet keeps allows an answer.
-fn finish<R: Answer>(core: &Arc<Core>, seen: &ObservedCall, reply: R, result: Result<R::Value>) {
+/// once the order that a fleet keeps allows an answer. `logged`: of the call's context.
+fn finish<R: Answer>(core: &Arc<Core>, seen: &ObservedCall, (reply, result): (R, Result<R::Value>), logged: u64) {
     let lsn = result.as_ref().ok().and_then(R::awaits);
-    let wait = if seen.on.is_virtual() { Duration::ZERO } else { core.tiers.commit_wait(is_sync(seen)) };
+    let wait = if seen.on.is_virtual() { Duration::ZERO } else { core.tiers.commit_wait(logged, is_sync(seen)) };
     if lsn.is_none() && wait.is_zero() {
         return conclude(core, seen, reply, result);
     }
@@ -440,7 +445,7 @@ impl Filesystem for DlioFs {
         let changes = Changes { mode, uid, gid, size, atime, mtime };
         let by = req.pid();
         let run = move |core: &Core, cx: &Cx, (): &()| match changes.size {
-            Some(_) => core.setattr(&core.by(cx, by), ino.0, &changes),
+            Some(_) => core.setattr(core.by(cx, by), ino.0, &changes),
             None => core.setattr(cx, ino.0, &changes),
         };
         self.observe(req, Op::Setattr, ino.into(), &(), reply, run);
@@ -581,7 +586,7 @@ impl Filesystem for DlioFs {
 
     fn fsync(&self, req: &Request, _ino: INodeNo, fh: FileHandle, datasync: bool, reply: ReplyEmpty) {
         let (op, by) = (if datasync { Op::Fdatasync } else { Op::Fsync }, req.pid());
-        let run = move |core: &Core, cx: &Cx, open: &Open, (): &()| core.fsync(&core.by(cx, by), open);
+        let run = move |core: &Core, cx: &Cx, open: &Open, (): &()| core.fsync(core.by(cx, by), open);
         self.observe_open(req, op, fh, &(), Synced(reply), run);
     }
 
@@ -658,7 +663,7 @@ impl Filesystem for DlioFs {
     ) {
         let by = req.pid();
         let run =
-            move |core: &Core, cx: &Cx, open: &Open, (): &()| core.fallocate(&core.by(cx, by), open, offset, len, mode);
+            move |core: &Core, cx: &Cx, open: &Open, (): &()| core.fallocate(core.by(cx, by), open, offset, len, mode);
         self.observe_open(req, Op::Fallocate, fh, &(), reply, run);
     }
 
@@ -682,7 +687,7 @@ impl Filesystem for DlioFs {
     ) {
         let by = req.pid();
         let run = move |core: &Core, cx: &Cx, from: &Open, (): &()| {
-            core.copy_range(&core.by(cx, by), (from, offset_in), (fh_out.0, offset_out), len)
+            core.copy_range(core.by(cx, by), (from, offset_in), (fh_out.0, offset_out), len)
         };
         self.observe_open(req, Op::CopyFileRange, fh_in, &(), reply, run);
     }

@@ -53,7 +53,7 @@ mod status;
 mod writeback;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
 use derive_more::{Deref, DerefMut};
@@ -140,9 +140,11 @@ pub struct Cx {
     pub gid: u32,
     slow: SlowAccess,
     /// Who opens, writes or closes: see [`Cx::by`].
-    process: u32,
+    process: AtomicU32,
     /// The call has opened or read a slow file.
     used_slow: AtomicBool,
+    /// In a fleet: the stamp of the last event that the call has logged. 0: none.
+    logged: AtomicU64,
 }
 
 #[derive(Clone, Debug)]
@@ -155,19 +157,34 @@ impl Cx {
     /// For a thread that must not wait: a call that needs the slow tier answers [`Error::NeedSlow`] and changes
     /// nothing.
     pub fn fast_only(uid: u32, gid: u32) -> Self {
-        Cx { uid, gid, slow: SlowAccess::Forbidden, process: UNNAMED, used_slow: AtomicBool::default() }
+        Cx::new(uid, gid, SlowAccess::Forbidden)
+    }
+
+    fn new(uid: u32, gid: u32, slow: SlowAccess) -> Self {
+        let (process, used_slow, logged) = (AtomicU32::new(UNNAMED), AtomicBool::default(), AtomicU64::default());
+        Cx { uid, gid, slow, process, used_slow, logged }
     }
 
     /// For a thread that may wait for the slow tier. Once `gave_up` is set, the call changes nothing more and answers
     /// [`Error::SlowTimeout`].
     pub fn may_wait(uid: u32, gid: u32, gave_up: Arc<AtomicBool>) -> Self {
-        Cx { uid, gid, slow: SlowAccess::Allowed(gave_up), process: UNNAMED, used_slow: AtomicBool::default() }
+        Cx::new(uid, gid, SlowAccess::Allowed(gave_up))
     }
 
-    /// The same context, for a call of this process: its number as the kernel has it (the thread group), [`MAPPING`], or
+    /// From here on it is a call of this process: its number as the kernel has it (the thread group), [`MAPPING`], or
     /// [`UNNAMED`]. It tells whose close makes a version complete.
-    pub fn by(&self, process: u32) -> Self {
-        Cx { uid: self.uid, gid: self.gid, slow: self.slow.clone(), process, used_slow: AtomicBool::default() }
+    pub fn by(&self, process: u32) -> &Self {
+        self.process.store(process, Ordering::Relaxed);
+        self
+    }
+
+    fn process(&self) -> u32 {
+        self.process.load(Ordering::Relaxed)
+    }
+
+    /// For [`Tiers::commit_wait`].
+    pub fn logged(&self) -> u64 {
+        self.logged.load(Ordering::Relaxed)
     }
 
     /// For the background and for tests: may wait, and is never given up.
@@ -175,7 +192,7 @@ impl Cx {
         Cx::may_wait(0, 0, Arc::new(AtomicBool::new(false)))
     }
 
-    /// Whether the call has opened or read a slow file without waiting. Of a context that [`Cx::by`] made it tells nothing.
+    /// Whether the call has opened or read a slow file without waiting.
     pub fn has_used_slow(&self) -> bool {
         self.used_slow.load(Ordering::Relaxed)
     }

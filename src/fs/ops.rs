@@ -95,7 +95,7 @@ impl Core {
     }
 
     /// The context of a call by which this thread opens, writes or closes a file.
-    pub(super) fn by(&self, cx: &Cx, thread: u32) -> Cx {
+    pub(super) fn by<'a>(&self, cx: &'a Cx, thread: u32) -> &'a Cx {
         cx.by(self.who.number(thread))
     }
 
@@ -260,7 +260,7 @@ impl Core {
     ) -> Result<(EntryReference, Opened)> {
         let name = changeable(parent, name)?;
         self.descriptors.expect_one_for(cx.uid)?;
-        let created = self.tiers.create(&self.by(cx, by), parent, &name, perm(mode), umask, convert::open_mode(flags));
+        let created = self.tiers.create(self.by(cx, by), parent, &name, perm(mode), umask, convert::open_mode(flags));
         let (attr, file) = created.map_err(|error| match error.errno() {
             // The kernel believed that the name was free, so it has not checked permissions on the file that is there
             // now (another node made it). ESTALE makes it look again and open what it finds.
@@ -291,7 +291,7 @@ impl Core {
         // A writer takes its share before the engine moves any bytes for it, a reader once there is something to read.
         let early = mode.write.then(|| self.lease(ino, true));
         let file = match mode.write || mode.truncate {
-            true => self.tiers.open(&self.by(cx, by), ino, mode)?,
+            true => self.tiers.open(self.by(cx, by), ino, mode)?,
             false => self.tiers.open(cx, ino, mode)?,
         };
         let lease = early.unwrap_or_else(|| self.lease(ino, false));
@@ -347,7 +347,7 @@ impl Core {
     pub(super) fn flush(&self, cx: &Cx, by: u32, open: &Open) -> Result<()> {
         // The close of a reader says nothing, so nobody asks who it was.
         let writer = open.user_file().filter(|handle| handle.file().mode.write);
-        writer.map_or(Ok(()), |handle| self.tiers.flush(&self.by(cx, by), handle.file()))
+        writer.map_or(Ok(()), |handle| self.tiers.flush(self.by(cx, by), handle.file()))
     }
 
     /// Returns what the slow tier must have before the application is answered, where a rule says so.

@@ -4,7 +4,7 @@
 //! 1. *Stamps*: each event is logged with the moment when it began and the moment when it got its place in the log, by
 //!    this machine's clock. No stamp is smaller than one before it.
 //! 2. *Commit wait*: a call that logged an event is answered once the clock is past its `end` by twice the bound for
-//!    all clock errors ([`Fleet::wait_for_own`]); one that tells that a file is durable waits for what others have
+//!    all clock errors ([`Fleet::wait_for`]); one that tells that a file is durable waits for what others have
 //!    logged, too.
 //! 3. *Lease*: the `end` of the oldest event that is not durable on the slow tree, or the clock if there is none. Read
 //!    under the state lock, written to the slow tree after it was synced (`fleet/step.rs`).
@@ -41,7 +41,6 @@ mod smallest;
 mod step;
 mod views;
 
-use std::cell::Cell;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
@@ -64,11 +63,6 @@ use crate::tiers::fleet::partner::PartnerState;
 use crate::tiers::fleet::periods::FleetPeriods;
 use crate::tiers::fleet::rule::{FleetGate, Loss, MemberLease, SeenLease, Standing};
 use crate::tiers::log::record::Stamps;
-
-thread_local! {
-    /// `end` of the last event that was logged on this thread, since somebody asked: a call runs on one thread.
-    static LOGGED: Cell<u64> = const { Cell::new(0) };
-}
 
 /// An answer waits no longer than this beyond the bounds of the clocks: if a clock was set back for hours, its machine
 /// goes on, and nothing is published anywhere until it has caught up.
@@ -264,23 +258,16 @@ impl Fleet {
     pub(crate) fn stamps(&self, now: Time, start: Option<u64>) -> Stamps {
         let end = self.stamp(now);
         self.last_end.store(end, Ordering::Release);
-        LOGGED.set(end);
         Stamps { start: start.unwrap_or(end), end }
     }
 
-    /// How long to wait with the answer of the call that this thread has just made: what it logged may not be in the
-    /// future on any clock.
-    pub(crate) fn wait_for_own(&self, now: Time) -> Duration {
-        self.wait_for(LOGGED.take(), now)
-    }
-
-    /// The same for all that was logged so far, by whatever call.
+    /// How long to wait until the event that was logged last, by whatever call, is in the past on every clock.
     pub(crate) fn wait_for_all(&self, now: Time) -> Duration {
-        LOGGED.take();
         self.wait_for(self.last_end.load(Ordering::Acquire), now)
     }
 
-    fn wait_for(&self, end: u64, now: Time) -> Duration {
+    /// How long to wait until an event that ended at this stamp is in the past on every clock.
+    pub(crate) fn wait_for(&self, end: u64, now: Time) -> Duration {
         if end == 0 || left_out!(CommitWait) {
             return Duration::ZERO;
         }

@@ -342,7 +342,7 @@ impl Fleet {
     /// The member's last operation is logged: it is answered when the engine lets it.
     fn note(&mut self, at: usize, began: u64, what: String, change: impl FnOnce(&mut Shown)) {
         let member = &mut self.members[at];
-        let wait = member.engine.as_ref().unwrap().commit_wait(false);
+        let wait = member.engine.as_ref().unwrap().commit_wait(0, true);
         let mut next = member.states.last().unwrap().clone();
         change(&mut next);
         member.states.push(next);

@@ -9,7 +9,9 @@ use crate::stories::{Machine, WRITE, background, name, read};
 
 /// A process.
 fn by(process: u32) -> Cx {
-    Cx::internal().by(process)
+    let cx = Cx::internal();
+    cx.by(process);
+    cx
 }
 
 fn create(engine: &Tiers, process: u32, file: &str) -> OpenFile {

@@ -103,13 +103,13 @@ impl Tiers {
         Ok(())
     }
 
-    /// How long the answer of the call that this thread has just made has to wait. `all`: it tells that what was done
-    /// before is durable, whoever did it.
-    pub fn commit_wait(&self, all: bool) -> Duration {
+    /// How long the answer of a call has to wait that has logged this ([`Cx::logged`]). `all`: it tells that what any
+    /// call did before is durable.
+    pub fn commit_wait(&self, logged: u64, all: bool) -> Duration {
         match &self.fleet {
             None => Duration::ZERO,
             Some(fleet) if all => fleet.wait_for_all(self.now()),
-            Some(fleet) => fleet.wait_for_own(self.now()),
+            Some(fleet) => fleet.wait_for(logged, self.now()),
         }
     }
 

@@ -228,11 +228,11 @@ impl Tiers {
             let file = self.file_of(ino)?.ok_or(Errno::EISDIR)?;
             let open = crate::tiers::OpenMode { write: true, ..Default::default() };
             let handle = self.open(cx, ino, open)?;
-            let was_at_work = file.at_work().wrote(cx.process).is_some();
+            let was_at_work = file.at_work().wrote(cx.process()).is_some();
             let done = self.truncate(cx, &file, size);
             if !was_at_work {
                 // It may have no handle by whose close it would end.
-                file.at_work().end(cx.process);
+                file.at_work().end(cx.process());
             }
             // If there is another writer, its close decides when these bytes are complete.
             let alone = file.writers.load(Ordering::Acquire) == 1;

@@ -54,15 +54,15 @@ impl Tiers {
     fn ends_work(&self, cx: &Cx, state: &FileState) -> Result<bool> {
         let (wrote, anyone_wrote, nobody) = {
             let at_work = state.at_work();
-            (at_work.wrote(cx.process), at_work.anyone_wrote(), at_work.is_empty())
+            (at_work.wrote(cx.process()), at_work.anyone_wrote(), at_work.is_empty())
         };
         let Some(wrote) = wrote else { return Ok(nobody) };
         // Of processes that cannot be told apart each close counts.
-        if cx.process != UNNAMED && !anyone_wrote && self.is_replaced_by_nothing(cx, state)? {
+        if cx.process() != UNNAMED && !anyone_wrote && self.is_replaced_by_nothing(cx, state)? {
             return Ok(false);
         }
         let mut at_work = state.at_work();
-        at_work.end(cx.process);
+        at_work.end(cx.process());
         Ok(wrote || at_work.is_empty())
     }
 
@@ -159,7 +159,7 @@ impl Tiers {
         {
             // The kernel has sent what was stored through a mapping first.
             let mut at_work = state.at_work();
-            at_work.end(cx.process);
+            at_work.end(cx.process());
             at_work.end(MAPPING);
         }
         self.commit(cx, state)?;

@@ -190,7 +190,7 @@ impl Tiers {
                     }
                     self.invalidate(state, &io, from)?; // 3
                     state.change_from(from);
-                    state.at_work().begin(cx.process, !span.is_empty());
+                    state.at_work().begin(cx.process(), !span.is_empty());
                     let done = act(&**fd);
                     drop(io);
                     match done {
@@ -391,7 +391,7 @@ impl Tiers {
     /// Sets the file's length, as ftruncate or O_TRUNC.
     pub(crate) fn truncate(&self, cx: &Cx, state: &Arc<FileState>, size: u64) -> Result<()> {
         self.admit_size(cx, size)?;
-        state.at_work().begin(cx.process, false);
+        state.at_work().begin(cx.process(), false);
         let (place, fresh) = {
             let io = self.shared(cx, state)?;
             (io.place, io.dirty && io.latest.is_none())

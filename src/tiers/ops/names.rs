@@ -355,7 +355,7 @@ impl Tiers {
         let file = OpenFile { claim, ..self.hold_open(state, open) };
         file.claim.iter().for_each(|claim| claim.is_of(file.ino));
         if open.write {
-            file.state.at_work().begin(cx.process, false);
+            file.state.at_work().begin(cx.process(), false);
         }
         let st = self.state.lock();
         let node = st.view.get(file.ino).ok_or(Errno::ESTALE)?;
@@ -649,6 +649,9 @@ impl Tiers {
     pub(crate) fn origin(&self, cx: &Cx, st: &EngineState, change: &Change) -> EventOrigin {
         let start = if let Change::Content { ino, .. } = change { st.uncommitted.started(*ino) } else { None };
         let stamps = self.fleet.as_ref().map(|fleet| fleet.stamps(self.now(), start));
+        if let Some(stamps) = &stamps {
+            cx.logged.store(stamps.end, Ordering::Relaxed);
+        }
         EventOrigin { by: st.whose(cx.uid, change), stamps }
     }
 

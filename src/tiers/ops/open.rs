@@ -44,7 +44,7 @@ impl Tiers {
         match self.prepare_open(cx, &file.state, mode).and_then(|()| Ok(file.expect_same()?)) {
             Ok(()) => {
                 if mode.write && self.was_never_complete(cx, &file.state)? {
-                    file.state.at_work().begin(cx.process, false);
+                    file.state.at_work().begin(cx.process(), false);
                 }
                 Ok(file)
             }
