@@ -17,8 +17,15 @@ use dlio_fs::config::{Config, KEYS, ReloadEffect};
 use dlio_fs::report::Format;
 
 /// Beside all pages of `docs`.
-const PAGES: [&str; 6] =
-    ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md", "examples/README.md"];
+const PAGES: [&str; 7] = [
+    "README.md",
+    "ARCHITECTURE.md",
+    "BENCHMARKS.md",
+    "CONTRIBUTING.md",
+    "CHANGELOG.md",
+    "SECURITY.md",
+    "examples/README.md",
+];
 /// So much is read before it is used.
 const README_LINES: usize = 160;
 const PAGE_LINES: usize = 300;
@@ -154,7 +161,7 @@ fn unknown_messages(text: &str, messages: &str) -> Vec<String> {
 
 #[test]
 fn what_the_pages_name_is_there() {
-    for page in pages() {
+    for page in pages().into_iter().chain(pages_in("docs/benchmarks")) {
         let text = read(&page);
         assert_eq!(missing_functions(&text), [""; 0], "functions that {page} names");
         assert_eq!(missing_files(&page, &text), [""; 0], "files that {page} names");
