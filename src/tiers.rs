@@ -262,7 +262,7 @@ pub enum TierKind {
     Slow,
 }
 
-/// `user.dlio.state` (design: state of a file).
+/// `user.dlio.state`, as docs/commands.md tells it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FileStatus {
     Slow,
