@@ -108,7 +108,7 @@ const PARTS: &[Part] = &[
     },
     Part {
         name: "pace",
-        about: "The same with 8 s of training between the checkpoints, which the slow tier sustains: what the mount tells of that, beside what \
+        about: "As `ranks`, with 8 s of training between the checkpoints, which the slow tier sustains: what the mount tells of that, beside what \
                 happens.",
         bench: "ranks",
         args: "--ranks 8 --count 3 --shard 105MB --interval 8s",
@@ -120,7 +120,7 @@ const PARTS: &[Part] = &[
     },
     Part {
         name: "ranks-torch",
-        about: "The same with a process for each rank, which saves tensors of 16 MiB by `torch.save` and an fsync.",
+        about: "As `ranks`, with a process for each rank, which saves tensors of 16 MiB by `torch.save` and an fsync.",
         bench: "ranks",
         args: "--ranks 8 --count 3 --shard 105MB --save torch",
         quick: "--ranks 2 --count 2 --shard 2MB --save torch",
@@ -131,7 +131,7 @@ const PARTS: &[Part] = &[
     },
     Part {
         name: "ranks-dcp",
-        about: "The same by `torch.distributed.checkpoint`, all ranks together.",
+        about: "As `ranks`, by `torch.distributed.checkpoint`, all ranks together.",
         bench: "ranks",
         args: "--ranks 8 --count 3 --shard 105MB --save dcp",
         quick: "--ranks 2 --count 2 --shard 2MB --save dcp",
@@ -213,7 +213,7 @@ const PARTS: &[Part] = &[
     },
     Part {
         name: "listing",
-        about: "The same with many files: find over a tree of 100,000, and ls of one directory with as many. Without rclone \
+        about: "As `files`, with many files: find over a tree of 100,000, and ls of one directory with as many. Without rclone \
                 and LoggedFS, which would be writing for longer than the others are measured.",
         bench: "files",
         // The HDD has to find 100,000 inodes should the kernel have let go of some: no figure, but no error either.
@@ -234,7 +234,7 @@ const PARTS: &[Part] = &[
     },
     Part {
         name: "cost",
-        about: "What observation costs: the same figures of dlio-fs as it comes, and of one that counts nothing; both are \
+        about: "What observation costs: the figures of `files`, of dlio-fs as it comes, and of one that counts nothing; both are \
                 mounted beside, and before each of them something is measured that leaves nothing to be drained.",
         bench: "files",
         args: "--listing 10000",
@@ -250,7 +250,7 @@ const PARTS: &[Part] = &[
     },
     Part {
         name: "fleet",
-        about: "What keeping one order with others costs: the same figures of dlio-fs as it comes, and of the first of three mounts that are \
+        about: "What keeping one order with others costs: the figures of `files`, of dlio-fs as it comes, and of the first of three mounts that are \
                 a fleet; all are mounted beside, and before each of them something is measured that leaves nothing to be drained.",
         bench: "files",
         args: "--listing 1000",

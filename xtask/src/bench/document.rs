@@ -62,7 +62,7 @@ measure your own disks: [`dlio-fs bench`](docs/benchmarking.md).
 ## Method
 
 The tiers are a fast and a slow disk of known speed: memory that the kernel slows down to an Optane (read 1603 MB/s, write 512
-MB/s) and to an HDD (163, 133, 150 small reads a second), on 2 processors. No real disk, Lustre or network was measured.
+MB/s) and to an HDD (163, 133, 150 small reads a second). No real disk, Lustre or network was measured.
 [What these disks cannot show, and how the others are set up](docs/benchmarks/method.md).
 
 - Each run measures all places once, in an order that rotates. A figure is the median of the runs.
