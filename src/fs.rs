@@ -556,7 +556,7 @@ impl Filesystem for DlioFs {
         let by = (!write_flags.contains(WriteFlags::FUSE_WRITE_CACHE)).then(|| req.pid());
         let run = move |core: &Core, cx: &Cx, open: &Open, data: &[u8]| {
             let cx = by.map_or_else(|| cx.by(MAPPING), |by| core.by(cx, by));
-            core.write(&cx, open, data, offset, kill)
+            core.write(cx, open, data, offset, kill)
         };
         self.observe_open(req, OpAt { op: Op::Write, offset }, fh, data, reply, run);
     }

@@ -8,7 +8,7 @@
 //! `writeback::drain` copies the bytes to the slow tier's `tmp`, `writeback::publish` moves them into place in log
 //! order, and `capacity::evict` releases the object. Every start begins with `recovery`.
 //!
-//! The rooms and what each may use: ARCHITECTURE.md, "The engine's rooms". The locks and their order: `disk::sync`.
+//! The parts and what each owns: ARCHITECTURE.md, "The parts". The locks and their order: `disk::sync`.
 
 /// Whether a test leaves out this step of the engine's order: `faults::Lapse`. A release build contains no such check.
 #[cfg(debug_assertions)]
@@ -279,7 +279,7 @@ pub enum TierKind {
     Slow,
 }
 
-/// `user.dlio.state` (design: state of a file).
+/// `user.dlio.state`, as docs/commands.md tells it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FileStatus {
     Slow,

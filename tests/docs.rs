@@ -17,13 +17,18 @@ use dlio_fs::config::{Config, KEYS, ReloadEffect};
 use dlio_fs::report::Format;
 
 /// Beside all pages of `docs`.
-const PAGES: [&str; 6] =
-    ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md", "examples/README.md"];
+const PAGES: [&str; 7] = [
+    "README.md",
+    "ARCHITECTURE.md",
+    "BENCHMARKS.md",
+    "CONTRIBUTING.md",
+    "CHANGELOG.md",
+    "SECURITY.md",
+    "examples/README.md",
+];
 /// So much is read before it is used.
 const README_LINES: usize = 160;
 const PAGE_LINES: usize = 300;
-const ARCHITECTURE_WORDS: usize = 7_000;
-const VOCABULARY: usize = 20;
 /// Keys of a rule, which are no keys of the configuration.
 const OF_RULES: [&str; 4] = ["path", "absorb", "pin", "fsync"];
 /// What stands for a key, and a key that a page names to say that it is not there.
@@ -154,7 +159,7 @@ fn unknown_messages(text: &str, messages: &str) -> Vec<String> {
 
 #[test]
 fn what_the_pages_name_is_there() {
-    for page in pages() {
+    for page in pages().into_iter().chain(pages_in("docs/benchmarks")) {
         let text = read(&page);
         assert_eq!(missing_functions(&text), [""; 0], "functions that {page} names");
         assert_eq!(missing_files(&page, &text), [""; 0], "files that {page} names");
@@ -170,15 +175,9 @@ fn no_page_is_longer_than_one_reads() {
     }
 }
 
-/// A newcomer reads it in one sitting, and learns few words first.
 #[test]
-fn the_architecture_is_short_and_links_the_rest() {
+fn the_architecture_links_the_rest() {
     let text = read("ARCHITECTURE.md");
-    let words = text.split_whitespace().count();
-    assert!(words <= ARCHITECTURE_WORDS, "{words} words: move a topic to docs/internals");
-    let (_, rest) = text.split_once("\n## Vocabulary\n").unwrap();
-    let rows = rest.lines().take_while(|line| !line.starts_with('#')).filter(|line| line.starts_with("| ")).count() - 1;
-    assert!((10..=VOCABULARY).contains(&rows), "{rows} words in the vocabulary");
     for page in internals() {
         assert!(text.contains(&format!("]({page})")), "ARCHITECTURE.md does not link {page}");
     }
@@ -235,13 +234,15 @@ fn what_is_installed_is_in_the_crate() {
 }
 
 #[test]
-fn every_promise_has_its_row_and_its_test_or_says_not_yet() {
-    let semantics = read("docs/SEMANTICS.md");
-    for number in 1..=19 {
+fn every_promise_has_its_row_and_its_tests() {
+    let (semantics, reliability) = (read("docs/SEMANTICS.md"), read("docs/RELIABILITY.md"));
+    let promised = semantics.lines().filter_map(|line| line.strip_prefix("| P")?.split_once(' '));
+    let numbers: Vec<usize> = promised.filter_map(|(number, _)| number.parse().ok()).collect();
+    assert_eq!(numbers, (1..=19).collect::<Vec<_>>());
+    for number in numbers {
         let start = format!("| P{number} | ");
-        let row = semantics.lines().find(|line| line.starts_with(&start)).unwrap_or_else(|| panic!("no row P{number}"));
-        let shown = row.split(" | ").nth(2).unwrap_or_default();
-        assert!(quoted(shown).any(|q| function(q).is_some()) || shown.starts_with("Not yet"), "{row}");
+        let tests = reliability.lines().find(|line| line.starts_with(&start));
+        assert!(tests.is_some_and(|row| quoted(row).any(|q| function(q).is_some())), "P{number}: {tests:?}");
     }
 }
 

@@ -31,7 +31,7 @@ use crate::tiers::disk::held::{HeldDir, open_file};
 /// The unit from the repository, for a program in `/usr/local/bin`.
 const UNIT: &str = include_str!("../../systemd/dlio-fs@.service");
 /// The files below `share/doc/dlio-fs`, arranged as in the repository, so that links between pages work.
-const DOCS: [(&str, &str); 51] = [
+const DOCS: [(&str, &str); 50] = [
     ("CHANGELOG.md", include_str!("../../CHANGELOG.md")),
     ("LICENSE", include_str!("../../LICENSE")),
     ("README.md", include_str!("../../README.md")),
@@ -47,7 +47,6 @@ const DOCS: [(&str, &str); 51] = [
     ("docs/configuration.md", include_str!("../../docs/configuration.md")),
     ("docs/defects.md", include_str!("../../docs/defects.md")),
     ("docs/dlio-files.md", include_str!("../../docs/dlio-files.md")),
-    ("docs/faq.md", include_str!("../../docs/faq.md")),
     ("docs/frameworks.md", include_str!("../../docs/frameworks.md")),
     ("docs/install.md", include_str!("../../docs/install.md")),
     ("docs/json-commands.md", include_str!("../../docs/json-commands.md")),

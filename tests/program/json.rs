@@ -17,9 +17,10 @@ use crate::needs::{MOUNTS, needs};
 const PROGRAM: &str = env!("CARGO_BIN_EXE_dlio-fs");
 const PAGES: [&str; 2] = ["docs/json.md", "docs/json-commands.md"];
 /// Names that stand for the keys of another section, below what they are there.
-const STAND_FOR: [(&str, &str, &str); 6] = [
+const STAND_FOR: [(&str, &str, &str); 7] = [
     ("STATS", "stats.json", ""),
     ("SAFETY", "stats.json", "safety."),
+    ("FLEET", "fleet.json", ""),
     ("FIGURE", "stats.json", "operations[]."),
     ("COUNT", "files.json", "files[]."),
     ("CHECKPOINT", "checkpoints.json", "checkpoints[]."),
@@ -71,11 +72,12 @@ fn sections() -> BTreeMap<String, Section> {
 
 fn stood_for(key: &str, may_lack: bool, all: &BTreeMap<String, Section>) -> Section {
     let whole = || Section::from([(key.to_owned(), may_lack)]);
-    let Some((above, name)) = key.rsplit_once('.') else { return whole() };
+    let name = key.rsplit('.').next().unwrap_or_default();
+    let above = key.strip_suffix(name).unwrap_or_default();
     let Some((_, title, below)) = STAND_FOR.iter().find(|(word, _, _)| *word == name) else { return whole() };
     let keys = all[*title].iter().filter_map(|(key, lacks)| Some((key.strip_prefix(below)?, lacks)));
     let keys = keys.filter(|(key, _)| !key.starts_with("before."));
-    let keys = keys.map(|(key, lacks)| (format!("{above}.{key}"), may_lack || *lacks));
+    let keys = keys.map(|(key, lacks)| (format!("{above}{key}"), may_lack || *lacks));
     keys.filter(|(key, _)| !NOT_THERE.contains(&key.as_str())).collect()
 }
 

@@ -1,14 +1,16 @@
-//! `cargo xtask bench`: measures dlio-fs on the testbed, beside other file systems, and writes `BENCHMARKS.md`.
+//! `cargo xtask bench`: measures dlio-fs on the testbed, beside other file systems, and writes `BENCHMARKS.md` and a page for each part.
 //!
 //! A row of [`PARTS`] is one `dlio-fs bench`. What is mounted beside is `bench/peers.rs` (one of them is `bench/bare.rs`), what is kept
-//! of a part `bench/figures.rs`, what is to be reached `bench/bars.rs`, the page `bench/document.rs`, and whether others slow all of it
-//! down `bench/wake.rs`.
+//! of a part `bench/figures.rs`, what is to be reached `bench/bars.rs`, what users ask `bench/overview.rs`, the pages
+//! `bench/document.rs` and `bench/print.rs`, and whether others slow all of it down `bench/wake.rs`.
 
 pub(crate) mod bare;
 mod bars;
 mod document;
 mod figures;
+mod overview;
 mod peers;
+mod print;
 mod wake;
 
 use std::fs;
@@ -39,7 +41,7 @@ const QUICK_RUNS: u32 = 3;
 /// Of each disk, with `--quick`.
 const QUICK_DISK: u64 = 1 << 30;
 
-/// A section of the document: one `dlio-fs bench` with Optane as its fast tier.
+/// A page: one `dlio-fs bench` with Optane as its fast tier.
 #[derive(Debug)]
 struct Part {
     name: &'static str,
@@ -106,7 +108,7 @@ const PARTS: &[Part] = &[
     },
     Part {
         name: "pace",
-        about: "The same with 8 s of training between the checkpoints, which the slow tier sustains: what the mount tells of that, beside what \
+        about: "As `ranks`, with 8 s of training between the checkpoints, which the slow tier sustains: what the mount tells of that, beside what \
                 happens.",
         bench: "ranks",
         args: "--ranks 8 --count 3 --shard 105MB --interval 8s",
@@ -118,7 +120,7 @@ const PARTS: &[Part] = &[
     },
     Part {
         name: "ranks-torch",
-        about: "The same with a process for each rank, which saves tensors of 16 MiB by `torch.save` and an fsync.",
+        about: "As `ranks`, with a process for each rank, which saves tensors of 16 MiB by `torch.save` and an fsync.",
         bench: "ranks",
         args: "--ranks 8 --count 3 --shard 105MB --save torch",
         quick: "--ranks 2 --count 2 --shard 2MB --save torch",
@@ -129,7 +131,7 @@ const PARTS: &[Part] = &[
     },
     Part {
         name: "ranks-dcp",
-        about: "The same by `torch.distributed.checkpoint`, all ranks together.",
+        about: "As `ranks`, by `torch.distributed.checkpoint`, all ranks together.",
         bench: "ranks",
         args: "--ranks 8 --count 3 --shard 105MB --save dcp",
         quick: "--ranks 2 --count 2 --shard 2MB --save dcp",
@@ -211,7 +213,7 @@ const PARTS: &[Part] = &[
     },
     Part {
         name: "listing",
-        about: "The same with many files: find over a tree of 100,000, and ls of one directory with as many. Without rclone \
+        about: "As `files`, with many files: find over a tree of 100,000, and ls of one directory with as many. Without rclone \
                 and LoggedFS, which would be writing for longer than the others are measured.",
         bench: "files",
         // The HDD has to find 100,000 inodes should the kernel have let go of some: no figure, but no error either.
@@ -232,7 +234,7 @@ const PARTS: &[Part] = &[
     },
     Part {
         name: "cost",
-        about: "What observation costs: the same figures of dlio-fs as it comes, and of one that counts nothing; both are \
+        about: "What observation costs: the figures of `files`, of dlio-fs as it comes, and of one that counts nothing; both are \
                 mounted beside, and before each of them something is measured that leaves nothing to be drained.",
         bench: "files",
         args: "--listing 10000",
@@ -248,7 +250,7 @@ const PARTS: &[Part] = &[
     },
     Part {
         name: "fleet",
-        about: "What keeping one order with others costs: the same figures of dlio-fs as it comes, and of the first of three mounts that are \
+        about: "What keeping one order with others costs: the figures of `files`, of dlio-fs as it comes, and of the first of three mounts that are \
                 a fleet; all are mounted beside, and before each of them something is measured that leaves nothing to be drained.",
         bench: "files",
         args: "--listing 1000",
@@ -307,7 +309,7 @@ const PARTS: &[Part] = &[
         args: "--entries 2000 --files 2000 --size 256MB",
         quick: "--entries 200 --files 200 --size 4MB",
         slow: Device::Hdd,
-        beside: &[Beside::Peer(&MERGERFS, Device::Optane)],
+        beside: &[Beside::Peer(&MERGERFS, Device::Optane), Beside::Peer(&BARE, Device::Optane)],
         many_inodes: false,
         runs_max: None,
     },
@@ -390,6 +392,8 @@ pub(crate) fn command(cx: &Context, args: &[String]) -> Result<ExitCode> {
 
 fn measure(cx: &Context, asked: &Asked, pages: &Pages) -> Result<()> {
     testbed::usable()?;
+    let changed = commit(cx).is_some_and(|commit| commit.ends_with(figures::CHANGED));
+    ensure!(asked.quick || !changed, "this tree has changes, and figures are of a commit: commit them, or use --quick");
     scratch::ensure_room(&cx.target)?;
     let saves_by_torch = |part: &&Part| asked.parts.contains(&part.name) && part.args.contains("--save");
     let torch = PARTS.iter().find(saves_by_torch).map(|_| Need::Torch);
@@ -459,17 +463,25 @@ fn measure_on(
 
 fn about_this(cx: &Context, quick: bool, baseline: serde_json::Value) -> Result<figures::Setup> {
     let packages = PARTS.iter().flat_map(|part| part.beside).filter_map(Beside::package).chain(["fio"]);
-    let commit = quiet(Command::new("git").args(["describe", "--always", "--dirty"]).current_dir(&cx.root));
     let max_pages = fs::read_to_string("/proc/sys/fs/fuse/max_pages_limit");
     Ok(figures::Setup {
         date: quiet(Command::new("date").args(["-u", "+%F"]))?.trim().to_owned(),
-        commit: commit.ok().map(|commit| commit.trim().to_owned()),
+        commit: commit(cx),
         max_pages: max_pages.ok().map(|pages| pages.trim().to_owned()),
         wake_up_us: wake::up()?,
         versions: peers::versions(packages),
         baseline,
         quick,
     })
+}
+
+/// What is checked out; none outside of a repository. The pages are no change: they are written while parts are measured.
+fn commit(cx: &Context) -> Option<String> {
+    let git = |args: &[&str]| quiet(Command::new("git").args(args).current_dir(&cx.root)).ok();
+    let commit = git(&["describe", "--always"])?;
+    let changes = git(&["status", "--porcelain", "--untracked-files=no", "--", ".", ":!docs", ":!*.md"])?;
+    let mark = if changes.trim().is_empty() { "" } else { figures::CHANGED };
+    Some(format!("{}{mark}", commit.trim()))
 }
 
 impl Part {
@@ -574,14 +586,18 @@ impl Pages {
     }
 
     fn write(&self) -> Result<()> {
-        let text = document::document(&self.load(|_| true)?, BARS, &self.notes()?)?;
-        fs::write(self.document(), text).with_context(|| format!("cannot write {}", self.document().display()))
+        for (name, text) in document::pages(&self.load(|_| true)?, BARS, &self.notes()?)? {
+            let path = self.root.join(name);
+            fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))?;
+        }
+        Ok(())
     }
 
-    /// The table of bars.
+    /// The table of bars, and those without a figure.
     fn bars(&self) -> Result<String> {
         let measured = self.load(|_| true)?;
-        document::verdicts(&BARS.iter().map(|bar| bar.judge(&measured)).collect::<Vec<_>>())
+        let judged: Vec<_> = BARS.iter().map(|bar| bar.judge(&measured)).collect();
+        Ok(document::targets(&judged)? + &document::without_figure(&judged))
     }
 }
 
@@ -686,9 +702,14 @@ mod tests {
         }
         files.setup.date = "2026-02-01".to_owned();
         pages.keep(&files).unwrap();
-        let text = fs::read_to_string(pages.document()).unwrap();
-        assert!(text.contains("tiers: on 2026-01-31") && text.contains("files: on 2026-02-01"), "{text}");
-        assert!(text.contains("A note."), "{text}");
+        let page = |part| fs::read_to_string(pages.figures(part, "md")).unwrap();
+        assert!(page("tiers").contains("Measured on 2026-01-31"), "{}", page("tiers"));
+        assert!(
+            page("files").contains("Measured on 2026-02-01") && page("files").contains("A note."),
+            "{}",
+            page("files")
+        );
+        assert!(fs::read_to_string(pages.document()).unwrap().contains("| 2026-02-01 |"));
         // One of no use is told of, unless it is to be measured anew.
         fs::write(pages.figures("tiers", "json"), "{").unwrap();
         let error = format!("{:#}", pages.load(|_| true).unwrap_err());

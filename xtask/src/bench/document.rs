@@ -1,4 +1,4 @@
-//! `BENCHMARKS.md`, made of the figures that are there and of what people have written about them. Pure.
+//! `BENCHMARKS.md` and a page for each part, made of the figures that are there and of notes about them. Pure.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -7,13 +7,12 @@ use anyhow::{Result, ensure};
 use serde_json::Value;
 
 use super::bars::{Bar, Check, Found, Judged};
-use super::figures::{Measured, Ratio, Results, Row, Setup};
-use super::{FIGURES, PARTS, Part};
+use super::figures::{Measured, Results, Setup};
+use super::overview;
+use super::print::{figure, range, with_interval};
+use super::{DOCUMENT, FIGURES, PARTS, Part};
 
-/// Notes that belong to no part: below the table of targets, below the machine, and about what is measured beside.
-const COMMON: [&str; 3] = ["targets", "setup", "peers"];
-
-/// What people have written: `notes.md`, a heading of the second order for each part that has any.
+/// What is written by hand: `notes.md`, a heading of the second order for each part that has any.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Notes(BTreeMap<String, String>);
 
@@ -24,132 +23,141 @@ impl Notes {
         for section in format!("\n{text}").split("\n## ").skip(1) {
             let (name, body) = section.split_once('\n').unwrap_or((section, ""));
             let name = name.trim();
-            let known = COMMON.into_iter().chain(PARTS.iter().map(|part| part.name));
-            ensure!(
-                known.clone().any(|one| one == name),
-                "`## {name}` is no part of the document: {}",
-                known.collect::<Vec<_>>().join(", ")
-            );
+            let known: Vec<&str> = PARTS.iter().map(|part| part.name).collect();
+            ensure!(known.contains(&name), "`## {name}` is no part: {}", known.join(", "));
             let twice = notes.insert(name.to_owned(), body.trim().to_owned());
             ensure!(twice.is_none(), "`## {name}` stands there twice");
         }
         Ok(Notes(notes))
     }
-
-    /// A paragraph, with the empty line that follows; nothing if there are none.
-    fn of(&self, name: &str) -> String {
-        let text = self.0.get(name).map_or("", String::as_str);
-        if text.is_empty() { String::new() } else { format!("{text}\n\n") }
-    }
 }
 
-/// The whole document. Of each part its figures, if it was measured.
-pub(crate) fn document(measured: &[(Measured, Results)], bars: &[Bar], notes: &Notes) -> Result<String> {
+/// Each page with its path: the page of all parts first, then one for each part that was measured.
+pub(crate) fn pages(measured: &[(Measured, Results)], bars: &[Bar], notes: &Notes) -> Result<Vec<(String, String)>> {
     let judged: Vec<Judged> = bars.iter().map(|bar| bar.judge(measured)).collect();
-    let mut text = String::from(HEAD);
-    if measured.iter().any(|(measured, _)| measured.setup.quick) {
-        text += "**Figures of `cargo xtask bench --quick`: they try the command and say nothing of the program.**\n\n";
-    }
-    text += &verdicts(&judged)?;
-    text += &notes.of("targets");
-    text += &setups(measured)?;
-    text += &notes.of("setup");
-    let peers = notes.of("peers");
-    if !peers.is_empty() {
-        text += &format!("## Measured beside\n\n{peers}");
-    }
+    let mut pages = vec![(DOCUMENT.to_owned(), summary(measured, &judged)?)];
     for part in PARTS {
-        let of_part = measured.iter().find(|(measured, _)| measured.part == part.name);
-        if let Some((measured, results)) = of_part {
-            text += &section(part, measured, results, &judged)?;
-            text += &notes.of(part.name);
+        if let Some((measured, results)) = find(measured, part.name) {
+            let mut text = page(part, measured, results, &judged)?;
+            if let Some(notes) = notes.0.get(part.name).filter(|notes| !notes.is_empty()) {
+                write!(text, "## Notes\n\n{notes}\n")?;
+            }
+            pages.push((format!("{FIGURES}/{}.md", part.name), text.trim_end().to_owned() + "\n"));
         }
     }
-    Ok(text.trim_end().to_owned() + "\n")
+    Ok(pages)
+}
+
+pub(super) fn find<'a>(measured: &'a [(Measured, Results)], part: &str) -> Option<&'a (Measured, Results)> {
+    measured.iter().find(|(measured, _)| measured.part == part)
 }
 
 const HEAD: &str = "\
 # Benchmarks
 
-The targets of dlio-fs, whether it meets them, and every figure behind that. `cargo xtask bench` writes this page from the JSON in
-[docs/benchmarks](docs/benchmarks), which has all runs, and from the notes in [notes.md](docs/benchmarks/notes.md).
-[How to measure](CONTRIBUTING.md#benchmarks).
+How fast dlio-fs is beside the two tiers themselves, beside a FUSE file system that only passes requests on, and beside others.
+`cargo xtask bench` measures, and writes this page and those that it links ([how to run it](CONTRIBUTING.md#benchmarks)). To
+measure your own disks: [`dlio-fs bench`](docs/benchmarking.md).
 
-Places are `fast` and `slow`, the two tiers themselves; `mount exact`, `mount cached` and `mount passthrough`, dlio-fs over
-both with that I/O path; and the other file systems. In `growth` places are numbers of files. In `blocks` and `drain` there are
-mounts with their drain `paused`, and in `drain` `cp` copies from `fast` to `slow`. Each run measures all places once, in an
-order that rotates. A ratio divides two figures of one run; the page shows the median of these and, in brackets, an interval
-that covers the true ratio in 96 % of cases (9 runs).
+## Method
+
+The tiers are a fast and a slow disk of known speed: memory that the kernel slows down to an Optane (read 1603 MB/s, write 512
+MB/s) and to an HDD (163, 133, 150 small reads a second). No real disk, Lustre or network was measured.
+[What these disks cannot show, and how the others are set up](docs/benchmarks/method.md).
+
+- Each run measures all places once, in an order that rotates. A figure is the median of the runs.
+- A ratio divides two figures of one run: the median, and in brackets an interval that covers the true ratio in 96 % of cases
+  (9 runs; with fewer, the part's page says how sure it is).
+- `fast` and `slow` are the tiers alone. `mount exact`, `mount cached` and `mount passthrough` are dlio-fs over both with that
+  [I/O path](docs/tuning.md). `bare` is a passthrough of a few hundred lines with the FUSE library of dlio-fs: what FUSE costs at
+  least.
+- Figures are of a commit, which the part's page names; those of a tree with changes are refused.
 
 ";
 
-/// The verdicts of all bars.
-pub(crate) fn verdicts(judged: &[Judged]) -> Result<String> {
+fn summary(measured: &[(Measured, Results)], judged: &[Judged]) -> Result<String> {
+    let mut text = String::from(HEAD);
+    text += quick_warning(measured.iter().map(|(measured, _)| measured));
+    text += &overview::table(measured)?;
+    text += &targets(judged)?;
+    text += "## Parts\n\n| part | measured | dlio-fs | |\n|---|---|---|---|\n";
+    for part in PARTS {
+        let name = part.name;
+        match find(measured, name) {
+            Some((measured, results)) => {
+                let (date, commit) = (&measured.setup.date, commit(&measured.setup));
+                let version = &results.version;
+                writeln!(text, "| [{name}]({FIGURES}/{name}.md) | {date} | {version}{commit} | {} |", runs(results))?;
+            }
+            None => writeln!(text, "| {name} | not measured | | `cargo xtask bench --only {name}` |")?,
+        }
+    }
+    text += "\n[What was tried to be faster, and what it gave](docs/benchmarks/tried.md).\n";
+    Ok(text)
+}
+
+fn quick_warning<'a>(mut measured: impl Iterator<Item = &'a Measured>) -> &'static str {
+    match measured.any(|measured| measured.setup.quick) {
+        true => "**Figures of `cargo xtask bench --quick`: they try the command and say nothing of the program.**\n\n",
+        false => "",
+    }
+}
+
+fn commit(setup: &Setup) -> String {
+    setup.commit.as_ref().map_or_else(String::new, |commit| format!(" ({commit})"))
+}
+
+/// The verdicts of all bars that have figures.
+pub(crate) fn targets(judged: &[Judged]) -> Result<String> {
     let mut text = String::from("## Targets\n\n");
-    text += "A target is *met* if the median is on the good side of the limit, and *undecided* if only the interval\n\
-             reaches it. Of several cases the worst counts; the others are listed with their part.\n\n";
+    text += "*Met*: the median is on the good side of the limit. *Undecided*: only the interval reaches it. Of several cases\n\
+             the worst is shown, the others on the part's page. `a` / `b` divides the figures of two places, or their times\n\
+             where it says *time*.\n\n";
     text += "| part | target | limit | measured | |\n|---|---|---|---|---|\n";
     for judged in judged {
-        let part = judged.bar.part;
-        let (measured, verdict) = match judged.worst() {
-            None => ("–".to_owned(), "not measured".to_owned()),
-            Some(check) => (measured(judged, check), check.verdict.to_string()),
-        };
-        let part = if judged.checks.is_empty() { part.to_owned() } else { format!("[{part}](#{part})") };
-        writeln!(text, "| {part} | {} | {} | {measured} | {verdict} |", judged.bar.text, judged.bar.limit())?;
+        if let Some((check, found)) = judged.worst().and_then(|check| Some((check, check.found.as_ref()?))) {
+            let (part, bar) = (judged.bar.part, &judged.bar);
+            let of = if judged.checks.len() == 1 { String::new() } else { format!(": {}", of(judged, check)) };
+            let (limit, found, verdict) = (bar.limit(), told(found), check.verdict);
+            writeln!(text, "| [{part}]({FIGURES}/{part}.md) | {} | {limit} | {found}{of} | {verdict} |", bar.text)?;
+        }
     }
     text.push('\n');
     Ok(text)
 }
 
-/// A ratio or a figure, and of which case and place it is where there are several.
-fn measured(judged: &Judged, Check { case, place, found, .. }: &Check) -> String {
+/// A line for each bar of a measured part that has no figure: a case or a place has another name.
+pub(crate) fn without_figure(judged: &[Judged]) -> String {
+    let checks = judged.iter().filter_map(|judged| Some((judged, judged.worst()?)));
+    let checks = checks.filter(|(_, check)| check.found.is_none());
+    let line = |(judged, check): (&Judged, &Check)| {
+        format!("no such figure in {}: {} ({})\n", judged.bar.part, of(judged, check), judged.bar.text)
+    };
+    checks.map(line).collect()
+}
+
+/// The case and the place of a check.
+fn of(judged: &Judged, check: &Check) -> String {
     let to = if judged.bar.to.is_empty() { "" } else { "to " };
-    match found {
-        None => format!("{case}, {to}{place}"),
-        Some(found) if judged.checks.len() == 1 => told(found),
-        Some(found) => format!("{}: {case}, {to}{place}", told(found)),
-    }
+    format!("{}, {to}{}", check.case, check.place)
 }
 
 fn told(found: &Found) -> String {
     match found {
         Found::Ratio(ratio) => with_interval(ratio),
-        Found::Figure(row) if row.runs.len() == 1 => figure(row, row.median),
-        Found::Figure(row) => format!("{} ({})", figure(row, row.median), range(row)),
+        Found::Figure(row) if row.runs.len() == 1 => figure(row),
+        Found::Figure(row) => format!("{} ({})", figure(row), range(row)),
     }
 }
 
-/// The machines, each with the parts that were measured on it.
-fn setups(measured: &[(Measured, Results)]) -> Result<String> {
-    let mut text = String::from("## Measured on\n\n");
-    let mut told: Vec<(&Setup, &Results)> = Vec::new();
-    for (one, results) in measured {
-        let same = |setup: &Setup, other: &Results| {
-            *setup == one.setup && (&other.version, &other.machine) == (&results.version, &results.machine)
-        };
-        if told.iter().any(|(setup, other)| same(setup, other)) {
-            continue;
-        }
-        let parts = measured.iter().filter(|(measured, results)| same(&measured.setup, results));
-        let parts: Vec<_> = parts.map(|(measured, _)| measured.part.as_str()).collect();
-        text += &setup(&parts.join(", "), &one.setup, results)?;
-        told.push((&one.setup, results));
-    }
-    if told.is_empty() {
-        text += "Nothing was measured yet.\n\n";
-    }
-    Ok(text)
-}
-
-fn setup(parts: &str, setup: &Setup, results: &Results) -> Result<String> {
+fn setup(setup: &Setup, results: &Results) -> Result<String> {
     let machine = &results.machine;
-    let commit = setup.commit.as_ref().map_or_else(String::new, |commit| format!(" ({commit})"));
-    let mut text = format!(
-        "{parts}: on {} with dlio-fs {}{commit}, Linux {}, {} processors ({}), {:.0} GiB of memory,\n\
+    let text = format!(
+        "Measured on {} with dlio-fs {}{}, Linux {}, {} processors ({}), {:.0} GiB of memory,\n\
          `fs.fuse.max_pages_limit` {}{}; {}.\n\n",
         setup.date,
         results.version,
+        commit(setup),
         machine.kernel,
         machine.cpus,
         machine.cpu,
@@ -158,8 +166,7 @@ fn setup(parts: &str, setup: &Setup, results: &Results) -> Result<String> {
         setup.wake_up_us.map_or_else(String::new, |us| format!(", {us:.0} µs to wake a thread on another processor")),
         setup.versions.iter().map(|(name, version)| format!("{name} {version}")).collect::<Vec<_>>().join(", "),
     );
-    text += &baseline(&setup.baseline)?;
-    Ok(text)
+    Ok(text + &baseline(&setup.baseline)?)
 }
 
 /// What `cargo xtask testbed` has found of its disks before anything else.
@@ -185,9 +192,17 @@ fn baseline(baseline: &Value) -> Result<String> {
     Ok(text)
 }
 
-fn section(part: &Part, measured: &Measured, results: &Results, judged: &[Judged]) -> Result<String> {
+fn page(part: &Part, measured: &Measured, results: &Results, judged: &[Judged]) -> Result<String> {
     let name = part.name;
-    let mut text = format!("## {name}\n\n{}\n\n", part.about);
+    let mut text = format!("# Benchmark: {name}\n\n[All benchmarks](../../BENCHMARKS.md). {}\n\n", part.about);
+    text += quick_warning([measured].into_iter());
+    write!(text, "![{name}]({name}.svg)\n\n")?;
+    for judged in judged.iter().filter(|judged| judged.bar.part == name && judged.checks.len() > 1) {
+        text += &checks(judged)?;
+    }
+    text += &figures(results)?;
+    text += "## How it was measured\n\n";
+    text += &setup(&measured.setup, results)?;
     write!(
         text,
         "    cargo xtask bench --only {name}\n\nwhich runs, with the variables of `cargo xtask testbed`:\n\n"
@@ -199,11 +214,6 @@ fn section(part: &Part, measured: &Measured, results: &Results, judged: &[Judged
     let settings = results.settings.iter().filter(|(name, _)| !told(name));
     let settings: Vec<_> = settings.map(|(name, value)| format!("{name} {value}")).collect();
     write!(text, "Settings: {}; caches: {}; {}.\n\n", settings.join(", "), results.caches, runs(results))?;
-    write!(text, "![{name}]({FIGURES}/{name}.svg)\n\n")?;
-    for judged in judged.iter().filter(|judged| judged.bar.part == name && judged.checks.len() > 1) {
-        text += &checks(judged)?;
-    }
-    text += &figures(results)?;
     Ok(text)
 }
 
@@ -248,46 +258,12 @@ fn figures(results: &Results) -> Result<String> {
         for row in results.rows.iter().filter(|row| row.case == case) {
             let ratio = |to: &str| row.ratio(to).map_or_else(String::new, with_interval);
             let ratios: String = compared.iter().map(|to| format!(" {} |", ratio(to))).collect();
-            writeln!(text, "| {case_once} | {} | {} | {} |{ratios}", row.place, figure(row, row.median), range(row))?;
+            writeln!(text, "| {case_once} | {} | {} | {} |{ratios}", row.place, figure(row), range(row))?;
             case_once = "";
         }
     }
     text.push('\n');
     Ok(text)
-}
-
-fn range(row: &Row) -> String {
-    let (scale, _) = scale(&row.unit);
-    format!("{} to {}", digits(row.least / scale), digits(row.most / scale))
-}
-
-fn figure(row: &Row, value: f64) -> String {
-    let (scale, unit) = scale(&row.unit);
-    format!("{} {unit}", digits(value / scale))
-}
-
-/// What a unit is told in.
-fn scale(unit: &str) -> (f64, &str) {
-    match unit {
-        "B/s" => (1e6, "MB/s"),
-        "us" => (1.0, "µs"),
-        other => (1.0, other),
-    }
-}
-
-/// Three that say something.
-fn digits(value: f64) -> String {
-    match value.abs() {
-        100.0.. => format!("{value:.0}"),
-        10.0.. => format!("{value:.1}"),
-        1.0.. => format!("{value:.2}"),
-        _ => format!("{value:.3}"),
-    }
-}
-
-fn with_interval(ratio: &Ratio) -> String {
-    let told = |value: f64| if value < 10.0 { format!("{value:.3}") } else { format!("{value:.1}") };
-    format!("{} ({} to {})", told(ratio.median), told(ratio.low), told(ratio.high))
 }
 
 #[cfg(test)]
@@ -297,7 +273,7 @@ mod tests {
     use super::super::figures::tests::sample;
     use super::*;
 
-    const NOTES: &str = "For those who write.\n\n## peers\n\nOthers.\n\n## files\n\nWhat was tried.\n\nAnd why.\n";
+    const NOTES: &str = "For those who write.\n\n## files\n\nWhat was tried.\n\nAnd why.\n";
 
     fn all() -> Vec<(Measured, Results)> {
         let sample = sample();
@@ -307,46 +283,55 @@ mod tests {
 
     /// `BLESS=1` writes the sample anew.
     #[test]
-    fn the_document_of_a_sample() {
-        let text = document(&all(), &sample_bars(), &Notes::parse(NOTES).unwrap()).unwrap();
+    fn the_pages_of_a_sample() {
+        let pages = pages(&all(), &sample_bars(), &Notes::parse(NOTES).unwrap()).unwrap();
+        let [(document, _), (page, text)] = &pages[..] else { panic!("{pages:?}") };
+        assert_eq!((document.as_str(), page.as_str()), ("BENCHMARKS.md", "docs/benchmarks/files.md"));
         let path = concat!(env!("CARGO_MANIFEST_DIR"), "/src/bench/sample.md");
         if std::env::var_os("BLESS").is_some() {
-            std::fs::write(path, &text).unwrap();
+            std::fs::write(path, text).unwrap();
         }
-        assert_eq!(text, std::fs::read_to_string(path).unwrap());
+        assert_eq!(*text, std::fs::read_to_string(path).unwrap());
+    }
+
+    fn summary_of(measured: &[(Measured, Results)]) -> String {
+        pages(measured, &sample_bars(), &Notes::default()).unwrap().remove(0).1
     }
 
     #[test]
-    fn nothing_measured_is_a_document_too() {
-        let text = document(&[], &sample_bars(), &Notes::default()).unwrap();
-        assert!(text.contains("Nothing was measured yet.") && !text.contains("## Measured beside"), "{text}");
+    fn the_summary_has_what_has_a_figure_and_how_to_measure_the_rest() {
+        let text = summary_of(&all());
+        for part in [
+            "| [files](docs/benchmarks/files.md) | small files | mount exact / fast ≤ 4.00 | 4.00 (3.50 to 4.25) | met |",
+            "0.073 (0.070 to 0.080): read large file, 4 KiB, to fast | **missed** |",
+            "| [files](docs/benchmarks/files.md) | 2026-01-31 | 0.1.0 (0123abc) | 3 runs, intervals that cover by 75 % |",
+            "| tiers | not measured | | `cargo xtask bench --only tiers` |",
+        ] {
+            assert!(text.contains(part), "{part}: {text}");
+        }
+        assert!(!text.contains("ahead of peers") && !text.contains("no such figure"), "{text}");
+        assert!(summary_of(&[]).contains("| ranks | not measured |"));
+        let judged: Vec<_> = sample_bars().iter().map(|bar| bar.judge(&all())).collect();
+        let without = without_figure(&judged);
+        assert!(
+            without.starts_with("no such figure in files: read 112 KB files, 1 thread, to bindfs (small"),
+            "{without}"
+        );
+        assert_eq!(without.lines().count(), 2, "{without}");
     }
 
     #[test]
     fn quick_figures_say_that_they_are() {
         let mut all = all();
-        assert!(!document(&all, &sample_bars(), &Notes::default()).unwrap().contains("--quick"));
+        assert!(!summary_of(&all).contains("bench --quick"));
         all[0].0.setup.quick = true;
-        assert!(document(&all, &sample_bars(), &Notes::default()).unwrap().contains("--quick"));
-    }
-
-    /// A part that was measured another day stands with its own day.
-    #[test]
-    fn parts_are_told_together_where_all_of_it_is_the_same() {
-        let (mut tiers, results) = all().remove(0);
-        tiers.part = "tiers".to_owned();
-        let same = setups(&[all().remove(0), (tiers.clone(), results.clone())]).unwrap();
-        assert!(same.contains("files, tiers: on 2026-01-31"), "{same}");
-        tiers.setup.date = "2026-02-01".to_owned();
-        let other = setups(&[all().remove(0), (tiers, results)]).unwrap();
-        assert!(other.contains("files: on 2026-01-31") && other.contains("tiers: on 2026-02-01"), "{other}");
+        assert!(summary_of(&all).contains("bench --quick"));
     }
 
     #[test]
     fn notes_go_to_their_part_and_a_wrong_name_is_told() {
         let notes = Notes::parse(NOTES).unwrap();
-        assert_eq!(notes.of("files"), "What was tried.\n\nAnd why.\n\n");
-        assert_eq!(notes.of("tiers"), "");
+        assert_eq!(notes.0["files"], "What was tried.\n\nAnd why.");
         let error = Notes::parse("## fils\n\nLost.\n").unwrap_err().to_string();
         assert!(error.contains("`## fils`") && error.contains("files"), "{error}");
         assert!(Notes::parse("## files\n## files\n").is_err_and(|error| error.to_string().contains("twice")));
@@ -362,11 +347,5 @@ mod tests {
         assert_eq!(runs(&results), "1 to 3 runs, so that how sure a ratio is cannot be told");
         results.rows.truncate(1);
         assert!(runs(&results).starts_with("1 run,"));
-    }
-
-    #[test]
-    fn figures_have_three_digits() {
-        let texts: Vec<_> = [5704.4, 100.0, 57.04, 5.704, 0.05704].into_iter().map(digits).collect();
-        assert_eq!(texts, ["5704", "100", "57.0", "5.70", "0.057"]);
     }
 }

@@ -13,6 +13,8 @@ use serde_json::Value;
 const FORMAT: u32 = 1;
 /// Of the program's figures.
 const RESULTS_FORMAT: u32 = 1;
+/// Behind the commit of a tree with changes.
+pub(crate) const CHANGED: &str = "-dirty";
 
 /// The file of a part in `docs/benchmarks`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -46,6 +48,13 @@ pub(crate) struct Setup {
     pub(crate) baseline: Value,
     /// Small sizes and few runs: to try the command.
     pub(crate) quick: bool,
+}
+
+impl Setup {
+    /// Whether what was measured is no commit.
+    pub(crate) fn is_of_changes(&self) -> bool {
+        self.commit.as_ref().is_some_and(|commit| commit.ends_with(CHANGED))
+    }
 }
 
 /// Of the program's JSON what is told and judged.
@@ -100,6 +109,14 @@ pub(crate) struct Ratio {
     pub(crate) high: f64,
     #[serde(serialize_with = "few_digits")]
     pub(crate) level: f64,
+}
+
+impl Ratio {
+    /// Of times, where this is of rates.
+    pub(crate) fn inverse(&self) -> Self {
+        let Ratio { to, median, low, high, level } = self.clone();
+        Ratio { to, median: 1.0 / median, low: 1.0 / high, high: 1.0 / low, level }
+    }
 }
 
 /// Seven digits: the page shows up to five.
@@ -167,6 +184,7 @@ impl Measured {
         let measured: Measured = parse(text)?;
         ensure!(measured.format == FORMAT, "format {}, and this version reads {FORMAT}", measured.format);
         ensure!(measured.part == part, "these are the figures of `{}`", measured.part);
+        ensure!(measured.setup.quick || !measured.setup.is_of_changes(), "measured in a tree with changes");
         measured.results()?;
         Ok(measured)
     }
@@ -240,6 +258,7 @@ pub(super) mod tests {
             ("\"median\": 4.0", "\"median\": null", "expected f64"),
             ("\"rows\"", "\"lines\"", "missing field `rows`"),
             ("[96.0, 100.0, 104.0]", "[]", "has no run"),
+            ("0123abc", "0123abc-dirty", "tree with changes"),
         ] {
             assert!(SAMPLE.contains(from), "{from}");
             let error = format!("{:#}", Measured::from_json("files", &SAMPLE.replacen(from, to, 1)).unwrap_err());
