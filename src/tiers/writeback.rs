@@ -40,7 +40,7 @@ pub(super) struct Writeback {
     large: Mutex<Vec<LargeCopy>>,
     /// Held by the thread that publishes; contains a group that an error interrupted.
     unfinished: Mutex<Option<Unfinished>>,
-    /// What could not be removed from `tmp` behind a group: the next one tries again.
+    /// Names that could not be removed from `tmp` after a group: the next group retries.
     leftovers: Mutex<Vec<Vec<u8>>>,
     /// A new directory that is filled in `tmp` before it is placed.
     filling: Mutex<Option<Filling>>,

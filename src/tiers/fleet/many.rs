@@ -308,8 +308,8 @@ struct Requests {
 }
 
 const SIZES: [u32; 6] = [65, 200, 512, 1000, 1024, 4096];
-/// The same for any number of members: all with nothing pending, and all busy. A fleet of 64 in which each reads all
-/// leases ten times a second would send 80,000.
+/// Limits that do not depend on the number of members: all with nothing pending, and all busy. A fleet of 64 in which
+/// each reads all leases ten times a second would send 80,000.
 const ALL_IDLE: u64 = 2000;
 const ALL_BUSY: u64 = 8000;
 

@@ -1046,7 +1046,7 @@ impl Tiers {
         files.collect()
     }
 
-    /// Step 8. What cannot be removed is tried again behind the next group, and swept at the next start.
+    /// Step 8. What cannot be removed is retried after the next group, and swept at the next start.
     fn clean_up(&self, group: &Unfinished, superseded: &[Vec<u8>]) -> Result<()> {
         if !left_out!(AppliedDurable) {
             self.log.sync(self.log.last())?;
