@@ -64,7 +64,7 @@ use slow_pool::{Caller, GivenUp, Limits, SlowPool};
 
 /// How many calls wait for the slow tier at once. More would not make a disk faster.
 const SLOW_THREADS: usize = 32;
-/// The same limit including the threads that stand in for hung ones.
+/// The limit including the threads that replace hung ones.
 const SLOW_THREADS_MOST: usize = 256;
 /// How long the root's attributes are waited for.
 const ROOT_WAIT: Duration = Duration::from_secs(1);
@@ -310,7 +310,7 @@ impl DlioFs {
     }
 }
 
-/// Describes a call for people.
+/// Describes a call for messages.
 fn about(core: &Core, seen: &ObservedCall) -> String {
     let path = seen.on.ino().and_then(|ino| core.path_of(ino)).unwrap_or_default();
     let who = caller::shown(seen.thread).unwrap_or_else(|| "a process that is invisible from here".to_owned());

@@ -131,7 +131,7 @@ fn has_sigkill(status: &str) -> bool {
     status.lines().filter_map(pending).any(|mask| mask & SIGKILL != 0)
 }
 
-/// The process of a thread for people.
+/// The process of a thread, for messages.
 pub(super) fn shown(thread: u32) -> Option<String> {
     let status = read(thread, "status")?;
     let status = String::from_utf8_lossy(&status);

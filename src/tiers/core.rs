@@ -151,7 +151,7 @@ impl EngineCore {
         }
     }
 
-    /// This start lacks so many bytes for the log: nothing can be changed any more.
+    /// This start lacks this many bytes for the log: nothing can be changed any more.
     pub(crate) fn lack(&self, bytes: u64) {
         self.log.make_read_only();
         self.lacks.get_or_init(|| bytes);
