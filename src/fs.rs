@@ -64,22 +64,22 @@ use slow_pool::{Caller, GivenUp, Limits, SlowPool};
 
 /// How many calls wait for the slow tier at once. More would not make a disk faster.
 const SLOW_THREADS: usize = 32;
-/// The same limit including the threads that stand in for hung ones.
+/// The limit including the threads that replace hung ones.
 const SLOW_THREADS_MOST: usize = 256;
 /// How long the root's attributes are waited for.
 const ROOT_WAIT: Duration = Duration::from_secs(1);
 /// How long a look-up waits when the name is known to be free, or a directory's ACL when it is known, before the known
 /// answer is given.
 const KNOWN_WAIT: Duration = Duration::from_secs(10);
-/// The engine's name for calls of these kinds after nobody waits for them any more.
+/// How failures of such calls are named once no caller waits any more.
 const LOOK_UP: &str = "look-up";
 /// How many calls of one user may queue for a thread.
 const SLOW_QUEUE: usize = 1024;
 /// For `.dlio`, whose calls wait only for a text to be rendered.
 const CONTROL_THREADS: usize = 4;
 const CONTROL_QUEUE: usize = 64;
-/// For commands, each read of which waits for up to a second. They have their own threads so that no number of them
-/// blocks access to the statistics.
+/// For commands, each read of which waits for up to a second. They have their own threads so that they never block
+/// access to the statistics.
 const COMMAND_THREADS: usize = 16;
 
 /// Background requests (read-ahead of mappings, asynchronous direct I/O) that the kernel keeps under way.
@@ -87,10 +87,10 @@ const MAX_BACKGROUND: u16 = 64;
 
 /// What we ask of the kernel, each item on its own, and the cost if it is missing.
 ///
-/// We do not give out file handles (`name_to_handle_at(2)`, which NFS servers are built on). A handle must find its
-/// file for as long as the file exists, but the engine knows a file of the slow tier by its name, and by a number only
-/// while the kernel refers to it or it has an object: to find any file by a number that everybody else has forgotten,
-/// it would have to remember them all.
+/// We do not offer file handles (`name_to_handle_at(2)`, on which NFS servers rely). A handle must find its file for as
+/// long as the file exists, but the engine knows a file of the slow tier by its name, and by a number only while the
+/// kernel refers to it or it has an object. To find any file by a forgotten number, it would have to remember all of
+/// them.
 const CAPABILITIES: [(InitFlags, &str); 10] = [
     (InitFlags::FUSE_PARALLEL_DIROPS, "lookups and listings of one directory run one after the other"),
     (InitFlags::FUSE_DO_READDIRPLUS, "listings with attributes need a lookup per file"),
@@ -107,9 +107,9 @@ const CAPABILITIES: [(InitFlags, &str); 10] = [
 /// The file system as fuser runs it.
 ///
 /// It expects to be mounted with `MountOption::DefaultPermissions` (the kernel checks permissions: no handler does),
-/// `SessionACL::All` if anyone but the mounting user is to use it, `MountOption::Dev` and `MountOption::Suid` only
-/// where the slow tier has them, several event-loop threads (`n_threads`, `clone_fd`), and never with `AutoUnmount`.
-/// Handlers must not be called from a thread that uses this mount.
+/// `SessionACL::All` if other users are to use it, `MountOption::Dev` and `MountOption::Suid` only where the slow tier
+/// has them, several event-loop threads (`n_threads`, `clone_fd`), and never with `AutoUnmount`. Handlers must not be
+/// called from a thread that uses this mount.
 #[derive(Debug)]
 pub struct DlioFs {
     core: Arc<Core>,
@@ -130,8 +130,8 @@ impl Metrics {
         behind_door("the metrics", || fs.control.metrics_for_all())
     }
 
-    /// Why writes are not taken normally, for probes; `None` once the session has ended. Waits for the engine's lock,
-    /// which every call passes, and for neither tier.
+    /// Why writes are not accepted normally, for probes; `None` once the session has ended. Waits for the engine's
+    /// lock, which every call takes, and for neither tier.
     pub fn refuses_writes(&self) -> Option<Option<String>> {
         let core = self.0.upgrade()?;
         let failing = || core.failures.lately().and_then(|failing| failing.of_writes());
@@ -161,14 +161,14 @@ impl DlioFs {
         self.core.observer()
     }
 
-    /// For the code that serves them elsewhere.
+    /// For the code that serves metrics elsewhere.
     pub fn metrics(&self) -> Metrics {
         Metrics(Arc::downgrade(&self.core))
     }
 
-    /// The one place that every call passes. Tries `run` with what is at hand; calls that need the slow tier, and all
-    /// calls in `.dlio`, continue on another thread with a copy of `payload` (a name, bytes to write: borrowed from the
-    /// receive buffer).
+    /// The one place that every call passes. Tries `run` with the fast tier and memory; calls that need the slow tier,
+    /// and all calls in `.dlio`, continue on another thread with a copy of `payload` (a name, bytes to write: borrowed
+    /// from the receive buffer).
     fn observe<R, B, F>(&self, req: &Request, what: impl Into<OpAt>, on: Subject, payload: &B, reply: R, run: F)
     where
         R: Answer,
@@ -292,7 +292,7 @@ impl DlioFs {
         }
     }
 
-    /// `DlioFs::observe` for a call on an open file. EBADF if the kernel names a handle that we do not know.
+    /// `DlioFs::observe` for a call on an open file. EBADF if the kernel names an unknown handle.
     fn observe_open<R, B, F>(&self, req: &Request, what: impl Into<OpAt>, fh: FileHandle, payload: &B, reply: R, run: F)
     where
         R: Answer,
@@ -315,7 +315,7 @@ impl DlioFs {
     }
 }
 
-/// Describes a call for people.
+/// Describes a call for messages.
 fn about(core: &Core, seen: &ObservedCall) -> String {
     let path = seen.on.ino().and_then(|ino| core.path_of(ino)).unwrap_or_default();
     let who = caller::shown(seen.thread).unwrap_or_else(|| "a process that is invisible from here".to_owned());
@@ -323,7 +323,7 @@ fn about(core: &Core, seen: &ObservedCall) -> String {
 }
 
 /// The engine has done its part: concludes the call now, or once the slow tier has the data that the call waits for, and
-/// once the order that a fleet keeps allows an answer. `logged`: of the call's context.
+/// once the commit wait of a fleet is over. `logged`: of the call's context.
 fn finish<R: Answer>(core: &Arc<Core>, seen: &ObservedCall, (reply, result): (R, Result<R::Value>), logged: u64) {
     let lsn = result.as_ref().ok().and_then(R::awaits);
     let wait = if seen.on.is_virtual() { Duration::ZERO } else { core.tiers.commit_wait(logged, is_sync(seen)) };
@@ -341,7 +341,7 @@ fn finish<R: Answer>(core: &Arc<Core>, seen: &ObservedCall, (reply, result): (R,
     });
 }
 
-/// Whether the answer tells that what was done before is durable. The background may have logged it a moment ago.
+/// Whether the answer says that earlier changes are durable; the background may just have logged them.
 fn is_sync(seen: &ObservedCall) -> bool {
     match (seen.what.op, &seen.on) {
         (Op::Flush | Op::Fsync | Op::Fdatasync | Op::Fsyncdir, _) => true,
@@ -552,7 +552,7 @@ impl Filesystem for DlioFs {
         reply: ReplyWrite,
     ) {
         let kill = write_flags.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID);
-        // Flagged: the kernel writes back what a process has stored through a mapping, whichever that was.
+        // Flagged: the kernel writes back stores through a mapping, by an unknown process.
         let by = (!write_flags.contains(WriteFlags::FUSE_WRITE_CACHE)).then(|| req.pid());
         let run = move |core: &Core, cx: &Cx, open: &Open, data: &[u8]| {
             let cx = by.map_or_else(|| cx.by(MAPPING), |by| core.by(cx, by));

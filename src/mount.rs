@@ -17,8 +17,8 @@
 //!     found no room on the fast tier.
 //!  9. Start to answer the kernel, start the background (not if there is no room), and notify umount(8) and the process
 //!     that started the daemon.
-//! 10. Serve until a signal asks to leave or somebody unmounts. After a signal, make everything durable on the fast
-//!     tier (D1), unmount lazily, and give open files a moment.
+//! 10. Serve until a signal asks to leave or the mount is unmounted. After a signal, make everything durable on the
+//!     fast tier (D1), unmount lazily, and give open files a moment.
 //! 11. Stop the background, make everything durable once more, and list what only the fast tier has.
 //!
 //! A panic aborts the process and leaves a mount that answers ENOTCONN, never a bare directory (P3, P10). The daemon
@@ -103,7 +103,7 @@ use crate::tiers::{self, Ino, Tiers};
 const FUSE_THREADS: usize = 16;
 /// How long open files may keep a mount alive after it was told to leave.
 const LEAVE_WAIT: Duration = Duration::from_secs(5);
-/// How long a member may take to tell its fleet that it leaves.
+/// How long a member may take to announce to its fleet that it leaves.
 const FLEET_WAIT: Duration = Duration::from_secs(10);
 /// How long a job's report may take.
 const REPORT_WAIT: Duration = Duration::from_secs(30);
@@ -119,11 +119,11 @@ pub struct Request {
     pub settings: Settings,
     /// Read-only and the like; always read-only over a slow tier that cannot be written.
     pub flags: MountFlags,
-    /// Started by [`start_in_background`], which waits to be told that the mount stands.
+    /// Started by [`start_in_background`], which waits until the mount answers.
     pub in_background: bool,
 }
 
-/// For probes: why a mount is read-only although nobody asked for that.
+/// For probes: why a mount is read-only although the user did not ask for that.
 const READ_ONLY_SLOW: &str = "the mount is read-only: its slow tier could not be written when it was mounted; make it writable and mount again, or mount with --read-only if that is intended";
 const READ_ONLY_FULL: &str =
     "the mount is read-only: its fast tier was full when it was mounted; make room there and mount again";
@@ -134,7 +134,7 @@ enum ServingEnd {
     Session(io::Result<()>),
 }
 
-/// The tiers of a mount, opened and not looked into.
+/// The tiers of a mount, opened but not inspected.
 #[derive(Debug)]
 pub struct TierRoots {
     fast: HeldDir,
@@ -145,7 +145,7 @@ pub struct TierRoots {
 }
 
 impl TierRoots {
-    /// Refuses what others may change (P17).
+    /// Refuses tiers that other users may change (P17).
     pub fn check(&self) -> Result<()> {
         trust::check(TrustedTier::Fast, &self.fast)?;
         trust::check(self.slow_tier(), &self.slow)
@@ -187,7 +187,7 @@ pub fn serve(request: Request, opened: TierRoots) -> Result<Left> {
     let mut lock = FastLock::acquire(fast, &owner)?; // 4
     let port = request.settings.config().metrics_addr.as_ref().map(metrics::listen).transpose()?;
     let tiers = Arc::new(open_tiers(&request, [fast, tree], writable, whose.0)?); // 5, 6
-    // In a shared root somebody else may have made `.dlio-fs` since the check.
+    // In a shared root another user may have made `.dlio-fs` since the check.
     trust::check_top(opened.slow_tier(), tree)?;
     if let Some(dir) = config.partner_dir.clone() {
         tiers.set_partner(Box::new(move || open_partner(&dir)));
@@ -212,7 +212,7 @@ pub fn serve(request: Request, opened: TierRoots) -> Result<Left> {
     let reports = reports.filter(|_| stats.is_on()).map(|reports| (reports, observer.clone()));
     let session = session(fs, attached, mountpoint)?;
     tiers.on_unseen_attrs(forget_attrs(session.notifier()));
-    // Before the mount answers: whoever has waited for it may take it away at once.
+    // Before the mount answers: a process that waits for it may unmount it at once.
     let entry = table_entry(mountpoint);
     lock.serving();
     answer(session, ended)?; // 9
@@ -227,7 +227,7 @@ pub fn serve(request: Request, opened: TierRoots) -> Result<Left> {
         let fleet = request.settings.config().fleet()?.map(|fleet| fleet.name);
         presence::keep(&runtime, root, owner, fleet, other_mounts);
     }
-    // Nothing is collected if nothing is counted.
+    // With statistics off there is nothing to collect.
     let recorder = stats.is_on().then(|| Recorder::start(&stats, &tiers, observer, trace)).transpose()?;
     let is_meant = request.flags.contains(MountFlags::MOUNT_ATTR_RDONLY);
     let why = if writable { READ_ONLY_FULL } else { READ_ONLY_SLOW };
@@ -249,8 +249,8 @@ fn slow_tree(request: &Request) -> Result<(HeldDir, bool, bool)> {
     let places = &request.places;
     let open = |hidden| underlay::open(&places.slow, hidden);
     let (tree, replace) = match open(places.slow_is_hidden()) {
-        // This user may not look beneath the dead mount that hides its own slow tier. The directory is bare until the
-        // new mount is there, as always when such a user replaces a mount.
+        // Without the right to look beneath the dead mount that hides its own slow tier, the directory is bare until
+        // the new mount is there, as always when such a user replaces a mount.
         Err(e) if places.slow_is_hidden() && e.raw_os_error() == Some(Errno::EPERM as i32) => {
             attach::take_away(&places.mountpoint)?;
             (open(false), false)
@@ -278,7 +278,7 @@ fn open_tiers(request: &Request, [fast, slow]: [&HeldDir; 2], slow_is_writable: 
     let tree = if slow_is_writable { tiers::SlowTree::Writable } else { tiers::SlowTree::ReadOnly };
     tiers::open(fast, slow, tree, engine_options(&request.settings.config(), owner)?, clock, &boot).map_err(|error| {
         match error {
-            // The engine knows of no paths: it says "the fast tier" and "the slow tier".
+            // The engine does not know the paths: it says "the fast tier" and "the slow tier".
             Error::Refused { what, remedy } => {
                 let Places { fast, slow, .. } = &request.places;
                 Error::refused(format!("{what} (--fast {}, --slow {})", fast.shown(), slow.shown()), remedy)
@@ -288,14 +288,14 @@ fn open_tiers(request: &Request, [fast, slow]: [&HeldDir; 2], slow_is_writable: 
     })
 }
 
-/// What is copied there is trusted once it takes the place of the fast tier.
+/// A copy there is trusted once it takes the place of the fast tier.
 fn open_partner(dir: &Path) -> Result<Arc<dyn Dir>> {
     let held = HeldDir::open(dir).at("open partner_dir", dir.shown())?;
     trust::check(TrustedTier::Fast, &held)?;
     Ok(Arc::new(OsDir::open(&held.by_descriptor()).at("open partner_dir", dir.shown())?))
 }
 
-/// A daemon in the background is at most a child of some service, not the service itself.
+/// In the background the daemon is at most a child of some service, not the service itself.
 fn tell_the_starter(request: &Request) -> Result<()> {
     let Places { mountpoint, slow, .. } = &request.places;
     match request.in_background {
@@ -370,7 +370,7 @@ fn file_system(
     DlioFs::new(Arc::clone(tiers), Arc::clone(stats), live, options)
 }
 
-/// What a recording says about where it was made.
+/// A recording's description of the machine and the mount.
 fn about(places: &Places) -> Meta {
     let kernel = nix::sys::utsname::uname().ok();
     let told = |text: &std::ffi::OsStr| json::lossy(text.as_ref());
@@ -418,7 +418,7 @@ fn forget_attrs(kernel: Notifier) -> Box<dyn Fn(Ino) + Send + Sync> {
 fn answer(session: Session<DlioFs>, ended: SyncSender<ServingEnd>) -> Result<()> {
     let run = move || {
         let end = ServingEnd::Session(without_abort(session.run()));
-        // The daemon is leaving: nobody listens any more.
+        // The daemon is leaving: the receiver is gone.
         drop(ended.send(end));
     };
     let started = std::thread::Builder::new().name("dlio-session".into()).spawn(run);
@@ -435,8 +435,7 @@ fn catch_signals(runtime: &Runtime, ended: &SyncSender<ServingEnd>) -> Result<()
     let asked =
         [(SignalKind::terminate(), "SIGTERM"), (SignalKind::interrupt(), "SIGINT"), (SignalKind::quit(), "SIGQUIT")];
     let _inside = runtime.enter();
-    // Each of these would end the daemon, which is not what a sender wants. The handlers stay installed without a
-    // listener.
+    // Each of these would end the daemon, which no sender wants. The handlers stay installed without a listener.
     for ignored in
         [Signal::SIGUSR1, Signal::SIGUSR2, Signal::SIGALRM, Signal::SIGVTALRM, Signal::SIGPROF, Signal::SIGIO]
     {
@@ -518,7 +517,7 @@ fn wait_for_the_end(
     let mountpoint = request.places.mountpoint.as_path();
     let name = match end.recv() {
         Ok(ServingEnd::Signal(name)) => name,
-        // Somebody has aborted the connection: the session ends in the same way, but the mount stays, and is dead.
+        // An aborted connection ends the session in the same way, but the mount stays, and is dead.
         Ok(ServingEnd::Session(Ok(()))) if entry.is_some() && table_entry(mountpoint).as_ref() == entry => {
             warn!(
                 mountpoint = %mountpoint.shown(),
@@ -545,8 +544,8 @@ fn wait_for_the_end(
     if drains && table_entry(mountpoint).as_ref() == entry && drained(end, tiers)? {
         return Ok(());
     }
-    // Never unmount what somebody else has mounted there since: if ours is gone here already, only copies in other
-    // mount namespaces are left.
+    // Never unmount another program's mount made there since: if ours is already gone here, only copies in other mount
+    // namespaces are left.
     let is_there = entry.is_some() && table_entry(mountpoint).as_ref() == entry;
     if is_there && let Err(errno) = detach(mountpoint, Detach::Now) {
         warn!(mountpoint = %mountpoint.shown(), %errno, "could not unmount");
@@ -561,11 +560,11 @@ fn wait_for_the_end(
     Ok(())
 }
 
-/// Keeps serving until everything written before is on the slow tier, or somebody asks again. `true`: the mount has
+/// Keeps serving until everything written before is on the slow tier, or a signal asks again. `true`: the mount has
 /// ended meanwhile.
 fn drained(end: &Receiver<ServingEnd>, tiers: &Tiers) -> Result<bool> {
     tiers.count_waiter(true);
-    // Bytes, too: one large file takes long to become one event that is applied.
+    // Bytes, too: a large file is copied for a long time before its event is applied.
     let progress = || (tiers.applied_lsn(), tiers.copied_bytes());
     let (upto, mut before) = (tiers.last_lsn(), (0, 0));
     while tiers.applied_lsn() < upto {
@@ -573,7 +572,7 @@ fn drained(end: &Receiver<ServingEnd>, tiers: &Tiers) -> Result<bool> {
         // shutdown.
         let now = progress();
         if std::mem::replace(&mut before, now) != now {
-            // Everybody may ask the service manager.
+            // Every user can read a service's status: no paths.
             still_leaving(&format!("draining: {}", tiers.status().safety.for_others().line()));
         }
         match end.recv_timeout(Duration::from_secs(1)) {
@@ -588,7 +587,7 @@ fn drained(end: &Receiver<ServingEnd>, tiers: &Tiers) -> Result<bool> {
             Err(RecvTimeoutError::Disconnected) => return Ok(false),
         }
     }
-    // Changes made meanwhile are made durable like those before.
+    // Makes changes made meanwhile durable like the earlier ones.
     sync_changes(tiers).map(|()| false)
 }
 
@@ -597,7 +596,7 @@ fn wait_for_session(end: &Receiver<ServingEnd>) -> bool {
     matches!(end.recv_timeout(LEAVE_WAIT), Ok(ServingEnd::Session(_)))
 }
 
-/// A mount that started without room has taken no changes.
+/// A mount that started without room has accepted no changes.
 fn sync_changes(tiers: &Tiers) -> Result<()> {
     if tiers.lacks().is_some() { Ok(()) } else { tiers.sync_to_leave() }
 }
@@ -640,7 +639,7 @@ fn leave(
 }
 
 /// The lease is on the slow tier, which may hang. Once the lock of the fast tier is released, the next mount may write
-/// the same lease, so what was given up begins no write any more.
+/// the same lease, so an abandoned attempt must not begin another write.
 fn leave_fleet(tiers: &Arc<Tiers>) {
     let given_up = Arc::new(AtomicBool::new(false));
     let (leaving, is_late) = (Arc::clone(tiers), Arc::clone(&given_up));

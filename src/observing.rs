@@ -1,8 +1,8 @@
-//! Doors to what only observes: a panic behind one ends that part, and nothing else.
+//! Doors to parts that only observe: a panic behind a door ends that part, and nothing else.
 //!
-//! After a panic of its own the engine cannot go on: its state may be half changed. So [`abort_on_panic`] ends the process,
-//! unless the thread is behind a door. Statistics, the index of checkpoints, recordings and the texts of `.dlio` are made of
-//! names and bytes that any user chooses, and a bug in them must not end everybody's mount.
+//! After a panic of its own the engine cannot continue: its state may be half changed. So [`abort_on_panic`] ends the
+//! process, unless the thread is behind a door. Statistics, the index of checkpoints, recordings and the texts of
+//! `.dlio` process names and bytes that any user chooses, and a bug in them must not end the mount for all users.
 //!
 //! No lock is poisoned: all are `parking_lot`'s, which a panic releases.
 
@@ -26,7 +26,7 @@ pub fn abort_on_panic() {
     }));
 }
 
-/// Does this work of a part that only observes. `None`: it has panicked, which is logged.
+/// Runs work of a part that only observes. `None`: it has panicked, which is logged.
 pub fn behind_door<R>(part: &str, work: impl FnOnce() -> R) -> Option<R> {
     DOORS_PASSED.set(DOORS_PASSED.get() + 1);
     let done = catch_unwind(AssertUnwindSafe(work));
@@ -37,7 +37,7 @@ pub fn behind_door<R>(part: &str, work: impl FnOnce() -> R) -> Option<R> {
     done.ok()
 }
 
-/// The door of a part that has a state of its own, and is off once it has panicked.
+/// The door of a part that has state of its own, and is off once it has panicked.
 #[derive(Debug)]
 pub struct Door {
     part: &'static str,

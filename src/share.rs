@@ -1,19 +1,19 @@
-//! How much one user may have of what there is for all. Root and the mount's owner have no share: they may have it all.
+//! Each user's share of a common resource. Root and the mount's owner have no limit.
 
 use std::collections::HashMap;
 
-/// Whether a user may have more of something: who has less than is left may. So the first one to want all of it gets
-/// half, the next one a quarter, and there is always some for those who come later.
+/// Whether a user may take more of a resource: while holding less than is left. So the first user who wants all of it
+/// gets half, the next one a quarter, and some is always left for later ones.
 pub fn allows(held: u64, left: u64) -> bool {
     held < left
 }
 
-/// Whether a user has three quarters of what there is for one user, as long as nobody else takes more.
+/// Whether a user holds three quarters of one user's share, as long as no other user takes more.
 pub fn is_nearly_used(held: u64, left: u64) -> bool {
     held > 0 && held.saturating_mul(8) >= held.saturating_add(left).saturating_mul(3)
 }
 
-/// How much each user has.
+/// How much each user holds.
 #[derive(Debug, Default)]
 pub struct PerUser(HashMap<u32, u64>);
 
@@ -35,7 +35,7 @@ impl PerUser {
         }
     }
 
-    /// Each user who has something.
+    /// Each user who holds something.
     pub fn iter(&self) -> impl Iterator<Item = (u32, u64)> + '_ {
         self.0.iter().map(|(uid, amount)| (*uid, *amount))
     }

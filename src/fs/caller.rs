@@ -16,12 +16,12 @@ use crate::path::harmless;
 use crate::stats::processes::{Identity, Process, Processes};
 use crate::tiers::UNNAMED;
 
-/// How long a thread's number is taken for the same thread: numbers wrap around after millions of threads.
+/// How long a thread's number stays valid: numbers wrap around after millions of threads.
 const HOLDS: Duration = Duration::from_secs(2);
 /// How many threads are remembered.
 const THREADS_MAX: usize = 4096;
 
-/// Threads that were looked up lately.
+/// Threads that were looked up recently.
 #[derive(Debug, Default)]
 pub(super) struct Callers {
     threads: DashMap<u32, (Instant, Arc<Process>)>,
@@ -30,12 +30,13 @@ pub(super) struct Callers {
 }
 
 impl Callers {
-    /// The process of a thread that has opened a file lately, from memory only.
+    /// The process of a thread that has opened a file recently, from memory only.
     pub(super) fn known(&self, thread: u32) -> Option<Arc<Process>> {
         self.threads.get(&thread).filter(|found| found.0.elapsed() < HOLDS).map(|found| Arc::clone(&found.1))
     }
 
-    /// The number of a thread's process, for the engine: who writes and who closes. The thread waits for the answer.
+    /// The number of a thread's process, for the engine: the one that writes or closes. The thread waits for the
+    /// answer.
     pub(super) fn number(&self, thread: u32) -> u32 {
         if let Some(found) = self.groups.get(&thread)
             && found.0.elapsed() < HOLDS
@@ -85,8 +86,8 @@ fn ask(processes: &Processes, thread: u32) -> Option<Arc<Process>> {
     Some(processes.meet(Identity { pid, uid, started, command, cgroup }))
 }
 
-/// Reads one file of a process or thread, usually in one read: a buffer sized by the file's length, which is shown as
-/// 0, would have to grow towards it.
+/// Reads one file of a process or thread, usually in one read: a buffer sized by the file's reported length, which is
+/// 0, would have to grow.
 fn read(of: u32, file: &str) -> Option<Vec<u8>> {
     const LONGEST: u64 = 1 << 16;
     let mut bytes = Vec::with_capacity(4096);
@@ -130,7 +131,7 @@ fn has_sigkill(status: &str) -> bool {
     status.lines().filter_map(pending).any(|mask| mask & SIGKILL != 0)
 }
 
-/// The process of a thread for people.
+/// The process of a thread, for messages.
 pub(super) fn shown(thread: u32) -> Option<String> {
     let status = read(thread, "status")?;
     let status = String::from_utf8_lossy(&status);

@@ -1,8 +1,9 @@
 //! The virtual directory `.dlio`: statistics to read, and `control` for line commands.
 //!
 //! It has its own range of inode numbers at the top, is found in the root by name and never listed there. A file's text
-//! is rendered when it is opened, and a read at any offset sees that text (`control/texts.rs`). All of this runs on a small pool of its own: neither the
-//! threads that serve the kernel nor those that wait for the slow tier ever wait for a command.
+//! is rendered when it is opened, and a read at any offset sees that text (`control/texts.rs`). All of this runs on a
+//! small pool of its own: neither the threads that serve the kernel nor those that wait for the slow tier ever wait for
+//! a command.
 //!
 //! This file has the directory; `control/session.rs` answers what is written to `control`.
 
@@ -51,7 +52,7 @@ use crate::stats::{checkpoints, epochs, processes};
 use crate::tiers::disk::Kind;
 use crate::tiers::{Attr, Ino, ListEntry, OpenMode, ROOT, SharedListing};
 
-/// Only the text ever changes in here, and that is never cached.
+/// Only the texts in here change, and those are never cached.
 const TTL: Duration = Duration::from_secs(60);
 
 /// How many paths `.dlio/files` lists.
@@ -131,7 +132,7 @@ impl Control {
     /// Errors: ENFILE for a user who has too many of them open, or too much text.
     pub(super) fn open(&self, ino: Ino, mode: OpenMode, asker: Asker) -> Result<Virtual> {
         let share = asker.limited().map(|uid| self.share_for(uid)).transpose()?;
-        // A text is made of what any user has named: a bug in that ends in an error for whoever reads it.
+        // A text contains names that any user has chosen: a bug in it ends in an error for its reader.
         let what = behind_door("a text of .dlio", || self.open_what(ino, mode, asker));
         Ok(Virtual { what: what.unwrap_or(Err(Errno::EIO.into()))?, _share: share })
     }

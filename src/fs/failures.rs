@@ -1,8 +1,8 @@
-//! Which failed operations are logged, at which level, and how often; and whether some have failed lately.
+//! Which failed operations are logged, at which level, and how often; and whether any failed recently.
 //!
-//! Errors that are the application's own business (ENOENT, EEXIST, ENODATA, ...) are logged for debugging. Errors that
-//! an operator should see are logged at most once per interval and level, with the number of those left out: a full
-//! disk fails every write.
+//! Errors that only concern the application (ENOENT, EEXIST, ENODATA, ...) are logged for debugging. Errors that an
+//! operator should see are logged at most once per interval and level, with the number of those left out: a full disk
+//! fails every write.
 
 use std::time::{Duration, Instant};
 
@@ -15,7 +15,7 @@ use crate::stats::status::FailingCalls;
 use crate::tiers::Ino;
 
 const INTERVAL: Duration = Duration::from_secs(10);
-/// So long after the last failure the mount is told to fail.
+/// How long after the last failure the mount is reported as failing.
 const LATELY: Duration = Duration::from_secs(60);
 
 #[derive(Debug, Default)]
@@ -71,7 +71,7 @@ impl Failures {
         *lately = Some(FailingSince { last: now, calls: calls + 1, writes: writes + u64::from(is_write(op)), errno });
     }
 
-    /// The calls that a tier has failed lately, if there are any.
+    /// The calls that a tier has failed recently, if there are any.
     pub(super) fn lately(&self) -> Option<FailingCalls> {
         self.lately_at(Instant::now())
     }
@@ -85,8 +85,8 @@ impl Failures {
     }
 }
 
-/// Whether a tier failed the call. A user's own limits, on a tier or here, are no failure of it: any user could have
-/// the mount called unready by them.
+/// Whether a tier failed the call. A user's own limits, on a tier or here, do not count: otherwise any user could make
+/// the mount report itself unready.
 fn is_of_a_tier(error: &Error) -> bool {
     match error {
         Error::SlowTimeout => true,
@@ -128,7 +128,7 @@ fn level(error: &Error) -> Level {
             Errno::ENOSPC | Errno::EDQUOT => Level::Warn,
             _ => Level::Debug,
         },
-        // The error comes from the disk, not from us: fewer of these are the application's own business.
+        // The error comes from the disk, not from us: fewer of these concern only the application.
         Error::Io { .. } => match error.errno() {
             Errno::ENOSPC | Errno::EDQUOT | Errno::ENOMEM | Errno::EMFILE | Errno::ENFILE => Level::Warn,
             Errno::EIO | Errno::EROFS | Errno::ESTALE | Errno::EUCLEAN | Errno::ENODEV | Errno::ENOTCONN => {

@@ -1,5 +1,5 @@
-//! What the kernel holds of ours: open files, open directories, counted references. Each is a type that gives itself
-//! back when it is dropped, so that no code path (an error, a reply that came too late) can leak one.
+//! What the kernel holds of ours: open files, open directories, counted references. Each type gives itself back when it
+//! is dropped, so that no code path (an error, a late reply) can leak one.
 
 use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
@@ -19,7 +19,7 @@ use crate::stats;
 use crate::tiers::disk::File;
 use crate::tiers::{Attr, Cx, Ino, ListEntry, Listing, OpenFile, ROOT, SharedListing, Tiers};
 
-/// Maps handle numbers to what they stand for. Numbers are never reused.
+/// Maps handle numbers to their handles. Numbers are never reused.
 #[derive(Debug)]
 pub(super) struct Handles<T> {
     open: DashMap<u64, Arc<T>>,
@@ -44,12 +44,12 @@ impl<T> Handles<T> {
         self.open.get(&fh).map(|handle| Arc::clone(&handle))
     }
 
-    /// Scans all of them: not for frequent calls.
+    /// Scans all handles: not for frequent calls.
     pub(super) fn any(&self, is_one: impl Fn(&T) -> bool) -> bool {
         self.open.iter().any(|handle| is_one(&handle))
     }
 
-    /// How many match; scans all of them, too.
+    /// How many match; scans all handles, too.
     pub(super) fn count(&self, is_one: impl Fn(&T) -> bool) -> u64 {
         self.open.iter().filter(|handle| is_one(handle)).count() as u64
     }
@@ -65,7 +65,7 @@ impl OpenFiles for Handles<Open> {
     }
 }
 
-/// What a file handle of the kernel stands for.
+/// What a file handle of the kernel refers to.
 #[derive(Debug)]
 #[allow(clippy::large_enum_variant, reason = "each is in a reference already, and nearly all are files")]
 pub(super) enum Open {
@@ -83,8 +83,8 @@ impl Open {
     }
 }
 
-/// An open file of the view. Dropping the last reference to it closes it in the engine; a call that was given up on may
-/// still hold one when the kernel releases the handle.
+/// An open file of the view. Dropping the last reference closes it in the engine; an abandoned call may still hold one
+/// when the kernel releases the handle.
 #[derive(Debug)]
 pub(super) struct FileHandle {
     tiers: Arc<Tiers>,
@@ -111,7 +111,7 @@ impl FileHandle {
         flags: i32,
         seen: stats::Handle,
     ) -> Self {
-        // Not the opener's own: an open that was given up on must still be closed.
+        // Not the opener's context: an abandoned open must still be closed.
         let cx = Cx::fast_only(cx.uid, cx.gid);
         let (sync, runs) = (convert::wants_sync(flags), convert::wants_to_run(flags));
         let (tiers, lease) = (Arc::clone(tiers), OnceLock::new());
@@ -140,9 +140,9 @@ pub(super) struct DirHandle {
     batch: AtomicUsize,
 }
 
-/// What is read since the reading began at offset 0 (after opendir and rewinddir): the listing that all share who have
-/// the directory open, up to where it ended then. What is made later is not read, or a program that makes a file for
-/// each one it finds would never come to an end.
+/// The listing that a reading from offset 0 (after opendir and rewinddir) sees. All who have the directory open share
+/// it, up to its end at that time. Later entries are not read, or a program that makes a file for each one it finds
+/// would never finish.
 #[derive(Clone, Debug)]
 pub(super) struct DirReading {
     listing: Arc<SharedListing>,
@@ -159,7 +159,7 @@ impl DirReading {
 
 /// A guess for the first reply: about this many fit into a page.
 const FIRST_BATCH: usize = 24;
-/// Bounds the look-ups that one reply waits for.
+/// Bounds the lookups that one reply waits for.
 const LARGEST_BATCH: usize = 1024;
 
 impl DirHandle {
@@ -167,7 +167,7 @@ impl DirHandle {
         DirHandle { ino, reading: Mutex::new(None), batch: AtomicUsize::new(FIRST_BATCH) }
     }
 
-    /// The entries from an offset on: the position behind the last one that was read. At offset 0, `begin` begins anew;
+    /// The entries from an offset on: the position after the last one that was read. At offset 0, `begin` begins anew;
     /// it is called without any lock.
     pub(super) fn page<E>(&self, offset: u64, begin: impl FnOnce() -> Result<DirReading, E>) -> Result<ListingPage, E> {
         let going_on = self.reading.lock().clone().filter(|_| offset > 0);
@@ -199,7 +199,7 @@ impl DirHandle {
     }
 }
 
-/// An inode whose counted reference is on its way to the kernel. If dropped on the way, the reference is given back.
+/// An inode whose counted reference is on its way to the kernel. If dropped before that, the reference is given back.
 #[derive(Debug)]
 pub(super) struct EntryReference {
     attr: Attr,
@@ -231,7 +231,7 @@ impl Drop for EntryReference {
     }
 }
 
-/// A new handle on its way to the kernel. If dropped on the way, the file or directory is closed.
+/// A new handle on its way to the kernel. If dropped before that, the file or directory is closed.
 #[derive(Debug)]
 pub(super) struct Opened {
     fh: u64,
@@ -248,7 +248,7 @@ struct OpenedFile {
     /// The file that passthrough would read from.
     bytes: Option<Arc<dyn File>>,
     writes: bool,
-    /// The file has only been written through this mount since the last open.
+    /// The file was only written through this mount since the last open.
     unchanged: bool,
 }
 

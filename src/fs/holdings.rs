@@ -1,5 +1,5 @@
-//! Limits what each user holds: how many files are open, and the memory of listings and texts. What several hold at once
-//! is there once, and counts for each of them.
+//! Limits what each user holds: the number of open files, and the memory of listings and texts. An object held by
+//! several users exists once, and counts for each of them.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -9,21 +9,21 @@ use parking_lot::Mutex;
 use crate::error::{Errno, Error, Result};
 use crate::share::{self, PerUser};
 
-/// How many of a process's descriptors it reserves for itself: a quarter, but enough for its own files and threads.
-/// Without them nothing could be listed or published.
+/// How many descriptors a process reserves for itself: a quarter, but enough for its own files and threads. Without
+/// them nothing could be listed or published.
 fn reserve(limit: u64) -> u64 {
     const LEAST: u64 = 112;
     (limit / 4).max(LEAST).min(limit / 2)
 }
 
-/// What there is of one kind, and who holds it.
+/// All objects of one kind, and their holders.
 #[derive(Debug)]
 pub(super) struct Holdings {
-    /// For people: one more of what is held, and where it comes from.
+    /// For messages: one more object of this kind, and where it comes from.
     what: (&'static str, &'static str),
     most: u64,
-    /// What a user may have in any case. If there is such a thing, root and the mount's owner are not counted: what they
-    /// read must not keep others from reading.
+    /// What a user may hold in any case. If set, root and the mount's owner are not counted: their reads must not keep
+    /// others from reading.
     least: u64,
     owner: u32,
     held: Arc<Mutex<Holders>>,
@@ -32,7 +32,7 @@ pub(super) struct Holdings {
 #[derive(Debug, Default)]
 struct Holders {
     things: HashMap<u64, Thing>,
-    /// The weight of all things, each counted once.
+    /// The weight of all objects, each counted once.
     sum: u64,
     by_user: PerUser,
 }
@@ -45,19 +45,19 @@ struct Thing {
 }
 
 impl Holdings {
-    /// The open files of the view: each costs a descriptor, however often it is open. `limit`: the descriptors of this
-    /// process; `owner`: the owner of the mount.
+    /// The open files of the view: each costs one descriptor, even if it is opened several times. `limit`: the
+    /// descriptors of this process; `owner`: the owner of the mount.
     pub(super) fn of_files(limit: u64, owner: u32) -> Self {
         let what = ("open one more file for", "ulimit -n");
         Holdings { what, most: limit - reserve(limit), least: 0, owner, held: Arc::default() }
     }
 
-    /// Things in memory, of which users may have so many bytes.
+    /// Objects in memory, of which users may hold this many bytes.
     pub(super) fn of_bytes(what: (&'static str, &'static str), most: u64, owner: u32) -> Self {
         Holdings { what, most, least: most / 16, owner, held: Arc::default() }
     }
 
-    /// ENFILE if this user may not hold a thing more.
+    /// ENFILE if this user may not hold another object.
     pub(super) fn expect_one_for(&self, uid: u32) -> Result<()> {
         self.expect_one(&self.held.lock(), uid)
     }
@@ -77,8 +77,8 @@ impl Holdings {
         uid == 0 || uid == self.owner
     }
 
-    /// For a thing that the user is about to hold. What others hold already costs nothing, and counts for this user all
-    /// the same: it may be the last one who holds it.
+    /// For an object that the user is about to hold. If others already hold it, it costs nothing, but counts for this
+    /// user, who may become its last holder.
     pub(super) fn acquire(&self, uid: u32, number: u64, weight: u64) -> Result<Share> {
         let mut all = self.held.lock();
         let needs_room = match all.things.get(&number) {
@@ -91,12 +91,12 @@ impl Holdings {
         Ok(self.share(&mut all, uid, number, weight))
     }
 
-    /// For a thing that was just made.
+    /// For an object that was just made.
     pub(super) fn take_new(&self, uid: u32, number: u64, weight: u64) -> Share {
         self.share(&mut self.held.lock(), uid, number, weight)
     }
 
-    /// The same for what root and the mount's owner are not counted for.
+    /// For bytes just made, where root and the mount's owner are not counted.
     pub(super) fn take_bytes(&self, uid: u32, number: u64, bytes: usize) -> Option<Share> {
         (!self.is_trusted(uid)).then(|| self.take_new(uid, number, bytes as u64))
     }
@@ -122,7 +122,7 @@ impl Thing {
 }
 
 impl Holders {
-    /// The thing has this weight from now on.
+    /// The object has this weight from now on.
     fn weigh(&mut self, number: u64, weight: u64) {
         let thing = self.things.entry(number).or_default();
         let before = std::mem::replace(&mut thing.weight, weight);
@@ -202,8 +202,8 @@ mod tests {
         assert!(held.things.is_empty() && held.by_user.is_empty() && held.sum == 0);
     }
 
-    /// A file counted for the user who had opened it first, for as long as anybody had it open: who kept open what
-    /// root's program opened and closed one by one held all descriptors, and none of them counted for him.
+    /// A file counted only for the user who had opened it first, as long as it was open. So a user could keep open what
+    /// root's program opened and closed one by one, and hold all descriptors, none of them counted for that user.
     #[test]
     fn a_file_counts_for_each_user_who_holds_it() {
         let all = Holdings::of_files(1000, 0);
@@ -227,7 +227,7 @@ mod tests {
         let told = || [all.sum(), all.of(1001), all.of(1002)];
         assert_eq!(told(), [100, 100, 100]);
         assert!(all.expect_one_for(1001).is_err() && all.expect_one_for(1003).is_ok());
-        // Whoever has next to nothing may have something, whatever others have.
+        // A user who holds next to nothing may have some, whatever others hold.
         let third = all.take_bytes(1003, 2, 200);
         assert!(all.expect_one_for(1004).is_ok() && all.expect_one_for(1003).is_err());
         assert!(all.take_bytes(0, 3, 1000).is_none() && all.expect_one_for(0).is_ok());

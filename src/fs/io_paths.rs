@@ -2,9 +2,9 @@
 //!
 //! The path is a property of the inode while it is open, chosen at its first open, because the kernel allows no
 //! mixture: while one handle of an inode is passthrough, all must be, with the same backing file. So a file that is
-//! open for writing is exact. A file that is opened for writing while the kernel reads it by itself is direct *and*
-//! passthrough: its reads and writes come to us, its mappings are the backing file's. Its bytes are pinned meanwhile:
-//! they are changed where the kernel reads them.
+//! open for writing is exact. A file that is opened for writing while it is passthrough is direct *and* passthrough:
+//! its reads and writes come to us, its mappings are the backing file's. Its bytes are pinned meanwhile: they are
+//! changed where the kernel reads them.
 //!
 //! `config` has the rules; the engine knows where the bytes are.
 
@@ -22,7 +22,7 @@ use crate::tiers::{Ino, Pin};
 /// Every read and write comes to us as it was issued.
 const EXACT: FopenFlags = FopenFlags::FOPEN_DIRECT_IO.union(FopenFlags::FOPEN_PARALLEL_DIRECT_WRITES);
 
-/// What is not seen on any path.
+/// What is not observed on any path.
 const ALWAYS: [&str; 5] = [
     "accesses through mmap: they come as reads and writes of pages",
     "sync and syncfs: they never reach a FUSE file system; fsync does",
@@ -31,7 +31,7 @@ const ALWAYS: [&str; 5] = [
     "calls larger than fs.fuse.max_pages_limit: they arrive split",
 ];
 
-/// What else is not seen on one path.
+/// What else is not observed on one path.
 fn not_seen(path: IoPath) -> &'static [&'static str] {
     match path {
         IoPath::Exact => &[],
@@ -73,7 +73,7 @@ pub(super) struct Lease {
     path: IoPath,
     /// Passthrough, except for reads and writes.
     direct: bool,
-    /// Held while it is passthrough. Given back last: if the inode is passthrough, it is pinned.
+    /// Held while it is passthrough. Dropped last: a passthrough inode is pinned.
     _pin: Option<Pin>,
 }
 
@@ -112,7 +112,7 @@ impl IoPaths {
         }
     }
 
-    /// What was used, and what the statistics cannot know because of it.
+    /// The paths used, and what the statistics miss because of them.
     pub(super) fn figures(&self) -> IoPathFigures {
         let used = |path: &IoPath| self.rules.uses_io(*path);
         let opens = IoPath::ALL.into_iter().map(|path| (path.name().to_owned(), self.opened(path).load(Relaxed)));
@@ -125,8 +125,8 @@ impl IoPaths {
         }
     }
 
-    /// Chooses the path of a new handle. `name` is called if rules look at it; `pin` is called if the kernel is to read
-    /// by itself, with `true` if the file must be quiet to be pinned.
+    /// Chooses the path of a new handle. `name` is called if rules need it; `pin` is called if the kernel is to read
+    /// directly, with `true` if the file must be quiet to be pinned.
     pub(super) fn lease(
         self: &Arc<Self>,
         ino: Ino,
@@ -145,8 +145,7 @@ impl IoPaths {
             IoPath::Passthrough if writes || self.no_passthrough.load(Relaxed) => IoPath::Exact,
             wanted => wanted,
         };
-        // Under the table's lock, so that a handle that joins finds the pin of the one before. It takes memory locks
-        // only.
+        // Under the table's lock, so that a joining handle finds the previous one's pin. It takes memory locks only.
         let pin = if path == IoPath::Passthrough { pin(!joins) } else { None };
         let path = if path == IoPath::Passthrough && pin.is_none() { IoPath::Exact } else { path };
         used.count(path, true);
@@ -177,8 +176,8 @@ impl Lease {
         if self.path != IoPath::Passthrough {
             return None;
         }
-        // Locked while the kernel takes the descriptor, which blocks on nothing: two backing files for one inode would
-        // be EIO.
+        // Locked while the kernel takes the descriptor, which does not block: two backing files for one inode would be
+        // EIO.
         let mut used = self.paths.open.get_mut(&self.ino)?;
         if let Some(backing) = &used.backing {
             return Some(Arc::clone(backing));

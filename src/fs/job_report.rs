@@ -1,6 +1,6 @@
 //! Leaves the recording and the report (HTML) of a job's mount, or of its window, in the directory that `job_report`
-//! names, as Darshan leaves its log. That directory may be in one of the job's user's, who can exchange it for a link: it
-//! is found once, and held.
+//! names, as Darshan leaves its log. The job's user may control its parent, and could replace it by a link: it is
+//! resolved once, and held open.
 //!
 //! 1. make a file that only its owner may read, under an unpredictable name, because others may write to the directory;
 //! 2. give it to the job's user;
@@ -40,7 +40,7 @@ impl JobReports {
     /// `job`: the mount's job; `owner`: user and group of the mount. Must be called before the mount is made: a daemon
     /// that wrote into its own mount would wait for itself.
     ///
-    /// Errors: there is no such directory, a link of another user's leads to it, or it is inside the mount.
+    /// Errors: the directory does not exist, another user's link leads to it, or it is inside the mount.
     pub fn new(dir: &Path, job: Option<&str>, mountpoint: &Path, owner: (u32, u32)) -> Result<Self> {
         let refused = |why: &str| {
             let remedy = "name an existing directory outside the mount to which reports may be written";
@@ -80,7 +80,7 @@ impl JobReports {
         let shown = |name: &str| self.dir.path().join(name);
         let is_free = |number: &usize| !self.dir.at(place(*number, "dlio")).exists();
         let mut number = (1..NUMBERS).find(is_free).unwrap_or(NUMBERS);
-        // Another daemon may leave a report of the same job at this moment.
+        // Another daemon may be leaving a report of the same job.
         while let Err(error) = self.put(&place(number, "dlio"), recording) {
             if error.kind() != io::ErrorKind::AlreadyExists || number >= NUMBERS {
                 return Err(error).at("leave", shown(&place(number, "dlio")).shown());

@@ -32,7 +32,7 @@ pub struct Observer {
 }
 
 impl Observer {
-    /// `about`: which program and machine this is, and what the tiers are.
+    /// `about`: the program and machine, and the tiers.
     pub(super) fn new(tiers: Arc<Tiers>, stats: Arc<Stats>, io: Arc<IoPaths>, about: Meta) -> Self {
         let mounted_at = tiers.uptime().saturating_sub(stats.now());
         Observer { tiers, stats, io, about, mounted_at, busy: Arc::default() }
@@ -59,7 +59,7 @@ impl Observer {
         self.tiers.checkpoints(self.mounted_at)
     }
 
-    /// The checkpoints of this mount that nobody writes to any more, oldest first.
+    /// The checkpoints of this mount that are no longer being written, oldest first.
     pub(super) fn checkpoints(&self) -> Vec<Checkpoint> {
         let all = self.all_checkpoints().into_iter();
         all.filter(|one| one.complete && one.began >= 0.0).collect()
@@ -79,7 +79,7 @@ impl Observer {
             behind_door("plans", || over.into_iter().for_each(end));
             observer.busy.store(false, Relaxed);
         };
-        // If no thread can be started, the next call tries again.
+        // If no thread can be started, the next call retries.
         if thread::Builder::new().name("dlio-plan".to_owned()).spawn(look).is_err() {
             self.busy.store(false, Relaxed);
         }

@@ -89,7 +89,7 @@ impl Core {
         Core { tiers, stats, who, control, failures, published, io, descriptors, listings, files, dirs }
     }
 
-    /// The number of a thread's process if the thread has opened a file lately; otherwise 0.
+    /// The number of a thread's process if the thread has opened a file recently; otherwise 0.
     pub(super) fn process_lately(&self, thread: u32) -> u32 {
         self.who.known(thread).map_or(0, |process| process.number() as u32)
     }
@@ -104,7 +104,7 @@ impl Core {
         self.control.observer().clone()
     }
 
-    /// An inode's path for people, from the mount's root `/`.
+    /// An inode's path for messages, from the mount's root `/`.
     pub(super) fn path_of(&self, ino: Ino) -> Option<String> {
         path_of(&self.tiers, ino)
     }
@@ -165,7 +165,7 @@ impl Core {
         self.tiers.rename(cx, parent, &name, to, &to_name, convert::rename_mode(flags)?)
     }
 
-    /// Who asks for something in `.dlio`, through a thread that waits for the answer.
+    /// The user who requests something in `.dlio`, through a thread that waits for the answer.
     fn asker(&self, cx: &Cx, by: u32) -> Asker {
         Asker::new(cx, by, self.control.owner())
     }
@@ -345,7 +345,7 @@ impl Core {
     }
 
     pub(super) fn flush(&self, cx: &Cx, by: u32, open: &Open) -> Result<()> {
-        // The close of a reader says nothing, so nobody asks who it was.
+        // The close of a reader needs no process, so it is not looked up.
         let writer = open.user_file().filter(|handle| handle.file().mode.write);
         writer.map_or(Ok(()), |handle| self.tiers.flush(self.by(cx, by), handle.file()))
     }
@@ -402,7 +402,7 @@ impl Core {
         }
     }
 
-    /// As [`Core::fsync`], but with everything below the directory.
+    /// Like [`Core::fsync`], but with everything below the directory.
     pub(super) fn fsyncdir(&self, cx: &Cx, ino: Ino) -> Result<Option<Lsn>> {
         if node::owns(ino) {
             return Ok(None);
@@ -443,7 +443,7 @@ impl Core {
         }
     }
 
-    /// What the directory holds now. ENFILE if this user keeps too many listings in memory.
+    /// The present entries of the directory. ENFILE if this user keeps too many listings in memory.
     fn begin_reading(&self, cx: &Cx, dir: Ino) -> Result<DirReading> {
         self.listings.expect_one_for(cx.uid)?;
         let listing = if node::owns(dir) { Arc::new(self.control.list()) } else { self.tiers.open_listing(cx, dir)? };

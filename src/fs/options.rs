@@ -24,7 +24,7 @@ pub struct FsOptions {
     pub descriptors: u64,
     /// Where jobs leave their reports.
     pub job_reports: Option<JobReports>,
-    /// For recordings: which program and machine this is, and what the tiers are.
+    /// For recordings: the program and machine, and the tiers.
     pub about: Meta,
     /// Where the metrics are also served over HTTP: reported in the statistics.
     pub metrics_addr: Option<SocketAddr>,
@@ -32,7 +32,7 @@ pub struct FsOptions {
     pub other_mounts: Arc<OtherMounts>,
 }
 
-/// Mounts of the same slow tree that keep no order with this one, as they were found last, each as `HOST:MOUNTPOINT`.
+/// Mounts of the same slow tree that keep no order with this one, as last found, each as `HOST:MOUNTPOINT`.
 #[derive(Debug, Default)]
 pub struct OtherMounts(Mutex<Vec<String>>);
 
@@ -41,7 +41,7 @@ impl OtherMounts {
         self.0.lock().clone()
     }
 
-    /// Whether they are others than before.
+    /// Replaces the names. Returns whether they have changed.
     pub fn replace(&self, names: Vec<String>) -> bool {
         let mut known = self.0.lock();
         let differs = *known != names;

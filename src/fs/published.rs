@@ -1,10 +1,10 @@
-//! Calls that are answered later than the engine has done its part: an `fsync`, where a rule says `fsync = "slow"`, once
-//! the slow tier has its data; in a fleet, whatever may have logged an event, once no clock is behind it.
+//! Calls that are answered later than the engine has done its part: an `fsync` under a rule `fsync = "slow"`, once the
+//! slow tier has its data; in a fleet, each call that may have logged an event, after the commit wait.
 //!
-//! One thread looks after all of them, so that none holds a thread that others need. While one waits, publishing
+//! One thread serves all of them, so that none holds a thread that other calls need. While one waits, publishing
 //! hurries. There is no limit while the slow tier makes progress: everything before the call goes first, which may be
-//! much. The call fails once nothing at all has arrived there for `slow_wait`, or for [`silent_after`] where that is
-//! longer; its data stays safe on the fast tier.
+//! much. The call fails once nothing has arrived there for `slow_wait`, or for [`silent_after`] where that is longer;
+//! its data stays safe on the fast tier.
 
 use std::io;
 use std::sync::Arc;
@@ -22,7 +22,7 @@ pub fn silent_after(slow_wait: Duration) -> Duration {
     (slow_wait * 12).min(Duration::from_secs(60))
 }
 
-/// How often progress is checked while something waits.
+/// How often progress is checked while a call waits.
 const LOOK: Duration = Duration::from_millis(5);
 
 #[derive(Debug)]
@@ -46,10 +46,10 @@ struct WaitState {
 }
 
 struct Waiting {
-    /// 0: for nothing on the slow tier.
+    /// 0: waits for nothing on the slow tier.
     lsn: Lsn,
     since: Instant,
-    /// Not answered earlier.
+    /// The earliest time of the answer.
     from: Instant,
     answer: Answering,
     _waiter: Option<WaiterGuard>,

@@ -1,7 +1,7 @@
 //! The configuration of a running mount: shown in `.dlio/config`, replaced by a reload.
 //!
-//! The code that makes the mount says what a new configuration acts on; this file reads the file again, for `control`
-//! and SIGHUP alike.
+//! The code that makes the mount applies a new configuration; this file reads the file again, for `control` and SIGHUP
+//! alike.
 
 use parking_lot::Mutex;
 use tracing::{info, warn};
@@ -11,7 +11,7 @@ use crate::error::{Error, Result};
 use crate::path::Show as _;
 use crate::tiers::disk::held::read_file;
 
-/// Brings a configuration into force.
+/// Applies a configuration.
 type Apply = Box<dyn Fn(&Config) -> Result<()> + Send + Sync>;
 
 /// The settings in force.
@@ -23,7 +23,7 @@ pub struct LiveSettings {
 }
 
 impl LiveSettings {
-    /// `apply` brings a configuration into force at a reload.
+    /// `apply` applies a configuration at a reload.
     pub fn new(settings: Settings, apply: impl Fn(&Config) -> Result<()> + Send + Sync + 'static) -> Self {
         LiveSettings { settings: Mutex::new(settings), apply: Box::new(apply) }
     }
@@ -33,7 +33,7 @@ impl LiveSettings {
         self.settings.lock().text()
     }
 
-    /// Whether there is a configuration file to be read again.
+    /// Whether there is a configuration file to read again.
     pub fn has_file(&self) -> bool {
         self.settings.lock().file().is_some()
     }
@@ -48,7 +48,7 @@ impl LiveSettings {
         done
     }
 
-    /// Changes values as options of `mount` would have. A mistake in one changes nothing.
+    /// Changes values like options of `mount`. An error in one changes nothing.
     pub fn change(&self, options: &[String]) -> Result<Reloaded> {
         let mut settings = self.settings.lock();
         let (new, reloaded) = settings.changed(options)?;
@@ -64,8 +64,8 @@ impl LiveSettings {
             let remedy = "change a value with `dlio-fs reload -o key=value`, or mount with --config FILE";
             return Err(Error::refused("this mount has no configuration file", remedy));
         };
-        // Without the lock: the file may be on a file system that hangs. By now a user may have made it a link to what
-        // only root may read, and a complaint about that would show some of it.
+        // Without the lock: the file may be on a file system that hangs. A user may have replaced it by a link to what
+        // only root may read, and an error message would show some of it.
         let text = read_file(&file).map_err(|e| {
             Error::refused(format!("config file {}: {e}", file.shown()), "nothing changed; make it readable text")
         })?;

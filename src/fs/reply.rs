@@ -1,5 +1,5 @@
-//! Gives the kernel's replies one shape: each kind of reply knows what value it takes, and how to refuse. Only
-//! [`super`] and this file see fuser's reply types.
+//! Gives the kernel's replies one shape: each kind of reply knows its value type, and how to refuse. Only [`super`] and
+//! this file see fuser's reply types.
 
 use std::cell::Cell;
 use std::convert::Infallible;
@@ -35,8 +35,8 @@ pub(super) trait Answer: Send + 'static {
         None
     }
 
-    /// The answer if the slow tier does not answer for a second: for the root's attributes the last known ones, or
-    /// nobody could reach `.dlio` any more.
+    /// The answer if the slow tier does not answer for a second: for the root's attributes the last known ones, because
+    /// otherwise no user could reach `.dlio`.
     fn known(_: &Tiers, _: &ObservedCall) -> Option<Self::Value> {
         None
     }
@@ -193,7 +193,7 @@ thread_local! {
 }
 
 impl ReplyBuffer {
-    /// Fills a buffer of `size` bytes with what `read` finds; `read` returns how many bytes are valid.
+    /// Fills a buffer of `size` bytes using `read`, which returns how many bytes are valid.
     pub(super) fn read<E>(size: usize, read: impl FnOnce(&mut [u8]) -> Result<usize, E>) -> Result<Self, E> {
         let mut bytes = ReplyBuffer { buffer: SPARE.take(), len: 0 };
         if bytes.buffer.len() < size {
@@ -217,7 +217,7 @@ impl From<Vec<u8>> for ReplyBuffer {
 impl Drop for ReplyBuffer {
     fn drop(&mut self) {
         let buffer = std::mem::take(&mut self.buffer);
-        // The larger of the two is kept. A thread that is ending has no place for it any more.
+        // The larger buffer is kept. A thread that is ending has no place for it any more.
         SPARE
             .try_with(|spare| {
                 let other = spare.take();

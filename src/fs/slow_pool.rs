@@ -1,13 +1,13 @@
 //! Threads that may wait for the slow tier, so that the threads that serve the kernel never do.
 //!
-//! A call comes with its reply. Whoever takes the reply out of the call's slot first answers: the thread that ran the
-//! call, or the watchdog once the call has waited too long or its caller is being killed. A result that comes too late
-//! is dropped; a result that must be undone (an open file, a counted reference) does so in its own `Drop`.
+//! A call comes with its reply. The first to take the reply out of the call's slot answers: the thread that ran the
+//! call, or the watchdog once the call has waited too long or its caller is being killed. A late result is dropped; a
+//! result that must be undone (an open file, a counted reference) does so in its own `Drop`.
 //!
-//! The number of threads is bounded, and so are each user's queue and share: a user other than root and the mount's owner
-//! has at most a quarter of the threads, so that others never wait for the calls of one. Calls of users who have no call
-//! running go before those of users who do. A thread that has been in one call for a second does not count against the
-//! limit: a hung call does not block the others. The pool does not know what a call does.
+//! The number of threads is bounded, and so are each user's queue and share: a user other than root and the mount's
+//! owner has at most a quarter of the threads, so that others never wait for one user's calls. Calls of users who have
+//! no call running come first. A thread that has been in one call for a second does not count against the limit: a hung
+//! call does not block the others. The pool does not know what a call does.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::io;
@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex, MutexGuard};
 
-/// How often the watchdog looks: who is being killed, and which threads hang.
+/// How often the watchdog checks for killed callers and hung threads.
 const LOOK: Duration = Duration::from_secs(1);
 /// A call that has waited this long is logged.
 const LONG: Duration = Duration::from_secs(5);
@@ -30,7 +30,7 @@ const TELL_EVERY: Duration = Duration::from_secs(60);
 pub(super) struct Limits {
     /// Calls that run at once.
     pub(super) threads: usize,
-    /// The same limit including the threads that stand in for hung ones.
+    /// The limit on calls at once, including the threads that replace hung ones.
     pub(super) threads_most: usize,
     /// Calls of one user that may wait for a thread; one more is refused.
     pub(super) queue: usize,
@@ -41,7 +41,7 @@ pub(super) struct Limits {
 }
 
 impl Limits {
-    /// How many of so many threads one user has at most.
+    /// How many of these threads one user has at most.
     fn share(threads: usize) -> usize {
         (threads / 4).max(1)
     }
@@ -53,7 +53,7 @@ impl Limits {
     }
 }
 
-/// Who waits, and for what.
+/// The caller that waits, and its call.
 pub(super) struct Caller {
     pub(super) uid: u32,
     /// The call's own wait, where it is shorter than the pool's: its caller then has another answer, and the call does
@@ -61,7 +61,7 @@ pub(super) struct Caller {
     pub(super) wait: Option<Duration>,
     /// Whether the kernel is about to kill it. Checked once a second.
     pub(super) is_killed: Box<dyn Fn() -> bool + Send + Sync>,
-    /// Describes the call for people. Called after it has waited for long.
+    /// Describes the call for messages. Called after it has waited for long.
     pub(super) about: Box<dyn Fn() -> String + Send + Sync>,
 }
 
@@ -113,11 +113,11 @@ struct PoolState {
     in_line: HashMap<u32, usize>,
     /// Calls not answered yet, by their numbers, which is the order of their deadlines.
     unanswered: BTreeMap<u64, Unanswered>,
-    /// Calls being run, and since when; including those whose answer nobody waits for any more.
+    /// Calls being run, and since when; including those that no caller waits for any more.
     running: BTreeMap<u64, RunningCall>,
     threads: usize,
-    /// Those that wait for a call. The last one has the next call: what an allocator keeps for each thread that ever read a
-    /// large listing is then there for as many as run at once.
+    /// Threads that wait for a call. The last one gets the next call, so that memory which the allocator keeps per
+    /// thread, for instance for large listings, exists only for as many threads as run at once.
     idle: Vec<Thread>,
     next: u64,
     told: Option<Instant>,
@@ -174,7 +174,7 @@ struct PendingCall<R, E> {
 impl<R: Send, E: Fn(R, GivenUp) + Send + Sync> Expire for PendingCall<R, E> {
     fn expire(&self, why: GivenUp, timed_out: Option<&AtomicU64>) {
         // First the flag, then the reply: once the application has its answer, the engine changes nothing any more. The
-        // engine reads the flag just before it commits a change; closing that last window is up to the engine.
+        // engine reads the flag just before it commits a change; closing the last window is up to the engine.
         self.gave_up.store(true, SeqCst);
         let reply = self.reply.lock().take();
         if let Some(reply) = reply {
@@ -208,8 +208,8 @@ impl SlowPool {
         Ok(pool)
     }
 
-    /// Queues a call. `run` gets a flag that is set when nobody waits any more. Then either `done` gets the result and
-    /// the reply, or `expired` gets the reply and the result is dropped.
+    /// Queues a call. `run` gets a flag that is set when the caller no longer waits. Then either `done` gets the result
+    /// and the reply, or `expired` gets the reply and the result is dropped.
     ///
     /// Errors: gives `reply` back if the queue is full.
     pub(super) fn submit<R, V>(
@@ -240,7 +240,7 @@ impl SlowPool {
             state.unanswered.insert(number, unanswered);
         }
         let job: PoolJob = Box::new(move |shared: &PoolShared| {
-            // Given up on while queued: running it would only hold a thread that others wait for.
+            // Abandoned while queued: running it would only hold a thread that others wait for.
             if call.gave_up.load(SeqCst) {
                 return;
             }
@@ -326,13 +326,13 @@ impl PoolShared {
         while !state.closed {
             let Some(Queued { uid, number, has_own_wait, job }) = state.take_next(&self.limits) else {
                 if state.threads > state.wanted(&self.limits) {
-                    // It stood in for one that hung.
+                    // It replaced one that hung.
                     break;
                 }
                 let this = thread::current();
                 state.idle.push(this.clone());
                 MutexGuard::unlocked(&mut state, thread::park);
-                // It may have been woken by something else.
+                // It may have been woken for another reason.
                 state.idle.retain(|idle| idle.id() != this.id());
                 continue;
             };
@@ -384,7 +384,7 @@ impl PoolShared {
         }
     }
 
-    /// Logs who waits for what.
+    /// Logs the call that has waited longest.
     fn log_longest(&self) {
         let first = {
             let mut state = self.state.lock();
@@ -402,8 +402,8 @@ impl PoolShared {
         tracing::warn!(call = (first.caller.about)(), waited, "waits for the slow tier");
     }
 
-    /// Starts threads in place of hung ones, if calls wait for one, and wakes those that are idle: the user of a call that
-    /// hangs by now may have another one.
+    /// Starts threads in place of hung ones, if calls wait for one, and wakes idle ones: a user whose call now counts
+    /// as hung may start another.
     fn stand_in(self: &Arc<Self>) {
         let missing = {
             let state = self.state.lock();
@@ -477,7 +477,7 @@ mod tests {
         (go, answer)
     }
 
-    /// The same for any user; tells when the call runs.
+    /// Blocks a thread with a call of this user; the last receiver says when the call runs.
     fn submit_blocked(pool: &SlowPool, uid: u32) -> (Sender<()>, Receiver<&'static str>, Receiver<()>) {
         let (go, gate) = mpsc::channel::<()>();
         let (started, running) = mpsc::channel();
@@ -570,7 +570,7 @@ mod tests {
         assert_eq!(order, [8, 0, 0, 0]);
     }
 
-    /// All threads were in calls of one user, on a mount in the tree that hung: others waited for theirs.
+    /// All threads were in calls of one user, on a hung mount in the tree: other users waited for theirs.
     #[test]
     fn one_user_has_a_quarter_of_the_threads() {
         let pool = pool(8, 10, None);

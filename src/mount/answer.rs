@@ -1,4 +1,4 @@
-//! Asks a mount, or anything else in a file system that may hang, with a bounded wait.
+//! Asks a mount, or another file system that may hang, with a bounded wait.
 
 use std::io;
 use std::path::Path;
@@ -10,8 +10,8 @@ use nix::sys::statvfs::statvfs;
 use parking_lot::Mutex;
 
 /// Asks the daemon of a mount: ENOTCONN if it is gone, EACCES if this user may not use the mount. Attributes alone are
-/// not enough: the kernel may have them cached long after the daemon has died. Nor are statistics: everybody gets some.
-/// A call that is cut off because the daemon dies meanwhile gets ECONNABORTED.
+/// not enough: the kernel may have them cached long after the daemon has died. Nor are statistics, which every user can
+/// read. A call that is cut off because the daemon dies meanwhile gets ECONNABORTED.
 pub(super) fn ask(mountpoint: &Path) -> io::Result<()> {
     let told = statvfs(mountpoint).map_err(io::Error::from).and_then(|_| mountpoint.metadata());
     told.map(drop).map_err(|e| match e.raw_os_error().map(Errno::from_raw) {

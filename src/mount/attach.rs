@@ -43,7 +43,7 @@ const FLAGS: [(&str, MountFlags); 5] = [
     ("noatime", MountFlags::MOUNT_ATTR_NOATIME),
 ];
 
-/// The flag of this name.
+/// The flag with this name.
 pub fn flag(name: &str) -> Option<MountFlags> {
     FLAGS.iter().find(|(known, _)| *known == name).map(|(_, flag)| *flag)
 }
@@ -61,7 +61,7 @@ pub(super) struct MountSpec<'a> {
     pub(super) flags: MountFlags,
 }
 
-/// A mount that nobody answers yet: the kernel's end of it, and who may use it.
+/// A mount whose requests no thread answers yet: the kernel's end of it, and which users may use it.
 #[derive(Debug)]
 pub(super) struct Attached {
     pub(super) device: OwnedFd,
@@ -70,9 +70,9 @@ pub(super) struct Attached {
 
 /// Mounts, in place of a dead mount of ours if `replace` says that there is one.
 ///
-/// A write to the path meanwhile waits for us or fails, but never lands in the directory below, where nobody would find
-/// it again (P3): the new mount is put beneath the dead one, which is then taken away. Before Linux 6.5, and through
-/// the helper, the directory is bare for a moment.
+/// A write to the path meanwhile waits for us or fails, but never lands hidden in the directory below (P3): the new
+/// mount is put beneath the dead one, which is then removed. Before Linux 6.5, and through the helper, the directory is
+/// bare for a moment.
 pub(super) fn attach(mountpoint: &Path, wanted: MountSpec<'_>, replace: bool) -> Result<Attached> {
     let device = open_device()?;
     let mount = match detached_mount(&device, wanted) {
@@ -137,7 +137,7 @@ pub(super) fn take_away(mountpoint: &Path) -> Result<()> {
     })
 }
 
-/// Opens the device, or says what to do about the error. The helper opens it as the user, so it is no way around.
+/// Opens the device, or says what to do about the error. The helper opens it as the user, so it would fail, too.
 pub fn open_device() -> Result<File> {
     OpenOptions::new().read(true).write(true).open(DEVICE).map_err(|e| match e.raw_os_error().map(Errno::from_raw) {
         Some(Errno::ENOENT | Errno::ENODEV | Errno::ENXIO) => Error::refused(
@@ -230,7 +230,7 @@ fn receive_descriptor(socket: &UnixStream) -> io::Result<Option<OwnedFd>> {
     Ok(received)
 }
 
-/// Whether users other than root may let others into their mounts.
+/// Whether users other than root may let other users into their mounts.
 pub fn others_allowed() -> bool {
     std::fs::read_to_string("/etc/fuse.conf").is_ok_and(|text| text.lines().any(|l| l.trim() == "user_allow_other"))
 }
@@ -238,7 +238,7 @@ pub fn others_allowed() -> bool {
 /// How to remove a mount.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Detach {
-    /// Only when nobody uses it; EBUSY otherwise.
+    /// Only when no process uses it; EBUSY otherwise.
     WhenFree,
     /// From the namespace at once; it ends when its last user has gone.
     Now,
@@ -322,7 +322,7 @@ mod tests {
         tempfile::tempdir().expect("a temporary directory")
     }
 
-    /// Mounts, serves, looks, unmounts; both ways of mounting must give the same.
+    /// Mounts, serves, reads, unmounts; both ways of mounting must give the same result.
     fn life(attach: impl Fn(&Path) -> Result<Attached>) {
         let dir = mountpoint();
         let path = dir.path().canonicalize().expect("it is there");

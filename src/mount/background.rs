@@ -18,10 +18,10 @@ use crate::tiers::{Progress, Tiers, Wake};
 
 /// The longest sleep: changes without a wake-up (time passing, a foreign change) are noticed after this.
 const TICK: Duration = Duration::from_secs(1);
-/// The least time between two steps if the first had only to wait, however often the loop is woken: each is a hop to
+/// The least time between two steps if the first only had to wait, however often the loop is woken: each is a hop to
 /// another thread and back.
 const BREATH: Duration = Duration::from_millis(10);
-/// The same if the step found nothing to do at all. Shorter: somebody may wait for what comes next.
+/// The least time if the step found nothing to do. Shorter, because a program may wait for the next work.
 const GLANCE: Duration = Duration::from_millis(2);
 const BACKOFF_FIRST: Duration = Duration::from_secs(1);
 const BACKOFF_MOST: Duration = Duration::from_secs(60);
@@ -34,22 +34,22 @@ struct Work {
     step: fn(&Tiers, u32) -> Result<Progress>,
     /// It fails when the slow tier does; the others touch the fast tier only.
     needs_slow: bool,
-    /// Whether it is tried again after a second however often it failed, because others count on it.
+    /// Whether it is retried after a second however often it failed, because others rely on it.
     steady: bool,
-    /// Whether the wait between two steps counts from the beginning of the first: they make rounds, however long one takes.
+    /// Whether the wait between two steps counts from the beginning of the first: its steps are rounds of any length.
     rounds: bool,
-    /// Whether new work wakes it; work that only passing time creates is left to the timer.
+    /// Whether new work wakes it; a timer suffices for work that only passing time creates.
     woken: bool,
     /// How many loops run it at the same time, given whether the slow tier is a rotating disk.
     streams: fn(bool) -> u32,
-    /// How many of them may do something now.
+    /// How many of them may work now.
     streams_now: fn(&Tiers) -> u32,
 }
 
 /// All loops of a kind.
 const ALL: fn(&Tiers) -> u32 = |_| u32::MAX;
 
-/// What most kinds have in common.
+/// The common defaults.
 const PLAIN: Work = Work {
     name: "",
     step: |_, _| Ok(Progress::Idle),
@@ -78,14 +78,14 @@ const WORKS: [Work; 11] = [
     Work { name: "fleet", step: |t, _| t.fleet_step(), steady: true, rounds: true, ..PLAIN },
     Work { name: PARTNER, step: |t, _| t.partner_step(), needs_slow: false, woken: true, ..PLAIN },
     Work { name: "checkpoints", step: |t, _| t.look_at_parts(), ..PLAIN },
-    // One that hangs or fails says nothing about the tier that others do not say.
+    // If it hangs or fails, other work reports the same of the tier.
     Work { name: "saved", step: |t, _| t.saved_step(), needs_slow: false, ..PLAIN },
     Work { name: "tick", step: |t, _| t.tick(), needs_slow: false, ..PLAIN },
 ];
 
 const PARTNER: &str = "partner";
 
-/// How many copies are staged side by side: from a rotating disk only one, where parallel reads slow each other down.
+/// How many copies are staged in parallel: only one from a rotating disk, where parallel reads slow each other down.
 fn staging_streams(slow_rotates: bool) -> u32 {
     if slow_rotates { 1 } else { 4 }
 }
@@ -109,9 +109,9 @@ pub(super) fn runtime() -> Result<Runtime> {
 /// How the loops of one kind of work are woken.
 #[derive(Debug, Default)]
 struct Bell {
-    /// For one of those that wait for work: the others are not disturbed.
+    /// For one of the loops that wait for work: the others are not disturbed.
     one: Notify,
-    /// For those that wait until there may be more of them.
+    /// For loops that wait until more streams are allowed.
     more: Notify,
 }
 
@@ -119,12 +119,12 @@ struct Bell {
 pub(super) fn start(runtime: &Runtime, tiers: &Arc<Tiers>, slow_wait: Duration) {
     let rotates = tiers.slow_rotates();
     let (mut bells, mut of_drain): (Vec<Arc<Bell>>, Option<Arc<Bell>>) = Default::default();
-    // Without a partner it would only be woken.
+    // Without a partner it would only be woken in vain.
     for work in WORKS.into_iter().filter(|work| work.name != PARTNER || tiers.has_partner()) {
         let bell = Arc::<Bell>::default();
         let streams = (work.streams)(rotates);
         for stream in 0..streams {
-            // Each has its own failures.
+            // Each stream has its own failures.
             let name = if stream == 0 { work.name } else { format!("{} {}", work.name, stream + 1).leak() };
             let work = Work { name, ..work };
             runtime.spawn(run((work, stream), Arc::clone(tiers), Arc::clone(&bell), silent_after(slow_wait)));
@@ -149,7 +149,8 @@ pub(super) fn start(runtime: &Runtime, tiers: &Arc<Tiers>, slow_wait: Duration) 
 async fn run((work, stream): (Work, u32), tiers: Arc<Tiers>, bell: Arc<Bell>, silent_after: Duration) {
     let mut health = Health::new(work);
     loop {
-        // Such a stream does not wait with the others: it would take their wake-ups. It may have taken the last one.
+        // Such a stream does not wait with the others: it would take their wake-ups. It passes on one that it may have
+        // taken.
         if stream > 0 && stream >= (work.streams_now)(&tiers) {
             bell.one.notify_one();
             woken_within(&bell.more, TICK).await;
@@ -211,9 +212,9 @@ async fn step((work, stream): (Work, u32), tiers: &Arc<Tiers>, silent_after: Dur
 #[derive(Debug, PartialEq, Eq)]
 enum Next {
     Again,
-    /// For the whole time: being woken does not make a failed tier answer.
+    /// Sleeps the whole time: a wake-up does not make a failed tier answer.
     Sleep(Duration),
-    /// Until woken, but at least `least`, and (beyond it) at most `most`.
+    /// Until woken, but at least `least`, and at most `most`, which may be shorter.
     Await {
         least: Duration,
         most: Duration,
@@ -318,7 +319,7 @@ mod tests {
         );
     }
 
-    /// What a round takes is not added to the time between two.
+    /// The duration of a round is not added to the time between two.
     #[test]
     fn a_round_begins_so_long_after_the_beginning_of_the_one_before_it() {
         let mut health = Health::new(Work { rounds: true, ..SLOW });

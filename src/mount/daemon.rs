@@ -1,8 +1,8 @@
-//! The process that serves a mount, as others see it: how to find it by the lock it holds open, and why it does not
+//! The process that serves a mount, seen from outside: how to find it by the lock it holds open, and why it does not
 //! answer.
 //!
-//! Everything is read from `/proc`, so a daemon that hangs need not cooperate. Other users' daemons cannot be seen, and
-//! nobody can pose as the daemon of another user's mount: root looks at the files of all.
+//! Everything is read from `/proc`, so a hanging daemon need not cooperate. Other users' daemons cannot be seen, and no
+//! user can pose as the daemon of another user's mount: root inspects the files of all.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -43,7 +43,7 @@ impl Daemon {
         })
     }
 
-    /// Whether the process is still there, and still that daemon.
+    /// Whether the process still exists, and still is that daemon.
     pub fn runs(&self) -> bool {
         lock_held_by(self.pid).is_some_and(|lock| lock.starts_with(&self.fast))
     }
@@ -65,7 +65,7 @@ impl Daemon {
     }
 }
 
-/// Whose process may serve a mount: root's, our own, and that of the user who mounted it.
+/// The users whose process may serve a mount: root, ourselves, and the user who mounted it.
 fn trusted_users(mountpoint: &Path) -> Vec<u32> {
     let mounts = mounts().unwrap_or_default();
     let mounted_by = mounted_at(&mounts, mountpoint).filter(|mount| mount.is_ours()).and_then(|mount| mount.user);

@@ -4,7 +4,7 @@
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Left {
     pub files: u64,
-    /// Changes of names and attributes included.
+    /// Including changes of names and attributes.
     pub events: u64,
     /// Escaped; at most a thousand, oldest first.
     pub paths: Vec<String>,

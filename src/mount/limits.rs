@@ -1,6 +1,5 @@
-//! The limits of this process, which a shell, a batch system or a service manager has set for its own reasons. The daemon
-//! works for everybody, so it raises them as far as it may; where that is not enough, a start is refused or a warning says
-//! what follows.
+//! The limits of this process, set by a shell, a batch system or a service manager. The daemon works for all users, so
+//! it raises them as far as it may; where that is not enough, a start is refused or a warning names the consequences.
 
 use std::thread::available_parallelism;
 
@@ -18,18 +17,18 @@ use crate::stats::render::bytes;
 const PROGRAM: u64 = 1 << 30;
 /// How many threads it has, unless calls hang on the slow tier.
 const THREADS: u64 = 128;
-/// glibc's allocator reserves so much for each thread, in at most eight such pieces for each processor.
+/// glibc's allocator reserves this much for each thread, in at most eight such pieces per processor.
 const ARENA: u64 = if cfg!(target_env = "gnu") { 64 << 20 } else { 0 };
 
-/// What a mount with these settings may come to need. Hardly any of it is memory: it is reserved, and not touched.
+/// The address space that a mount with these settings may need. Hardly any of it becomes memory: most is only reserved.
 fn address_space(config: &Config) -> u64 {
     let processors = available_parallelism().map_or(1, |n| n.get() as u64);
     let arenas = ARENA * processors.saturating_mul(8).min(THREADS);
     PROGRAM.saturating_add(arenas).saturating_add(config.profile_memory).saturating_add(config.max_pending_bytes)
 }
 
-/// Raises the limit on address space as far as it may be raised. To be called before the first thread is started: with too
-/// little of it one thread or allocation or another fails, at any time, and a failed allocation ends the daemon.
+/// Raises the limit on address space as far as possible. To be called before the first thread is started: with too
+/// little, a thread or an allocation fails at any time, and a failed allocation ends the daemon.
 pub fn check_address_space(config: &Config) -> Result<()> {
     let raised = setrlimit(Resource::RLIMIT_AS, RLIM_INFINITY, RLIM_INFINITY).map(|()| RLIM_INFINITY).or_else(|_| {
         let (_, hard) = getrlimit(Resource::RLIMIT_AS)?;
@@ -37,7 +36,7 @@ pub fn check_address_space(config: &Config) -> Result<()> {
     });
     match raised {
         Ok(limit) if limit < address_space(config) => Err(too_little(limit, address_space(config))),
-        // Nothing is known, and nothing to be done about it.
+        // The need is unknown, or nothing can be done.
         _ => Ok(()),
     }
 }
@@ -50,8 +49,8 @@ fn too_little(limit: u64, needed: u64) -> Error {
     )
 }
 
-/// Each open file of an application costs one of our descriptors. A limit that cannot be raised is no reason not to
-/// mount.
+/// Each open file of an application costs one of our descriptors. A limit that cannot be raised does not prevent
+/// mounting.
 pub(super) fn raise_descriptor_limit() {
     let raised = getrlimit(Resource::RLIMIT_NOFILE)
         .and_then(|(_, hard)| setrlimit(Resource::RLIMIT_NOFILE, hard, hard).map(|()| hard));
@@ -66,7 +65,7 @@ pub(super) fn descriptor_limit() -> u64 {
     getrlimit(Resource::RLIMIT_NOFILE).map_or(256, |(soft, _)| soft)
 }
 
-/// The shell or job that mounts may limit the size of its files, but the daemon writes files for everybody: a write
+/// The shell or job that mounts may limit the size of its files, but the daemon writes files for all users: a write
 /// beyond the limit would kill it with SIGXFSZ. With the signal caught, such a write gets EFBIG, as on a file system
 /// that cannot store such a file. The kernel itself enforces each program's own limit.
 pub(super) fn raise_file_size_limit(runtime: &Runtime) -> Result<()> {

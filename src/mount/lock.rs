@@ -1,8 +1,8 @@
-//! One owner per fast tier (promise P7): a lock that names its holder; on leaving, the holder notes there what is left
-//! behind.
+//! One owner per fast tier (promise P7): a lock that names its holder. On leaving, the holder notes there what only the
+//! fast tier has.
 //!
-//! The lock is `flock(2)` on `<fast>/.dlio-fs/lock`; it ends with the process, so a stale lock cannot be in the way.
-//! The text in the file is for people and for `dlio-fs umount`; it never means that the lock is held.
+//! The lock is `flock(2)` on `<fast>/.dlio-fs/lock`; it ends with the process, so there are no stale locks. The text in
+//! the file is for users and for `dlio-fs umount`; it never means that the lock is held.
 
 use std::ffi::OsString;
 use std::fs::{DirBuilder, File};
@@ -32,7 +32,7 @@ pub(super) const LOCK_FILE: &str = ".dlio-fs/lock";
 /// Longer text in the lock is not ours.
 const TEXT_MAX: u64 = 16 << 20;
 
-/// A holder's line is no longer: a host name and two paths, of which each byte may be escaped.
+/// A holder's line is at most this long: a host name and two paths, in which each byte may be escaped.
 const LINE_MAX: u64 = 32 << 10;
 
 /// How long a daemon may take to release its lock once it was killed, or lost its mount.
@@ -45,7 +45,7 @@ const POLL: Duration = Duration::from_millis(5);
 pub struct FastLock {
     file: Flock<File>,
     path: PathBuf,
-    /// The text before ours, as long as it is still true.
+    /// The text before ours, while it is still true.
     before: Option<String>,
     /// The tier is read-only: nothing is written into the lock either.
     read_only: bool,
@@ -66,7 +66,7 @@ impl FastLock {
         FastLock::acquire_in(fast, owner, true)
     }
 
-    /// The same for a tier that is only read, and may be unwritable.
+    /// Like [`FastLock::acquire`], for a tier that is only read, and may be unwritable.
     pub fn acquire_to_read(fast: &HeldDir, owner: &Owner) -> Result<FastLock> {
         FastLock::acquire_in(fast, owner, false)
     }
@@ -107,12 +107,12 @@ impl FastLock {
         }
     }
 
-    /// Rewrites the holder's line. It is hardly longer, and there may be no room for another block.
+    /// Rewrites the holder's line. It grows very little, because there may be no room for another block.
     pub(super) fn say(&mut self, owner: &Owner) -> Result<()> {
         self.write(&format!("{owner}\n"))
     }
 
-    /// From here on the mount takes changes: the last daemon's text is no longer true.
+    /// From here on the mount accepts changes: the last daemon's text is no longer true.
     pub(super) fn serving(&mut self) {
         self.before = None;
     }
@@ -170,7 +170,7 @@ fn whole(file: &mut File) -> io::Result<String> {
     let mut bytes = Vec::new();
     file.seek(SeekFrom::Start(0))?;
     file.take(TEXT_MAX).read_to_end(&mut bytes)?;
-    // We wrote all of it escaped; foreign bytes in it are no reason not to mount.
+    // We wrote all of it escaped; foreign bytes in it do not prevent mounting.
     Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
@@ -179,7 +179,7 @@ fn is_held(fast: &Path, holder: &str) -> Error {
     let by = if holder.is_empty() { "another daemon".to_owned() } else { format!("a daemon ({})", harmless(holder)) };
     let what = format!("--fast {} is in use by {by}", fast.shown());
     let here = Owner::parse(holder).filter(Owner::is_here);
-    // Whoever starts and has not mounted yet was waited for.
+    // A process that starts and has not mounted yet was waited for.
     let at = here.as_ref().filter(|owner| owner.has_lost_its_mount()).and_then(|owner| unescape(&owner.mountpoint));
     let at = at.map(|at| PathBuf::from(OsString::from_vec(at)));
     match (here.and_then(|owner| standstill(owner.pid)), at) {
@@ -195,7 +195,7 @@ fn is_held(fast: &Path, holder: &str) -> Error {
     }
 }
 
-/// Who holds a lock, as one readable line of `key=value` words.
+/// The holder of a lock, as one readable line of `key=value` words.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Owner {
     pub(super) host: String,
@@ -229,8 +229,8 @@ impl Owner {
         self.host == hostname()
     }
 
-    /// Whether the holder will release the lock by itself: it was killed, or somebody took its mount away (`umount -l`),
-    /// so that it ends as soon as everything is durable. One that has not mounted yet looks the same.
+    /// Whether the holder will release the lock by itself: it was killed, or its mount was removed (`umount -l`), so
+    /// that it ends as soon as everything is durable. One that has not mounted yet looks the same.
     fn is_about_to_end(&self) -> bool {
         self.is_here() && self.pid != std::process::id() && (is_ending(self.pid) || self.has_lost_its_mount())
     }
@@ -238,7 +238,7 @@ impl Owner {
     fn has_lost_its_mount(&self) -> bool {
         let mounts = mounts_of(self.pid);
         let here = |path: &Path| crate::path::escape(path.as_os_str().as_encoded_bytes()) == self.mountpoint;
-        // A holder without a slow tier has no mount; of another user's process nothing is seen.
+        // A holder without a slow tier has no mount; the mounts of another user's process are invisible.
         !self.slow.is_empty() && !mounts.is_empty() && !mounts.iter().any(|mount| mount.is_ours() && here(&mount.at))
     }
 
@@ -280,7 +280,7 @@ pub fn mountpoint_of(fast: &Path) -> Option<PathBuf> {
     Some(PathBuf::from(OsString::from_vec(unescape(&owner.mountpoint)?)))
 }
 
-/// Who holds the lock of a fast tier, as its text says; `None` unless the file belongs to one of these users.
+/// The holder of a fast tier's lock according to its text; `None` unless the file belongs to one of these users.
 pub(super) fn owner_named_in(fast: &Path, users: &[u32]) -> Option<Owner> {
     let file = open_lock(fast, false).ok()?;
     let stat = file.metadata().ok()?;

@@ -43,12 +43,13 @@ static LOG_FILE: OnceLock<LogFile> = OnceLock::new();
 #[derive(Debug)]
 struct LogFile {
     place: LogPlace,
-    /// Replaced at each reopening. Not locked while a line is written: a disk that hangs does not block those who ask
-    /// for the file.
+    /// Replaced at each reopening. Not locked while a line is written: a hanging disk does not block other users of the
+    /// file.
     open: Mutex<Arc<File>>,
 }
 
-/// The directory of the log file and its name there. What a user makes of the directory's path is not followed.
+/// The directory of the log file, held open, and its name there: later changes of the directory's path are not
+/// followed.
 #[derive(Debug)]
 struct LogPlace {
     dir: HeldDir,
@@ -58,8 +59,8 @@ struct LogPlace {
 impl LogPlace {
     /// One `write` per line in append mode, so that lines of two daemons do not mix.
     ///
-    /// Whoever may write to the directory may put anything under the name: only a file of our own is appended to. A fifo
-    /// would block, and a link lead to any file.
+    /// A user who may write to the directory may put any node under the name: only a file of our own is appended to. A
+    /// fifo would block, and a link may lead to any file.
     fn open(&self) -> Result<File> {
         let path = || self.dir.path().join(&self.name);
         let flags = (OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK).bits();
@@ -79,10 +80,10 @@ impl LogPlace {
     }
 }
 
-/// The key and the flag that name the file: whoever reads an error has written one of them.
+/// The key and the flag that name the file: an error refers to what the user has written.
 pub const KEY: &str = "log_file (--log-file)";
 
-/// The file cannot be opened. What is missing may only be the directory: the file itself is made.
+/// The file cannot be opened. If something is missing it is the directory: the file itself is created.
 fn unusable(path: &Path, error: &io::Error) -> Error {
     let remedy = match error.raw_os_error().map(Errno::from_raw) {
         Some(Errno::ENOENT) => {
@@ -132,7 +133,7 @@ pub(super) fn reopen() -> Result<bool> {
     Ok(true)
 }
 
-/// Redirects standard error to the log file, if there is one, so that panics, for one, get there.
+/// Redirects standard error, for panics for example, to the log file, if there is one.
 pub(super) fn take_stderr_along() -> io::Result<()> {
     match LOG_FILE.get() {
         Some(file) => Ok(nix::unistd::dup2_stderr(file.current())?),
@@ -140,7 +141,7 @@ pub(super) fn take_stderr_along() -> io::Result<()> {
     }
 }
 
-/// Whether anything listens to syslog here; in a container often nothing does.
+/// Whether a daemon listens to syslog here; in a container often none does.
 pub fn has_syslog() -> bool {
     Path::new(SYSLOG_SOCKET).exists()
 }
@@ -198,8 +199,8 @@ impl<W: Write> Write for OneLine<W> {
     }
 }
 
-/// fuser logs every request at debug level and its own trouble at warn. A reply that was not taken is no trouble: the
-/// caller was interrupted.
+/// fuser logs every request at debug level and its own trouble at warn. An undelivered reply is no trouble: the caller
+/// was interrupted.
 fn filter(log: &str) -> Result<EnvFilter> {
     EnvFilter::try_new(format!("fuser=warn,fuser::reply=off,{log}"))
         .map_err(|e| Error::refused(format!("log = {log:?}: {e}"), "write a level (error, warn, info, debug, trace)"))

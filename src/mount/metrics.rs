@@ -3,11 +3,11 @@
 //!
 //! The metrics are those that `.dlio/metrics` shows to users other than the mount's owner. The server runs on the
 //! background's runtime; the text is made on a blocking thread, one at a time, so that many requests do not take
-//! threads from the movers. Each connection has one request and a bounded time for all of it, and their number is
+//! threads from background work. Each connection has one request and a bounded time for all of it, and their number is
 //! limited.
 //!
 //! The probes ask neither tier. `/healthz` fails if a new daemon would help: never because the slow tier hangs.
-//! `/readyz` fails if the mount does not take writes normally.
+//! `/readyz` fails if the mount does not accept writes normally.
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
@@ -42,7 +42,7 @@ const BREATH: Duration = Duration::from_secs(1);
 /// The most that is read of a request.
 const REQUEST_MAX: usize = 16 << 10;
 
-/// A bound port that answers nobody yet.
+/// A bound port whose connections are not accepted yet.
 #[derive(Debug)]
 pub(super) struct Port {
     listener: std::net::TcpListener,
@@ -62,7 +62,7 @@ pub(super) fn listen(at: &Listen) -> Result<Port> {
     })
 }
 
-/// Answers until the runtime ends. `read_only`: why the mount is read-only, if nobody asked for that.
+/// Answers until the runtime ends. `read_only`: why the mount is read-only, if the user did not ask for that.
 pub(super) fn serve(runtime: &Runtime, port: Port, metrics: Metrics, read_only: Option<&'static str>) -> Result<()> {
     let _inside = runtime.enter();
     let listener = TcpListener::from_std(port.listener).at("listen at", port.addr)?;
@@ -75,7 +75,7 @@ pub(super) fn serve(runtime: &Runtime, port: Port, metrics: Metrics, read_only: 
 async fn accept(listener: TcpListener, pages: Arc<Pages>) {
     let slots = Arc::new(Semaphore::new(CONNECTIONS));
     let mut failing = false;
-    // Nobody closes the semaphore.
+    // The semaphore is never closed.
     while let Ok(slot) = Arc::clone(&slots).acquire_owned().await {
         match listener.accept().await {
             Ok((stream, _)) => {
@@ -146,7 +146,7 @@ fn being_left() -> HttpResponse {
 struct Pages {
     metrics: Metrics,
     read_only: Option<&'static str>,
-    /// The holder makes the text.
+    /// The permit to make the text.
     text_turn: Arc<Semaphore>,
     /// Separate, because the text waits for the file system of the fast tier.
     probe_turn: Arc<Semaphore>,
@@ -158,7 +158,7 @@ impl Pages {
         self.ask(&self.text_turn, Metrics::text).await
     }
 
-    /// Why the mount does not take writes normally; `None` while the mount is leaving. Blocks if the engine does not
+    /// Why the mount does not accept writes normally; `None` while the mount is leaving. Blocks if the engine does not
     /// answer.
     async fn probe(&self) -> Option<Option<String>> {
         self.ask(&self.probe_turn, Metrics::refuses_writes).await

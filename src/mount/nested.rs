@@ -1,8 +1,8 @@
-//! Slow trees of which one lies in the other. Mounts of the two keep no order between each other, whatever their fleet is, and
-//! each takes what the other publishes for somebody else's changes. Nobody is kept from that, but told.
+//! Slow trees of which one lies in the other. Mounts of the two keep no order between each other, whatever their fleet,
+//! and each mistakes what the other publishes for changes of another program. That is not refused, but reported.
 //!
-//! Upwards each directory is asked by its path. Downwards only what is cheap to see: mounts of this machine, and the tree's own
-//! directories, as far as they are few.
+//! Above, each directory is checked by its path. Below, only what is cheap: mounts of this machine, and the tree's own
+//! directories, if they are few.
 
 use std::fs;
 use std::io;
@@ -16,7 +16,7 @@ use crate::path::Show as _;
 
 /// A directory above may be on a server that does not answer.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// So many names of the tree's root are looked at.
+/// How many names of the tree's root are looked at.
 const NAMES_MAX: usize = 256;
 
 /// What is wrong, and the remedy.
@@ -57,7 +57,7 @@ fn mounted_below(slow: &Path, mounts: &[MountEntry]) -> Option<PathBuf> {
     sources.into_iter().find(|source| *source != slow && source.starts_with(slow)).cloned()
 }
 
-/// Of another user's only this much can be seen: that there is a `.dlio-fs`.
+/// Of another user's tree only the existence of `.dlio-fs` can be seen.
 fn is_slow_tier(dir: &Path) -> bool {
     match dir.join(PRIVATE_DIR).join("id").symlink_metadata() {
         Ok(found) => found.is_file(),

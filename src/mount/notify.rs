@@ -1,6 +1,6 @@
-//! What we tell a service manager (`sd_notify(3)`): ready, stopping, and that leaving takes longer.
+//! Messages to a service manager (`sd_notify(3)`): ready, stopping, and that leaving takes longer.
 //!
-//! Nothing is sent unless the environment names a socket; a socket that nobody listens to is no reason to fail.
+//! Nothing is sent unless the environment names a socket; a socket without a listener is no failure.
 
 use std::time::Duration;
 

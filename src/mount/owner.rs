@@ -1,4 +1,4 @@
-//! The owner of a mount: the user who mounts, or the one that `owner` names. And how root goes on as another user.
+//! The owner of a mount: the user who mounts, or the one that `owner` names. And how root continues as another user.
 
 use std::ffi::CString;
 use std::io;
@@ -18,7 +18,7 @@ pub(super) fn of(owner: Option<&str>) -> Result<(u32, u32)> {
     let known = known.map_err(|errno| refused(&errno.to_string(), "write the number of the user"))?;
     let (uid, gid) = match (known, number) {
         (Some(user), _) => (user.uid, user.gid),
-        // A number that has no name here may have one elsewhere.
+        // A number without a name here may have one elsewhere.
         (None, Some(uid)) => (uid, nobodys_group()),
         (None, None) => return Err(refused("there is no such user", "write a user's name or number")),
     };
@@ -28,15 +28,15 @@ pub(super) fn of(owner: Option<&str>) -> Result<(u32, u32)> {
     Ok((uid.as_raw(), gid.as_raw()))
 }
 
-/// Gives up the rights of root for those of a user, for good. One whose name is not known here has no group but
-/// nobody's: that of his files may be another's, by the directory that they were made in.
+/// Gives up the rights of root for those of a user, for good. A user whose name is unknown here gets only the group
+/// nobody: the group of their files may be another's, inherited from a directory.
 pub(super) fn become_user(uid: u32) -> Result<()> {
     let user = User::from_uid(Uid::from_raw(uid)).ok().flatten();
     let (gid, name) = user.map_or((nobodys_group(), None), |user| (user.gid, CString::new(user.name).ok()));
     let uid = Uid::from_raw(uid);
     let groups = name.map_or_else(|| setgroups(&[gid]), |name| initgroups(&name, gid));
     let gone = groups.and_then(|()| setresgid(gid, gid, gid)).and_then(|()| setresuid(uid, uid, uid));
-    // What the program was started with may keep capabilities.
+    // The program may have been started with capabilities that remain.
     let gone = gone.and_then(|()| if setuid(Uid::from_raw(0)).is_ok() { Err(Errno::EPERM) } else { Ok(()) });
     gone.map_err(io::Error::from).at("go on", format!("with the rights of user {uid}"))
 }

@@ -1,6 +1,6 @@
 //! The three directories of a mount, checked before anything is created.
 //!
-//! Read-only: a refused mount has changed nothing. The engine judges what is on the tiers.
+//! Read-only: a refused mount has changed nothing. The engine checks the contents of the tiers.
 
 use std::ffi::OsStr;
 use std::io;
@@ -26,7 +26,7 @@ const PATIENCE: Duration = Duration::from_secs(15);
 /// The directory of statistics in the root of every mount.
 const STATS_DIR: &str = ".dlio";
 
-/// Where a mount appears and what it stands on. Absolute paths without symbolic links.
+/// Where a mount appears and what it is based on. Absolute paths without symbolic links.
 #[derive(Clone, Debug)]
 pub struct Places {
     pub mountpoint: PathBuf,
@@ -98,7 +98,7 @@ impl Places {
         Ok(())
     }
 
-    /// The mounts without ours: a new mount hides what is on the mount point, and a dead one goes.
+    /// The mounts without ours: a new mount hides what is on the mount point, and a dead one is removed.
     fn bare(&self, mounts: &[MountEntry]) -> Vec<MountEntry> {
         mounts.iter().filter(|m| !(m.at == self.mountpoint && m.is_ours())).cloned().collect()
     }
@@ -133,7 +133,7 @@ impl Places {
         Ok(())
     }
 
-    /// A swapped mount would work, and call what is on the fast tier alone safe.
+    /// A mount with swapped tiers would work, but report what only the fast tier has as safe.
     fn refuse_swapped(&self) -> Result<()> {
         let [fast, slow] = [&self.fast, &self.slow].map(|path| {
             let path = path.clone();
@@ -150,7 +150,7 @@ impl Places {
         Err(Error::refused(what, SWAPPED))
     }
 
-    /// Checks the slow tree where that means looking into it.
+    /// Checks the slow tree's contents where that is possible.
     fn look_at_slow(&mut self, read_only: bool) -> Result<()> {
         let (path, hidden) = (self.slow.clone(), self.slow_is_hidden());
         let looked = within(PATIENCE, move || {
@@ -162,7 +162,7 @@ impl Places {
         });
         let slow = self.slow.shown();
         let (writable, was_written, foreign, has_stats) = match looked {
-            // Without the right to look beneath, the dead mount is removed first; `serve` looks then.
+            // Without the right to look beneath, the dead mount is removed first; `serve` checks then.
             Some(Err(e)) if hidden && e.raw_os_error() == Some(Errno::EPERM as i32) => return Ok(()),
             Some(Err(e)) => return Err(unusable("--slow", &self.slow, &e)),
             None => return Err(hung("--slow", &self.slow)),
@@ -203,8 +203,8 @@ fn has_foreign_private(root: &Path) -> bool {
         Err(_) => false,
         Ok(found) if !found.is_dir() => true,
         Ok(_) => {
-            // Other mounts may be starting at this moment: each leaves an `id.<uuid>` for a while, and makes other
-            // names only after `id`.
+            // Other mounts may be starting: each leaves an `id.<uuid>` for a while, and makes other names only after
+            // `id`.
             let is_foreign = |name: &OsStr| name != "id" && !name.as_bytes().starts_with(b"id.");
             let listed = std::fs::read_dir(&private).into_iter().flatten().flatten();
             let has_foreign = listed.map(|entry| entry.file_name()).any(|name| is_foreign(&name));
@@ -291,8 +291,8 @@ fn hung(option: &str, path: &Path) -> Error {
     Error::refused(what, "check whether its server or device is up")
 }
 
-/// The remedy for a path that is not there. No shell reads a configuration file, or what is behind `--fast=`: `~` and `$HOME` are
-/// names there like any other.
+/// The remedy for a missing path. No shell expands a configuration file, or what follows `--fast=`: `~` and `$HOME` are
+/// ordinary names there.
 pub(super) fn if_missing<'a>(path: &Path, otherwise: &'a str) -> &'a str {
     let is_unexpanded = |name: &OsStr| name == "~" || name.as_bytes().contains(&b'$');
     if path.iter().any(is_unexpanded) {
@@ -433,7 +433,7 @@ mod tests {
         assert!(refusal(&mnt, &fast, &slow).contains("has a .dlio-fs that dlio-fs did not make"));
     }
 
-    /// Each took what the other published for somebody else's changes, and nobody was told.
+    /// Each mistook what the other published for changes of another program, and no user was told.
     #[test]
     fn a_slow_tree_in_another_one_is_spoken_of() {
         let dir = tempfile::tempdir().expect("a temporary directory");

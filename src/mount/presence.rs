@@ -1,10 +1,10 @@
-//! Who else has mounted the same slow tree without keeping one order with this mount. Nobody is kept out: it is told, at
-//! the mount and in the statistics.
+//! Other mounts of the same slow tree that keep no order with this one. They are not refused, but reported, at the
+//! mount and in the statistics.
 //!
-//! Each daemon keeps a file of its own in `<slow>/.dlio-fs/mounts`, which says who it is, and holds a lock on it
-//! (`fcntl(2)`, F_OFD_SETLK) that ends with the process. So an idle mount writes nothing, and what a killed daemon
-//! leaves there says nothing. Where locks do not reach other machines (Lustre with `localflock`, most servers behind
-//! FUSE), mounts of other machines are not seen.
+//! Each daemon keeps a file of its own in `<slow>/.dlio-fs/mounts`, which names its owner, and holds a lock on it
+//! (`fcntl(2)`, F_OFD_SETLK) that ends with the process. So an idle mount writes nothing, and the file of a killed
+//! daemon does not count. Where locks do not reach other machines (Lustre with `localflock`, most servers behind FUSE),
+//! mounts of other machines are not seen.
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Read, Write};
@@ -29,7 +29,7 @@ use crate::fs::OtherMounts;
 use crate::path::{Show as _, harmless};
 use crate::tiers::disk::held::HeldDir;
 
-/// How often others are looked for.
+/// How often other mounts are looked for.
 const LOOK: Duration = Duration::from_secs(60);
 /// The first look of a mount command.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -58,12 +58,12 @@ pub(super) fn keep(runtime: &Runtime, root: File, owner: Owner, fleet: Option<St
     });
 }
 
-/// What the user of a mount should know before it is made, if others have the slow tree already.
+/// What the user of a mount should know before it is made, if other mounts already use the slow tree.
 pub fn note(slow: &Path, fleet: Option<&str>) -> Option<String> {
     let (path, fleet) = (slow.to_path_buf(), fleet.map(str::to_owned));
     let look = move || {
         let root = HeldDir::open(&path)?;
-        // The mount refuses what others may change there. Nor is anything of that removed before.
+        // The mount refuses what other users may change there; before that, nothing is removed there.
         check_top(TrustedTier::Slow { writable: true }, &root).map_err(io::Error::other)?;
         let mounts = HeldDir::find(&root.at(MOUNTS), None)?;
         others(&mounts.by_descriptor(), fleet.as_deref(), None)
@@ -79,10 +79,10 @@ pub fn note(slow: &Path, fleet: Option<&str>) -> Option<String> {
     })
 }
 
-/// Where the files are, below the root of the slow tree.
+/// The directory of these files, below the root of the slow tier.
 const MOUNTS: &str = ".dlio-fs/mounts";
 
-/// This daemon's file, locked. Given up with the process.
+/// This daemon's file, locked. Released with the process.
 #[derive(Debug)]
 struct Presence {
     /// `dir` leads through its descriptor.
@@ -104,10 +104,10 @@ impl Presence {
         let mut written = OpenOptions::new().write(true).create_new(true).mode(0o600).open(dir.join(&name))?;
         // The lock is on a descriptor that only reads: one that writes would keep the slow tier from becoming read-only.
         let file = File::open(dir.join(&name))?;
-        // From here on a failure, as on a full slow tier, takes the file away.
+        // From here on a failure, as on a full slow tier, removes the file.
         let presence = Presence { _root: root, file, dir, name, fleet };
         fcntl(&presence.file, FcntlArg::F_OFD_SETLK(&all_of_it(libc::F_RDLCK)))?;
-        // Whoever reads it before this sees nobody, and looks again in a minute.
+        // A reader that comes earlier sees no mount, and looks again in a minute.
         writeln!(written, "{owner} fleet={}", presence.fleet.as_deref().unwrap_or_default())?;
         Ok(presence)
     }
@@ -134,7 +134,7 @@ impl Drop for Presence {
     }
 }
 
-/// A daemon that runs elsewhere, or here.
+/// Another daemon, on this machine or elsewhere.
 #[derive(Debug, PartialEq, Eq)]
 struct OtherMount {
     owner: Owner,
@@ -146,8 +146,8 @@ impl OtherMount {
     }
 }
 
-/// The daemons that are there and keep no order with a member of `fleet`, or with a mount in none; without the one whose
-/// file is `own`. Removes what a killed daemon of this machine has left.
+/// The running daemons that keep no order with a member of `fleet`, or with a mount in none, except for the one whose
+/// file is `own`. Removes files of killed daemons of this machine.
 fn others(dir: &Path, fleet: Option<&str>, own: Option<&str>) -> io::Result<Vec<OtherMount>> {
     let mut found = Vec::new();
     for entry in fs::read_dir(dir)?.take(FILES_MAX) {
@@ -171,7 +171,7 @@ fn others(dir: &Path, fleet: Option<&str>, own: Option<&str>) -> io::Result<Vec<
                 found.push(OtherMount { owner });
             }
         } else if owner.is_here() {
-            // Each daemon has a file of its own, written once it is locked: nobody will lock this one again.
+            // Each daemon has a file of its own, written once it is locked: this one will never be locked again.
             drop(fs::remove_file(dir.join(&name)));
         }
     }

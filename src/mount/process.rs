@@ -34,8 +34,8 @@ pub fn open_files(pid: u32) -> Vec<PathBuf> {
     files
 }
 
-/// Whether a process acts for one of these users, and was started by one of them. Not as the owner of its directory in
-/// `/proc` says: that is root for a program that its user may not inspect.
+/// Whether a process acts for one of these users, and was started by one of them. The owner of its directory in `/proc`
+/// does not tell: it is root for a program that its user may not inspect.
 pub(super) fn is_of(pid: u32, users: &[u32]) -> bool {
     let status = Process::new(pid.cast_signed()).and_then(|process| process.status());
     status.is_ok_and(|status| users.contains(&status.ruid) && users.contains(&status.euid))

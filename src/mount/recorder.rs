@@ -1,5 +1,5 @@
-//! The collector of traced calls, and the files that the trace goes to: `trace` names their directory, `trace_max`
-//! bounds its size.
+//! The collector of traced calls, and the files of the trace: `trace` names their directory, `trace_max` bounds its
+//! size.
 //!
 //! There are two threads. The collector empties the rings of the threads that answer calls; it must never wait. The
 //! writer writes blocks to files and may wait: blocks for which the queue has no room are counted as not written. Each
@@ -41,7 +41,7 @@ const FILE_MAX: u64 = 256 << 20;
 const SUMMARY: Duration = Duration::from_secs(30);
 /// Blocks that may wait for the writer: two million calls.
 const QUEUE: usize = 256;
-/// How long nothing is tried after a failure.
+/// The pause after a failure.
 const REST: Duration = Duration::from_secs(60);
 /// How long the end of the last file may take.
 const FINISH: Duration = Duration::from_secs(30);
@@ -55,9 +55,8 @@ pub(super) struct Directory {
 }
 
 impl Directory {
-    /// The directory that the configuration names, created if necessary, and held: a user's directory above it may be
-    /// exchanged later. Must be called before the mount is made: a
-    /// daemon that wrote into its own mount would wait for itself.
+    /// The directory that the configuration names, created if necessary, and held: a user may replace a directory above
+    /// it later. Must be called before the mount is made: a daemon that wrote into its own mount would wait for itself.
     pub(super) fn of(config: &Config, mountpoint: &Path) -> Result<Option<Directory>> {
         let Some(path) = &config.trace else { return Ok(None) };
         let held = HeldDir::find(path, Some(0o700)).map_err(|e| unusable(path, &e.to_string()))?;
@@ -68,7 +67,7 @@ impl Directory {
     }
 }
 
-/// The key `trace` names a directory to which nothing can be written.
+/// The error if the directory of `trace` cannot be written.
 fn unusable(path: &Path, why: &str) -> Error {
     let remedy = "name a directory outside the mount, best on local storage, or one that can be made there";
     Error::refused(format!("trace = {}: {why}", path.shown()), remedy)
@@ -91,7 +90,7 @@ enum WriterTask {
 }
 
 impl Recorder {
-    /// Starts both. Errors: the directory cannot be written to, or a thread not be started.
+    /// Starts both. Errors: the directory cannot be written to, or a thread cannot be started.
     pub(super) fn start(
         stats: &Arc<Stats>,
         tiers: &Arc<Tiers>,
@@ -126,7 +125,7 @@ impl Recorder {
         Ok(Recorder { stop, collector, written })
     }
 
-    /// Writes what is left to write, with a bounded wait.
+    /// Writes the rest, with a bounded wait.
     pub(super) fn finish(self) {
         self.stop.store(true, Relaxed);
         self.collector.thread().unpark();
@@ -161,7 +160,7 @@ fn collect(
     loop {
         let ending = stop.load(Relaxed);
         observer.collected();
-        // Called at a full ring it would note the same moment's totals again and again.
+        // Called for a full ring, it would record the same totals again and again.
         if sampled.elapsed() >= FINEST || ending {
             sampled = Instant::now();
             stats.sample(tiers.copied_bytes());
@@ -174,7 +173,7 @@ fn collect(
     }
     if let Some(tasks) = tasks {
         stats.trace.flush();
-        // Nobody waits for this thread, and the wait for the writer is bounded.
+        // No thread joins this one, and the wait for the writer is bounded.
         drop(tasks.send(WriterTask::End));
     }
 }

@@ -69,8 +69,8 @@ pub(super) fn become_session_leader() -> Result<()> {
     nix::unistd::setsid().map(drop).map_err(io::Error::from).at("call", "setsid")
 }
 
-/// Tells the starter that the mount stands, then lets go of its terminal. Fails if the starter has gone: nobody wants
-/// the mount any more.
+/// Tells the starter that the mount answers, then releases its terminal. Fails if the starter has gone: then the mount
+/// is no longer wanted.
 pub(super) fn announce() -> Result<()> {
     // Opened before the word is written: after it, no failure could be reported to the starter.
     let null = std::fs::OpenOptions::new().read(true).write(true).open("/dev/null").at("open", "/dev/null")?;

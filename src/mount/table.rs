@@ -1,4 +1,4 @@
-//! The kernel's list of mounts: which are ours, and where on which file system a path really lies.
+//! The kernel's list of mounts: which are ours, and where on which file system a path lies.
 //!
 //! Paths are bytes: a mount point elsewhere on the machine with a strange name must not stop us.
 
@@ -25,7 +25,7 @@ pub struct MountEntry {
     pub source: PathBuf,
     /// The user who mounted it, where the kernel says: for FUSE it does.
     pub user: Option<u32>,
-    /// Those of the file system, with commas between them.
+    /// The options of the file system, separated by commas.
     pub options: String,
 }
 
@@ -45,7 +45,7 @@ pub fn mounts_of(pid: u32) -> Vec<MountEntry> {
     read(&format!("/proc/{pid}/mountinfo")).unwrap_or_default()
 }
 
-/// The same for a thread that has its own mount namespace.
+/// All mounts that this thread sees, which has its own mount namespace.
 pub(super) fn mounts_of_this_thread() -> Result<Vec<MountEntry>> {
     read("/proc/thread-self/mountinfo")
 }

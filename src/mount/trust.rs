@@ -1,13 +1,13 @@
-//! Who owns a tier (promise P17): the daemon uses its own rights on what it finds there, so nobody else may put it
-//! there. The same holds for every command that reads a tier without a mount.
+//! The owner of a tier (promise P17): the daemon uses its own rights on what it finds there, so no other user may put
+//! it there. The same holds for every command that reads a tier without a mount.
 //!
 //! Before anything on a tier is opened, this checks the owner and the mode of its root, of `.dlio-fs`, and of all
 //! directories and files in there that are the daemon's own; the objects belong to the users whose files they are, in
-//! directories that nobody else reaches. A shared root of the slow tier may be sticky: then nobody else can remove
-//! `.dlio-fs`. Directories above a tier are its administrator's business.
+//! directories that no other user can reach. A shared root of the slow tier may be sticky: then no other user can
+//! remove `.dlio-fs`. Directories above a tier are its administrator's responsibility.
 //!
-//! A command that root runs on a user's tier goes on as that user ([`enter`]): his log and his journal say what is made,
-//! linked and given away, and he may do that himself.
+//! A command that root runs on a user's tier continues as that user ([`enter`]): the user's log and journal decide what
+//! is made, linked and given away, which the user may do anyway.
 
 use std::cell::OnceCell;
 use std::ffi::OsStr;
@@ -43,14 +43,14 @@ const OTHERS_WRITE: u32 = 0o002;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TrustedTier {
     Fast,
-    /// Nobody writes to a tier that is only read.
+    /// A tier that is only read gets no writes.
     Slow {
         writable: bool,
     },
 }
 
 /// For a command that reads tiers without a mount: root gives up its rights for good if the first of them is a user's.
-/// Then all are checked as at a mount. Returns the user as whom the command goes on.
+/// Then all are checked as at a mount. Returns the user as whom the command continues.
 pub fn enter(tiers: &[(TrustedTier, &HeldDir)]) -> Result<Option<u32>> {
     let owner = tiers.first().map(|(_, first)| owner_of(first)).transpose()?;
     let user = owner.filter(|owner| *owner != 0 && geteuid().is_root());
@@ -59,7 +59,7 @@ pub fn enter(tiers: &[(TrustedTier, &HeldDir)]) -> Result<Option<u32>> {
     Ok(user)
 }
 
-/// Whose tier it is. Whoever owns a root with a `.dlio-fs` of somebody else's is found by the check.
+/// The owner of a tier. A root with another user's `.dlio-fs` is found by the check.
 fn owner_of(root: &HeldDir) -> Result<u32> {
     let stat = fs::metadata(root.by_descriptor()).at("stat", root.path().shown())?;
     if let Some(user) = foreign_maker_of(&stat) {
@@ -69,8 +69,8 @@ fn owner_of(root: &HeldDir) -> Result<u32> {
     Ok(ours.unwrap_or(stat).uid())
 }
 
-/// The user, neither root nor this one, who has mounted the FUSE file system that this is on: all that is on it, owners
-/// included, is what a program of that user says.
+/// The user, neither root nor this one, who has mounted the FUSE file system of this file: everything on it, owners
+/// included, is under that user's control.
 fn foreign_maker_of(stat: &Metadata) -> Option<u32> {
     maker_of(stat.dev(), &mounts().ok()?).filter(|user| ![0, geteuid().as_raw()].contains(user))
 }
@@ -80,7 +80,7 @@ fn maker_of(dev: u64, mounts: &[MountEntry]) -> Option<u32> {
     mounts.iter().filter(|mount| mount.device == device).find_map(|mount| mount.user)
 }
 
-/// Refuses a tier that somebody else may change beneath the daemon, with the command that fixes it.
+/// Refuses a tier that another user may change beneath the daemon, with the command that fixes it.
 pub fn check(tier: TrustedTier, root: &HeldDir) -> Result<()> {
     if !check_top(tier, root)? {
         return Ok(());
@@ -99,15 +99,15 @@ pub fn check(tier: TrustedTier, root: &HeldDir) -> Result<()> {
     })
 }
 
-/// As what dlio-fs has used a directory before, by the names in its `.dlio-fs`; whether as the fast tier. `None`: not at all, or a first
-/// start was cut off.
+/// Whether a directory was used before as a fast tier, or as a slow one, by the names in its `.dlio-fs`. `None`: not at
+/// all, or a first start was cut off.
 pub(super) fn was_fast(root: &Path) -> Option<bool> {
     let has = |name: &str| root.join(PRIVATE_DIR).join(name).symlink_metadata().is_ok();
     if has("super") || has("log") { Some(true) } else { has("id").then_some(false) }
 }
 
-/// Refuses a directory that was used as the other tier: as a fast tier a slow tree would be given a log, and what a fast tier has may
-/// be the only copy of a file.
+/// Refuses a directory that was used as the other tier: a slow tree would get a log as a fast tier, and a fast tier may
+/// have the only copy of a file.
 fn refuse_swapped(tier: TrustedTier, root: &HeldDir) -> Result<()> {
     let what = match (tier, was_fast(&root.by_descriptor())) {
         (TrustedTier::Fast, Some(false)) => "a slow tier of dlio-fs, and not a fast one",
@@ -117,7 +117,7 @@ fn refuse_swapped(tier: TrustedTier, root: &HeldDir) -> Result<()> {
     Err(Error::refused(format!("{} is {what}", root.path().shown()), SWAPPED))
 }
 
-/// Checks its root and `.dlio-fs` only, not what is in that. Returns whether there is anything to look at in it.
+/// Checks its root and `.dlio-fs` only, not the contents. Returns whether there are contents to check.
 pub(super) fn check_top(tier: TrustedTier, root: &HeldDir) -> Result<bool> {
     if tier == (TrustedTier::Slow { writable: false }) {
         return Ok(false);
@@ -133,8 +133,8 @@ pub(super) fn check_top(tier: TrustedTier, root: &HeldDir) -> Result<bool> {
     trusted.node(&root.at(PRIVATE_DIR), &shown.join(PRIVATE_DIR))
 }
 
-/// Who may own what the daemon uses: root, this user, and, on a tier that gives all files one owner (a squashed NFS,
-/// for instance), that owner, found by creating a file there.
+/// The owners allowed for what the daemon uses: root, this user, and, on a tier that gives all files one owner (a
+/// squashed NFS, for instance), that owner, found by creating a file there.
 struct Trusted {
     root: PathBuf,
     given: OnceCell<u32>,
@@ -162,7 +162,7 @@ impl Trusted {
         })
     }
 
-    /// Checks something of our own; returns whether it is there.
+    /// Checks a node of our own; returns whether it exists.
     fn node(&self, path: &Path, shown: &Path) -> Result<bool> {
         let stat = match fs::symlink_metadata(path) {
             Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(false),
@@ -194,15 +194,15 @@ impl Trusted {
     }
 }
 
-/// A group with the same number as the user is taken for the user's own, as most systems set users up, unless there is
-/// an ACL that lets others write: the mode's group bits then show its mask.
+/// A group with the same number as the user counts as the user's own, as most systems set users up, unless an ACL lets
+/// others write: then the mode's group bits show its mask.
 fn is_writable_by_others(stat: &Metadata, path: &Path) -> bool {
     let mode = stat.permissions().mode();
     let own_group = || stat.gid() == stat.uid() && !matches!(xattr::get(path, ACL), Ok(Some(_)));
     mode & OTHERS_WRITE != 0 || (mode & GROUP_WRITES != 0 && !own_group())
 }
 
-/// Goes through a directory: each name, and whether it is a directory.
+/// Visits each entry of a directory: its name, and whether it is a directory.
 fn each(dir: &Path, shown: &Path, mut visit: impl FnMut(&OsStr, bool) -> Result<()>) -> Result<()> {
     for entry in fs::read_dir(dir).at("list", shown.shown())? {
         let entry = entry.at("list", shown.shown())?;

@@ -1,9 +1,9 @@
 //! The slow tree's root, opened before a mount hides it, or beneath a dead mount that hides it already.
 //!
 //! A mount over its own slow tier works because descriptors refer to the tree beneath: everything on the slow tier is
-//! reached from the one opened here. When the daemon of such a mount has died, its dead mount is on top. The tree is
-//! then looked up in a private mount namespace of a thread, where the dead mount can be removed without anybody
-//! noticing; it is cloned there, with everything mounted inside it, and the clone outlives the namespace.
+//! reached from the one opened here. When the daemon of such a mount has died, its dead mount is on top. Then the tree
+//! is looked up in a private mount namespace of a thread, where the dead mount can be removed unnoticed; it is cloned
+//! there, with everything mounted inside it, and the clone outlives the namespace.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -21,7 +21,7 @@ use crate::tiers::disk::held::HeldDir;
 
 /// Opens the directory at `path`, or, if it is `hidden`, the one beneath our dead mounts there.
 ///
-/// Errors: as `open(2)`; EPERM if it is hidden and this process may not make a mount namespace.
+/// Errors: like `open(2)`; EPERM if it is hidden and this process may not make a mount namespace.
 pub(super) fn open(path: &Path, hidden: bool) -> io::Result<HeldDir> {
     match hidden {
         true => Ok(HeldDir::new(clone_hidden(path)?, path)),
@@ -29,8 +29,8 @@ pub(super) fn open(path: &Path, hidden: bool) -> io::Result<HeldDir> {
     }
 }
 
-/// Whether this user may create entries in it. Errors: EACCES and others as `access(2)`; a file system that is mounted
-/// read-only is no error.
+/// Whether this user may create entries in it. Errors: EACCES and others like `access(2)`; a file system that is
+/// mounted read-only is no error.
 pub(super) fn is_writable(dir: &HeldDir) -> io::Result<bool> {
     match eaccess(&dir.by_descriptor(), AccessFlags::W_OK | AccessFlags::X_OK) {
         Ok(()) => Ok(true),

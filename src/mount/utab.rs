@@ -14,7 +14,7 @@ use tracing::debug;
 
 use super::table::{mounted_at, mounts};
 
-/// Called before anybody is told that the mount is there.
+/// Called before any process is told that the mount is there.
 pub(super) fn register(source: &Path, mountpoint: &Path) {
     if geteuid().is_root() {
         // A killed daemon may have left its line.
@@ -31,7 +31,7 @@ pub(super) fn forget(source: &Path, mountpoint: &Path) {
         return;
     }
     remove(mountpoint);
-    // Somebody mounted here meanwhile, and we may have removed their line.
+    // Another program mounted here meanwhile, and we may have removed its line.
     if there_again() {
         register(source, mountpoint);
     }

@@ -1,5 +1,5 @@
-//! The one detector of checkpoints: bursts of writes, their index, the forecast of the next, and the file that
-//! remembers them from mount to mount.
+//! The only detector of checkpoints: bursts of writes, their index, the forecast of the next, and the file that keeps
+//! them from mount to mount.
 
 pub(crate) mod bursts;
 pub(crate) mod forecast;

@@ -1,4 +1,4 @@
-//! Copies of slow files on the fast tier: an index of them, and which of them survive a power cut.
+//! Copies of slow files on the fast tier: their index, and which of them survive a power cut.
 
 pub(crate) mod epochs;
 pub(crate) mod index;

@@ -1,5 +1,5 @@
-//! What every room may hold: the log, the objects, the slow tier, the state and the clock; and common questions to
-//! them: paths for messages, moments, whether the fast tier works.
+//! What every room may hold: the log, the objects, the slow tier, the state and the clock; and common queries: paths
+//! for messages, times, whether the fast tier works.
 
 use std::fmt::{self, Display, Formatter};
 use std::sync::atomic::Ordering;
@@ -23,7 +23,7 @@ use crate::tiers::objects::pool::Pool;
 use crate::tiers::objects::slow_tier::SlowTier;
 use crate::tiers::{Ino, Options, Wake};
 
-/// The trouble of a step that has been waiting for long.
+/// The reported trouble of a step that has been waiting for long.
 const NO_ANSWER: &str = "no answer";
 
 /// See the module's documentation.
@@ -36,7 +36,7 @@ pub struct EngineCore {
     pub(super) fast: Arc<dyn Dir>,
     pub(super) state: Mutex<EngineState>,
     pub(super) counters: Counters,
-    /// Damage in the log: nothing is published until an operator has looked.
+    /// Damage in the log: nothing is published until an operator has inspected it.
     pub(super) damaged: Option<String>,
     /// Bytes that this start lacked for the log: the log takes no record, and the mount no change.
     lacks: OnceLock<u64>,
@@ -90,8 +90,8 @@ impl EngineCore {
         Arc::clone(&self.options.read())
     }
 
-    /// Replaces the options from now on, except `ballast`, which was set aside at the start. Work in progress ends as
-    /// it began.
+    /// Replaces the options from now on, except `ballast`, which was set aside at the start. Work in progress keeps its
+    /// old options.
     pub fn set_options(&self, options: Options) {
         *self.options.write() = Arc::new(options);
         self.wake();
@@ -106,7 +106,7 @@ impl EngineCore {
         self.clock.file_time()
     }
 
-    /// Time since some fixed start: the engine's moments count from it.
+    /// Time since some fixed start: the engine's times count from it.
     pub fn uptime(&self) -> Duration {
         self.clock.uptime()
     }
@@ -151,7 +151,7 @@ impl EngineCore {
         }
     }
 
-    /// The start lacks this many bytes for the log: nothing is changed any more.
+    /// This start lacks this many bytes for the log: nothing can be changed any more.
     pub(crate) fn lack(&self, bytes: u64) {
         self.log.make_read_only();
         self.lacks.get_or_init(|| bytes);
@@ -167,14 +167,14 @@ impl EngineCore {
         self.state.lock().view.path(ino)
     }
 
-    /// The same, escaped, for messages and statistics.
+    /// Like [`EngineCore::path`], escaped, for messages and statistics.
     pub fn path_of(&self, ino: Ino) -> Option<String> {
         self.label_of(&self.state.lock(), ino)
     }
 
-    /// Whether a slow file is whose the view says, by which the kernel has admitted who opens it: on a tier that tells no
-    /// birth, another file may have its number. A change of its owner that is pending may have been applied or not. An object
-    /// has the owner of its file.
+    /// Whether a slow file has the owner that the view says, on which the kernel's permission check of the open relied:
+    /// on a tier that reports no birth, another file may have its number. A pending change of its owner may or may not
+    /// have been applied. An object has the owner of its file.
     pub(crate) fn has_its_owner(&self, ino: Ino, stat: &Stat) -> bool {
         let st = self.state.lock();
         let Some(node) = st.view.get(ino) else { return false };
@@ -203,13 +203,12 @@ impl EngineCore {
         FileLabel { core: self, ino }
     }
 
-    /// A moment that means the same to the next mount, even after a reboot: since the beginning of 1970, by the clock
-    /// at the start.
+    /// A time that is valid across mounts and reboots: since the beginning of 1970, by the clock at the start.
     pub(crate) fn stamp(&self, uptime: Duration) -> Duration {
         self.epoch.saturating_add(uptime)
     }
 
-    /// The kernel interface reports failures here: if the error came from a disk, the fast tier must be checked.
+    /// Failures of the kernel interface: if the error came from a disk, the fast tier must be checked.
     pub fn suspect(&self, error: &Error) {
         if matches!(error, Error::Io { source, .. } if is_broken(source)) {
             self.log.suspect();
@@ -217,14 +216,14 @@ impl EngineCore {
         }
     }
 
-    /// The failure may have been the fast tier's.
+    /// Checks the fast tier, which may be the cause of this failure.
     pub(crate) fn blame(&self, error: &Error) {
         if matches!(error, Error::Io { on_fast: true, source, .. } if is_broken(source)) {
             self.fast_has_failed();
         }
     }
 
-    /// The fast tier could not read or write something.
+    /// Notes that the fast tier could not read or write.
     pub(crate) fn fast_has_failed(&self) {
         let first = !self.fast_fails();
         self.counters.fast_failed.store(self.uptime().as_millis().max(1) as u64, Ordering::Relaxed);
@@ -235,7 +234,7 @@ impl EngineCore {
         }
     }
 
-    /// Whether it has failed lately. New files do not go there then, and its files go to the slow tier at once.
+    /// Whether it has failed lately. Then new files do not go there, and its files go to the slow tier at once.
     pub(crate) fn fast_fails(&self) -> bool {
         const LATELY: u64 = 60_000;
         let at = self.counters.fast_failed.load(Ordering::Relaxed);
@@ -247,7 +246,7 @@ impl EngineCore {
         st.queue.is_full(self.options().pending_most())
     }
 
-    /// The same for one user, who may have no more of what waits than is left for others.
+    /// Whether changes of one user are refused, whose waiting data may not exceed what is left for others.
     pub(crate) fn refuses_changes_of(&self, st: &EngineState, uid: u32) -> bool {
         let options = self.options();
         let has_share = |held, left| !share::allows(held, left);
@@ -263,7 +262,7 @@ impl EngineCore {
         st.queue.users().filter(|uid| self.refuses_changes_of(st, *uid)).count() as u64
     }
 
-    /// The background reports on one kind of its work: the failure, or success.
+    /// Reports the failure or success of one kind of background work.
     pub fn report(&self, work: &'static str, failure: Option<&Error>) {
         let full = *self.counters.notes.full.lock();
         let mut troubles = self.counters.troubles.lock();
@@ -285,16 +284,16 @@ impl EngineCore {
         self.slow.set_down(troubles.values().any(|(silent, _)| *silent));
     }
 
-    /// Forgets the failures of all work whose name begins so: what failed has succeeded elsewhere.
+    /// Forgets the failures of all work whose name has this prefix: it has succeeded elsewhere.
     pub(crate) fn forget_failures(&self, work: &str) {
         let mut troubles = self.counters.troubles.lock();
         troubles.retain(|other, (_, why)| !other.starts_with(work) || why == NO_ANSWER);
         self.slow.set_down(troubles.values().any(|(silent, _)| *silent));
     }
 
-    /// The background reports that a step has been waiting for the slow tier and nothing moves. Until the step returns,
-    /// cached answers are trusted. If other work was answered since it began to wait, the step is only next in line,
-    /// and the tier is not silent yet.
+    /// Reports that a step has been waiting for the slow tier without progress. Until the step returns, cached answers
+    /// are trusted. If other work was answered since it began to wait, the step is only next in line, and the tier does
+    /// not count as silent yet.
     pub fn report_silence(&self, work: &'static str, waited: Duration) {
         let answered = Duration::from_millis(self.counters.answered.load(Ordering::Relaxed));
         if !answered.is_zero() && self.uptime() < answered + waited {
@@ -317,7 +316,7 @@ fn is_unanswered(troubles: &Troubles) -> bool {
     troubles.values().any(|(_, why)| why == NO_ANSWER)
 }
 
-/// Looks the path up when the message is written: a call that succeeds, which is nearly each, needs none.
+/// Looks the path up only when the message is written: successful calls, nearly all, need none.
 pub(crate) struct FileLabel<'a> {
     core: &'a EngineCore,
     ino: Ino,
@@ -330,7 +329,7 @@ impl Display for FileLabel<'_> {
     }
 }
 
-/// By the last name that a pending event knows; by the number if there is none.
+/// The last name known to a pending event; otherwise the number.
 fn removed_label(st: &EngineState, ino: Ino) -> String {
     let named = st.queue.events().iter().rev().find_map(|event| {
         let of_it = event.change.inodes().contains(&ino);

@@ -1,22 +1,22 @@
-//! Several mounts over one slow tree that keep one order: what was answered anywhere before an operation began is on the
-//! slow tree before that operation is. The slow tree is all that is between them.
+//! Several mounts over one slow tree that keep one order: an operation finds on the slow tree everything that any
+//! member had answered before the operation began. The members communicate only through the slow tree.
 //!
-//! 1. *Stamps*: each event is logged with the moment when it began and the moment when it got its place in the log, by
-//!    this machine's clock. No stamp is smaller than one before it.
+//! 1. *Stamps*: each event is logged with the time it began and the time it got its place in the log, by this machine's
+//!    clock. Stamps never decrease.
 //! 2. *Commit wait*: a call that logged an event is answered once the clock is past its `end` by twice the bound for
-//!    all clock errors ([`Fleet::wait_for`]); one that tells that a file is durable waits for what others have
-//!    logged, too.
+//!    all clock errors ([`Fleet::wait_for`]). A call that reports a file as durable waits for all that was logged
+//!    here, too.
 //! 3. *Lease*: the `end` of the oldest event that is not durable on the slow tree, or the clock if there is none. Read
 //!    under the state lock, written to the slow tree after it was synced (`fleet/step.rs`).
-//! 4. *Gate*: an event is published once each other member's lease is larger than its `start` (`rule.rs`), and its clock is
-//!    not ahead (`clocks.rs`). Copies are made at any time.
-//! 5. *Names*: what a member publishes, it tells the others before its lease lets them go on, and they look these names
+//! 4. *Gate*: an event is published once each other member's lease is larger than its `start` (`rule.rs`), and that
+//!    member's clock is not ahead (`clocks.rs`). Copies are made at any time.
+//! 5. *Names*: a member announces what it has published before its lease admits the others, and they look these names
 //!    up again (`names.rs`, `views.rs`).
 //!
-//! `tests/fleet_rule.rs` holds these sentences against random schedules, and shows for each what goes wrong without it.
-//! `members.rs` has the files on the slow tree, `reader.rs` reads them from outside of the fleet. The engine asks here for
-//! stamps and for the gate; all else happens in the background. In a large fleet, one member collects the leases of all
-//! (`collector.rs`, `collected.rs`); `periods.rs` has how often each of them does what.
+//! `tests/fleet_rule.rs` checks these rules against random schedules, and shows for each what goes wrong without it.
+//! `members.rs` has the files on the slow tree, `reader.rs` reads them from outside of the fleet. The engine asks here
+//! for stamps and for the gate; all else happens in the background. In a large fleet, one member collects the leases of
+//! all (`collector.rs`, `collected.rs`); `periods.rs` has all intervals.
 
 pub(crate) mod appends;
 mod clocks;
@@ -64,10 +64,10 @@ use crate::tiers::fleet::periods::FleetPeriods;
 use crate::tiers::fleet::rule::{FleetGate, Loss, MemberLease, SeenLease, Standing};
 use crate::tiers::log::record::Stamps;
 
-/// An answer waits no longer than this beyond the bounds of the clocks: if a clock was set back for hours, its machine
-/// goes on, and nothing is published anywhere until it has caught up.
+/// An answer waits at most this long beyond the bounds of the clocks. If a clock was set back for hours, its machine
+/// continues, and no member publishes until that clock has caught up.
 const WAIT_MAX: Duration = Duration::from_secs(1);
-/// A member that lets nothing of ours go for so long is named.
+/// A member that holds up our events for this long is reported by name.
 const REFUSED_LONG: Duration = Duration::from_secs(5);
 /// The bound for the clocks' errors where neither the configuration nor the fleet has one.
 const CLOCK_ERROR: Duration = Duration::from_millis(20);
@@ -77,7 +77,7 @@ const CLOCK_ERROR: Duration = Duration::from_millis(20);
 #[debug("Fleet({name}, member {slot} of {size})")]
 pub(crate) struct Fleet {
     pub(crate) name: String,
-    /// This member: the number of its slot, and the fast tier's id.
+    /// This member: its slot number and the fast tier's id.
     slot: u32,
     id: Uuid,
     turn: u32,
@@ -86,19 +86,19 @@ pub(crate) struct Fleet {
     host: String,
     size: u32,
     error: Duration,
-    /// The bound was written down by an operator: the machine's own opinion of its clock is not asked.
+    /// `clock_error` is configured: skip adjtimex.
     believed: bool,
     members: Members,
     pub(crate) periods: FleetPeriods,
     pub(crate) journal: CopyJournal,
     pub(crate) appends: Arc<AppendClaims>,
-    /// No stamp is smaller.
+    /// No new stamp is smaller.
     floor: AtomicU64,
     /// The last event's stamp.
     last_end: AtomicU64,
-    /// Somebody wants to know how far all members are.
+    /// A caller wants to know how far all members are.
     is_asked: AtomicBool,
-    /// Somebody has asked for a name or an attribute since the others' leases were read.
+    /// A program has asked for a name or an attribute since the others' leases were read.
     used: AtomicBool,
     state: Mutex<FleetState>,
     /// What is known of the copy of the fast tier.
@@ -107,41 +107,41 @@ pub(crate) struct Fleet {
 
 #[derive(Debug)]
 struct FleetState {
-    /// Of the lease that was written last, or that somebody began to write.
+    /// The beat of the last lease written, or begun to be written.
     beat: u64,
-    /// The lease that was written last.
+    /// The last lease written.
     least: u64,
-    /// The clock is further off than the fleet's bound, so the stamps mean little: the lease stays as it is.
+    /// The clock error exceeds the fleet's bound, so stamps mean little: the lease stays as it is.
     off: bool,
-    /// Our uptime when the lease that was written last was read from the log.
+    /// Our uptime when the last written lease was read from the log.
     written: Option<Duration>,
-    /// The stamp of the oldest pending event then.
+    /// The stamp of the oldest pending event at that time.
     oldest: Option<u64>,
-    /// The members' leases, by slot. Ours as the slow tree has it, if somebody has asked.
+    /// The members' leases, by slot. Ours as on the slow tree, if a caller has asked for it.
     seen: Vec<Option<SeenLease>>,
-    /// How often, and whose.
+    /// How often leases are read, and whose.
     pace: LeasePace,
-    /// What stands for them where one member collects them.
+    /// What replaces `seen` where one member collects the leases.
     collected: Option<CollectedFleet>,
-    /// How far we have followed the names that they have published, by slot.
+    /// How far we have followed the members' published names, by slot.
     followed: Vec<NamesEnd>,
-    /// Our uptime when those of the others were read last, and when ours was, too.
+    /// Our uptime when the other leases were last read, and when ours was included.
     read: Option<Duration>,
     read_all: Option<Duration>,
-    /// Lines for the names that we have published and not told yet, and our file of them.
+    /// Lines for names that we have published but not announced, and our file of names.
     untold: Vec<u8>,
     names: OwnNames,
-    /// What the others have told lately.
+    /// What the other members announced lately.
     told: RecentNames,
-    /// What our lease says of those that had our slot before.
+    /// The loss of this slot's former members, as our lease states it.
     loss: Option<Loss>,
-    /// What was logged by then was logged while the clock was off, and is not published yet.
+    /// Events up to this LSN were logged while the clock was off, and are not all published yet.
     undated: Option<Lsn>,
-    /// Since when they let nothing go that is pending here.
+    /// Since when the others have held up our pending events.
     refused: Option<Duration>,
-    /// Why nothing is published, until somebody has done something.
+    /// Why nothing is published until an operator acts.
     lost: Option<String>,
-    /// The clock of this machine is not good enough.
+    /// What is wrong with this machine's clock.
     clock: Option<String>,
 }
 
@@ -151,8 +151,8 @@ pub(crate) fn nanos(time: Time) -> u64 {
 }
 
 impl Fleet {
-    /// Takes this mount's slot in the fleet, or finds it again. `ours` is `.dlio-fs` on the slow tree, `uuid` the fast
-    /// tier's id. In a fleet of more than `collect_above` members, one collects the leases of all.
+    /// Takes a slot in the fleet for this mount, or finds its own again. `ours` is `.dlio-fs` on the slow tree, `uuid`
+    /// the fast tier's id. In a fleet of more than `collect_above` members, one collects the leases of all.
     ///
     /// Errors: the fleet has another size or another bound for the clocks; all slots are taken.
     pub(crate) fn join(
@@ -171,10 +171,10 @@ impl Fleet {
         let is_collected = settings.size > collect_above.max(1);
         let periods = FleetPeriods::new(settings.size, is_collected);
         let collected = is_collected.then(|| CollectedFleet::new(CollectorDuty::new(slot, settings.size, periods)));
-        // What was published before is no news to a mount that knows nothing yet.
+        // A new mount knows no names yet: earlier published ones are no news.
         let told = |slot| members.read(slot).ok().flatten().map(|lease| lease.names).unwrap_or_default();
         let followed = if is_collected { Vec::new() } else { (0..settings.size).map(told).collect() };
-        // One that has not left may have published more than it told. With no beat it has published nothing.
+        // A member that has not left may have published more than it announced. With beat 0 it has published nothing.
         let is_told = lease.standing == Standing::Left || beat == 0;
         let names = OwnNames::ending_at(if is_told { lease.names } else { lease.names.lost() });
         let state = FleetState {
@@ -221,15 +221,16 @@ impl Fleet {
             partner: Mutex::default(),
         };
         if lease.beat > 0 || lease.start != fleet.start {
-            // Before anything is logged; the replay comes first. It also finishes what was under way: whoever watches this
-            // member must not do so at the same time. A copy of the fast tier may not know of that: until it is made anew,
-            // there is none.
+            // Writes the lease at join, before anything is logged; the replay comes first. The replay also finishes an
+            // interrupted group: no member that watches this one may do so at the same time. A copy of the fast tier
+            // may not know of that group: until it is made again, the lease names none.
             fleet.write_as_found(lease.least, Standing::Here)?;
         }
         Ok(fleet)
     }
 
-    /// For what one of so many members does in the place of all: how many take turns, and whose turn this one's is.
+    /// Splits a task that one member does for all among this many turns: returns the number of turns, and this
+    /// member's.
     pub(crate) fn turns(&self, of: u32) -> (u32, u32) {
         let turns = self.size.div_ceil(of.max(1)).max(1);
         (turns, self.slot % turns)
@@ -240,28 +241,28 @@ impl Fleet {
         self.id
     }
 
-    /// The log has these stamps: none is given again, nor an earlier one.
+    /// Adopts the log's stamps: later stamps are never smaller.
     pub(crate) fn know(&self, stamps: &[(Lsn, Stamps)]) {
         for (_, Stamps { start, end }) in stamps {
             self.floor.fetch_max(*start.max(end), Ordering::AcqRel);
         }
     }
 
-    /// A stamp: never smaller than one before it.
+    /// A new stamp, never smaller than an earlier one.
     pub(crate) fn stamp(&self, now: Time) -> u64 {
         let now = nanos(now);
         self.floor.fetch_max(now, Ordering::AcqRel).max(now)
     }
 
-    /// The stamps of an event that is logged now. The caller holds the state lock until the event is queued.
-    /// `start` is when it began, if that is known to be earlier.
+    /// The stamps of an event that is logged now. The caller holds the state lock until the event is queued. `start` is
+    /// when it began, if that is known to be earlier.
     pub(crate) fn stamps(&self, now: Time, start: Option<u64>) -> Stamps {
         let end = self.stamp(now);
         self.last_end.store(end, Ordering::Release);
         Stamps { start: start.unwrap_or(end), end }
     }
 
-    /// How long to wait until the event that was logged last, by whatever call, is in the past on every clock.
+    /// How long to wait until the last logged event, by whatever call, is in the past on every clock.
     pub(crate) fn wait_for_all(&self, now: Time) -> Duration {
         self.wait_for(self.last_end.load(Ordering::Acquire), now)
     }
@@ -275,7 +276,7 @@ impl Fleet {
         past.saturating_sub(Duration::from_nanos(nanos(now))).min(2 * self.error + WAIT_MAX)
     }
 
-    /// What the others' leases let go. `now` is our uptime.
+    /// Which events the others' leases admit. `now` is our uptime.
     pub(crate) fn gate(&self, now: Duration) -> FleetGate {
         let state = self.state.lock();
         if state.clock.is_some() || !self.may_publish(&state, now) {
@@ -285,28 +286,28 @@ impl Fleet {
         collected.unwrap_or_else(|| rule::gate(self.id, self.slot, &state.seen, 2 * self.error))
     }
 
-    /// Whether the others can still count on this member: asked before each step, also of what the gate has let go.
+    /// Whether the others still count on this member: checked before each step, even of admitted events.
     pub(crate) fn may_go_on(&self, now: Duration) -> bool {
         self.may_publish(&self.state.lock(), now)
     }
 
-    /// These names were published: the next lease comes after the others can read of them.
+    /// Notes published names: the next lease is written only after the others can read them.
     pub(crate) fn note_published(&self, names: &[ChangedName]) {
         let mut state = self.state.lock();
-        // Nobody would read them.
+        // No member would read them.
         if state.collected.is_some() {
             return;
         }
         for name in names {
-            // More than that are not told one by one.
+            // Names beyond this size are not announced one by one.
             if state.untold.len() as u64 <= FILE_MAX {
                 state.untold.extend_from_slice(name.encode().as_bytes());
             }
         }
     }
 
-    /// Whether another member's file that an event of ours meets was there before the event began: as on one machine, the
-    /// event replaces it, or removes it with its directory.
+    /// Whether another member's file that an event of ours finds existed before the event began. If so, the event
+    /// replaces it, or removes it with its directory, as on one machine.
     pub(crate) fn was_there(&self, path: &[u8], ino: u64, start: u64) -> bool {
         let errors = 2 * self.error.as_nanos() as u64;
         !left_out!(TheirEnds) && self.state.lock().told.was_there(path, ino, start, errors)
@@ -316,13 +317,14 @@ impl Fleet {
         self.used.store(true, Ordering::Relaxed);
     }
 
-    /// The gate let the oldest event go, or not.
+    /// Notes whether the gate refused the oldest event.
     pub(crate) fn note_refusal(&self, refused: bool, now: Duration) {
         let mut state = self.state.lock();
         state.refused = if refused { state.refused.or(Some(now)) } else { None };
     }
 
-    /// Why nothing is published, for people, and what to do about it. `None`: it is, or it waits for nothing unusual.
+    /// Why nothing is published and what to do about it, in words. `None`: events are published, or wait for nothing
+    /// unusual.
     pub(crate) fn held(&self, now: Duration, pending: bool) -> Option<String> {
         let state = self.state.lock();
         let own = || (!self.is_fresh(&state, now)).then(|| "its own lease on the slow tier is not written".to_owned());
@@ -335,7 +337,7 @@ impl Fleet {
         Some(format!("fleet {}, member {} of {}: {why}", self.name, self.slot, self.size))
     }
 
-    /// Why this member publishes nothing any more, whatever happens.
+    /// Why this member never publishes again.
     pub(crate) fn lost(&self) -> Option<String> {
         self.state.lock().lost.clone()
     }
@@ -358,20 +360,20 @@ impl Fleet {
         state.lost.is_none() && self.is_fresh(state, now)
     }
 
-    /// Whether our own lease was written lately.
+    /// Whether our own lease was written recently.
     fn is_fresh(&self, state: &FleetState, now: Duration) -> bool {
         let is_fresh = state.written.is_some_and(|at| now.saturating_sub(at) < self.periods.own_lease_max);
         is_fresh || left_out!(FreshLease)
     }
 
-    /// Whether the clock is as right as the fleet was promised, as far as this machine knows.
+    /// Whether the clock is within the fleet's bound, as far as this machine knows.
     pub(crate) fn has_right_clock(&self) -> bool {
         self.state.lock().clock.is_none()
     }
 
-    /// Compares the clock with what the fleet was promised.
+    /// Compares the clock with the fleet's bound.
     fn check_clock(&self, clock: &dyn Clock) {
-        // In this order: a stamp that somebody takes meanwhile is no sign of a clock that was set back.
+        // In this order: a stamp that another thread takes meanwhile must not look like a clock that was set back.
         let floor = self.floor.load(Ordering::Acquire);
         let back = floor.saturating_sub(nanos(clock.now()));
         let error = if self.believed { Some(Duration::ZERO) } else { clock.error() };
@@ -392,7 +394,8 @@ impl Fleet {
     }
 }
 
-/// What is wrong with this machine's clock for a fleet of this name and bound, and what to do. `error`: how far it may be off.
+/// What is wrong with this machine's clock for a fleet of this name and bound, and what to do. `error`: the clock's
+/// largest possible error.
 pub(crate) fn not_exact(fleet: &str, error: Option<Duration>, bound: Duration) -> Option<String> {
     if error.is_some_and(|error| error <= bound) {
         return None;

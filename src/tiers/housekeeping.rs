@@ -11,14 +11,14 @@ use crate::tiers::model::view::Ages;
 use crate::tiers::{Cx, Ino, Progress, Tiers};
 
 impl Tiers {
-    /// Commits files that are held open for longer than `live_after` and those that are closed, deletes what is no longer
-    /// needed, and lets cached answers age. An error holds up none of it; the first one is returned.
+    /// Commits closed files and files held open for longer than `live_after`, deletes what is no longer needed, and
+    /// ages cached answers. Continues after an error; returns the first one.
     pub fn tick(&self) -> Result<Progress> {
         let (now, cx) = (self.uptime(), Cx::internal());
         let due = |st: &EngineState, ino: Ino| {
             let is_live = |since: Duration| now.saturating_sub(since) < self.options().live_after;
             let file = st.view.get(ino).and_then(|node| node.file.as_ref());
-            // One that nobody writes could not be committed when it was closed.
+            // A file without writers that could not be committed when it was closed.
             let is_closed = file.is_some_and(|file| file.writers.load(Ordering::Acquire) == 0);
             st.uncommitted.since(ino).is_some_and(|since| is_closed || !is_live(since))
         };
@@ -28,7 +28,7 @@ impl Tiers {
                 continue;
             }
             let is_live = state.writers.load(Ordering::Acquire) > 0;
-            // Somebody may have opened it anew since the list was made, and truncated it: that is no version yet.
+            // Since the list was made, a program may have opened and truncated it again: that is no version yet.
             let still = || due(&self.state.lock(), state.ino);
             let committed = self.commit_if(&cx, &state, true, still).map(|committed| {
                 let is_late = is_live && committed.is_some();
@@ -55,7 +55,7 @@ impl Tiers {
         done.map(|()| Progress::Idle)
     }
 
-    /// Ages all names, or a part of them if there are many, in pieces between which others get the lock.
+    /// Ages all names, or a part of them if there are many, and releases the lock between pieces.
     fn age_names(&self, now: Duration, ages: Ages) {
         const PIECE: usize = 1024;
         const ALL_OF: usize = 4 * PIECE;
@@ -71,8 +71,8 @@ impl Tiers {
         }
     }
 
-    /// Evicts if the fast tier is above the high watermark, or after that still above the low one, short of inodes, or
-    /// without room for a checkpoint that is due.
+    /// Evicts if the fast tier is above the high watermark, or once started still above the low one, short of inodes,
+    /// or without room for a checkpoint that is due.
     pub fn evict_step(&self) -> Result<Progress> {
         self.counters.set_slow_space(self.slow.root.space().at("statfs", "slow tier")?);
         let gone = self.slow.root.stat(b".").at("stat", "slow tier")?.nlink == 0;
@@ -98,7 +98,7 @@ impl Tiers {
         if asks && self.let_some_go(wanted, &|| self.meet_waiting())? { Ok(Progress::Did) } else { Ok(Progress::Idle) }
     }
 
-    /// While someone has a deadline, the drain has no limit and is not paused, and nothing is staged.
+    /// While a deadline is set, the drain is not limited or paused, and nothing is staged.
     pub fn set_urgent(&self, urgent: bool) {
         if urgent {
             self.drain_control.begin_deadline();

@@ -1,19 +1,20 @@
-//! Which start of a fast tier this is: of two daemons with one id, as on a machine that was made from an image of another
-//! one, or after `cp -a`, the one that started last goes on, and an older state of the fast tier is refused.
+//! Which start of a fast tier this is. Two daemons may have one id, as on a machine that was made from an image of
+//! another one, or after `cp -a`: only the one that started last continues, and an older state of the fast tier is
+//! refused.
 //!
-//! `<slow>/.dlio-fs/starts/<uuid>` names the last start, `super` those that it may name. A start that may write to the slow
-//! tree:
+//! `<slow>/.dlio-fs/starts/<uuid>` names the last start, `super` those that it may name. A start that may write to the
+//! slow tree:
 //!
-//! 1. reads which start is named there, and refuses a fast tier whose `super` does not know it: it is a copy of this one that
-//!    was made before that start;
-//! 2. writes `super`, durably: it knows that start, and the new one;
+//! 1. reads the named start, and refuses a fast tier whose `super` does not know it: it is a copy made before that
+//!    start;
+//! 2. writes `super`, durably, with that start and the new one;
 //! 3. names the new one on the slow tree, durably.
 //!
-//! A crash before step 3 leaves a start that `super` knows, and so does one after it. A copy that is made while the tier is
-//! mounted knows its start and can be mounted: the daemon finds another start before it publishes the next time, a second
-//! later at the latest, and goes on no more. In a fleet the lease names the start as well (`fleet/step.rs`).
+//! A crash before or after step 3 leaves a start that `super` knows. A copy made while the tier is mounted knows its
+//! start and can be mounted: then the first daemon finds another start before it publishes again, a second later at the
+//! latest, and stops. In a fleet the lease names the start as well (`fleet/step.rs`).
 //!
-//! A tier that has no room for this, or refuses it, keeps nobody from mounting: then the start before counts on.
+//! A tier that refuses this, or has no room for it, does not prevent mounting: then the previous start stays valid.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -28,14 +29,14 @@ use crate::tiers::disk::layout::{OURS, ensure_dir, read_text, replace_text};
 use crate::tiers::disk::sync::{Mutex, Rank};
 
 const STARTS: &[u8] = b"starts";
-/// How often the slow tree is asked.
+/// How often the slow tree is read.
 const LOOK: Duration = Duration::from_secs(1);
 
 /// A start, as the file on the slow tree names it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct NamedStart {
     pub(crate) start: String,
-    /// How often the place of the fast tier was handed to a copy, which knows none of the starts before.
+    /// How often a copy took the place of the fast tier; it knows none of the earlier starts.
     pub(crate) turn: u32,
     pub(crate) host: String,
 }
@@ -76,7 +77,7 @@ struct SeenStart {
 }
 
 impl Incarnation {
-    /// Steps 1 to 3. `known`: the starts that `super` knows; `remember` is step 2, with those that it is to know.
+    /// Steps 1 to 3. `known`: the starts in `super`; `remember` is step 2, with the starts to store there.
     pub(crate) fn begin(
         slow: &dyn Dir,
         uuid: &str,
@@ -113,17 +114,18 @@ impl Incarnation {
         let named = remember(last.into_iter().chain([own.start.clone()]).collect()); // 2
         let NamedStart { start, host, .. } = &own;
         let line = format!("{start} {turn} {host}\n");
-        // Whatever the tier refuses, it refuses no start (P15).
+        // A tier's refusal does not prevent a start (P15).
         if let Err(error) = named.and_then(|()| replace_text(&*starts, uuid.as_bytes(), &line)) {
             tracing::warn!(%error, "a copy of this fast tier would not be noticed");
         } // 3
-        // As it is there.
+        // As actually stored.
         let named = read_text(&*starts, uuid.as_bytes())?.and_then(|text| NamedStart::decode(&text));
         let state = Mutex::new(Rank::Leaf, SeenStart::default());
         Ok(Some(Incarnation { starts, uuid: uuid.to_owned(), own: named.unwrap_or(own), state }))
     }
 
-    /// Asks the slow tree, if nobody has lately, whether this is the last start. An error: it does not answer.
+    /// Reads from the slow tree, at most once per [`LOOK`], whether this is the last start. An error: it does not
+    /// answer.
     pub(crate) fn look(&self, now: Duration) -> Result<()> {
         if self.state.lock().at.is_some_and(|at| now.saturating_sub(at) < LOOK) {
             return Ok(());
@@ -139,20 +141,20 @@ impl Incarnation {
         Ok(())
     }
 
-    /// Why this daemon publishes nothing any more.
+    /// Why this daemon no longer publishes.
     pub(crate) fn lost(&self) -> Option<String> {
         self.state.lock().lost.clone()
     }
 }
 
 impl Tiers {
-    /// Why a daemon that another one has followed publishes nothing any more.
+    /// The reason, once another daemon has started after this one.
     pub(crate) fn held_by_copy(&self) -> Option<String> {
         self.incarnation.as_ref()?.lost()
     }
 }
 
-/// What became of a daemon of whose fast tier another one has a copy.
+/// The reason, if another host has mounted a copy of this fast tier.
 pub(crate) fn mounted_elsewhere(host: &str) -> String {
     format!(
         "a copy of this fast tier has been mounted on {host}, and goes on in its place; unmount one of them, and save what it has \

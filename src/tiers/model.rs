@@ -1,4 +1,4 @@
-//! What the engine believes, as plain data: the view, the pending events, who refers to which object, and what may be
+//! The engine's knowledge as plain data: the view, the pending events, the references to objects, and what may be
 //! published next. Pure: no I/O, no clock.
 
 pub(crate) mod clean_list;

@@ -18,12 +18,12 @@ use std::time::Duration;
 use crate::tiers::disk::sync::Mutex;
 use crate::tiers::disk::sync::atomic::AtomicU32;
 
-/// What the calls leave for later ones, and for the background.
+/// State that calls share with later calls and the background.
 #[derive(Default)]
 pub(super) struct SharedByCalls {
     /// Pieces of large files that the fast disk may begin to write.
     behind: Mutex<VecDeque<data::Piece>>,
-    /// Calls that look now for what lies in memory.
+    /// How many calls are now looking for data in memory.
     at_hand: AtomicU32,
     /// The latest listings, for the next caller that lists the same directory.
     recent: Mutex<list::Recent>,

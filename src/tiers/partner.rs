@@ -1,23 +1,23 @@
 //! The copy of a fleet member's fast tier in a second directory, `partner_dir`, that another node can reach. If the node is
 //! lost, the copy takes the member's place (`recovery/handover.rs`).
 //!
-//! The copy is a fast tier in the directory with the member's id, as it might be after a power cut, but for `super`, which
-//! it gets when it takes the place. It has `log`, `pool`, and the small files in [`TEXTS`]; in `partner` are two places for
-//! notes of how far its log counts. Objects on the slow tier are no part of it. One round:
+//! The copy is a fast tier in a directory named after the member's id, in the state after a power cut, but without
+//! `super`, which it gets when it takes the place. It has `log`, `pool`, and the small files in [`TEXTS`]; `partner`
+//! has room for two notes of how far its log counts. It does not include objects on the slow tier. One round:
 //!
 //! 1. under the state lock note the extent of the log, and which events are new; then make that extent durable;
 //! 2. copy the objects of sealed versions that are not applied, and make them durable;
 //! 3. append to the copy's log what it lacks of that extent, and make it durable;
-//! 4. write a note, durably, how far the copy's log counts (`fleet/partner.rs` has what follows from it for the lease and
-//!    for publishing);
+//! 4. write a note, durably, of how far the copy's log counts (`fleet/partner.rs` has what follows from it for the
+//!    lease and for publishing);
 //! 5. delete from the copy what the log up to there no longer needs.
 //!
-//! A power cut of the copy after any step leaves what the last note says, and more that nobody reads. A version that is
-//! pending does not change in a fleet (`ops/data.rs::make_writable`); an object whose versions are all applied may, so
-//! what is copied is told apart by the version's event.
+//! A power cut of the copy after any step leaves what the last note says, and more that is never read. In a fleet a
+//! pending version does not change (`ops/data.rs::make_writable`); an object whose versions are all applied may, so
+//! copied objects are identified by the version's event.
 //!
-//! Each start of the daemon begins the copy anew, and so does each failure: until the copy is whole, the lease says that
-//! there is none. A daemon whose lease is old does not touch the copy, because somebody may be handing it the place.
+//! Each start of the daemon and each failure begins the copy anew: until the copy is whole, the lease says that there
+//! is none. A daemon whose lease is old does not touch the copy, because an operator may be handing it the place.
 //!
 //! No lock is held across a call to the copy.
 
@@ -45,14 +45,14 @@ use crate::tiers::objects::pool::Pool;
 use crate::tiers::objects::version::Content;
 use crate::tiers::{Lsn, Progress, Tiers};
 
-/// Between two rounds with nothing new: how old the lease may get by waiting for the copy.
+/// The pause between two rounds with nothing new: how much older waiting for the copy may make the lease.
 const ROUND: Duration = Duration::from_millis(100);
 /// After a failure; twice as long after each further one.
 const AGAIN: Duration = Duration::from_secs(5);
 const AGAIN_MOST: Duration = Duration::from_secs(80);
 /// A large object is synced in pieces: a sync of all of it would look as if the partner did not answer.
 const SYNC_EACH: u64 = 64 << 20;
-/// An object or a text that is being copied has this name until it is whole.
+/// The temporary name of an object or a text that is being copied.
 const BEING_MADE: &[u8] = b"partner.new";
 /// Small files that a start reads, apart from `super`.
 const TEXTS: [&[u8]; 4] = [b"fleet", b"modes", b"parts", b"pins"];
@@ -64,14 +64,14 @@ pub(crate) struct Partner {
     /// Opens the directory for copies, which may hang or fail.
     #[debug(skip)]
     open: OnceLock<OpenDir>,
-    /// Between two rounds. The thread that makes a round has it out of here.
+    /// The state between two rounds. `None` while a round runs.
     mirror: Mutex<Option<Mirror>>,
     retry: Mutex<Retry>,
 }
 
 #[derive(Debug, Default)]
 struct Retry {
-    /// Our uptime before which nothing is tried again.
+    /// Our uptime before which nothing is retried.
     not_before: Duration,
     failures: u32,
 }
@@ -83,33 +83,33 @@ struct Mirror {
     ours: Arc<dyn Dir>,
     logs: Arc<dyn Dir>,
     pool: Pool,
-    /// The objects in it, each by the event of the version that was copied, and its size.
+    /// Its objects, each with the event of the copied version, and its size.
     objects: HashMap<u64, (Lsn, u64)>,
-    /// Those of them whose names are not durable: a round may be cut off between two objects.
+    /// Objects whose names are not durable yet: a round may be cut off between two objects.
     unsynced: Vec<u64>,
-    /// The segments in it: how much of each, and whether that is all there will be.
+    /// Its segments: how much of each, and whether the segment is complete.
     segments: BTreeMap<Lsn, (u64, bool)>,
     texts: Vec<Option<String>>,
     notes: Option<Arc<dyn File>>,
     noted: Lsn,
     /// How many notes were written.
     written: u64,
-    /// Events up to here were looked at; and up to here they are applied.
+    /// Events were looked at up to here; they are applied up to here.
     seen: Lsn,
     applied: Lsn,
-    /// Versions that are not applied, by event: those that were not sealed when they were looked at, and the others.
+    /// Unapplied versions, by event: those not sealed when they were looked at, and the others.
     unsealed: BTreeMap<Lsn, Arc<Content>>,
     sealed: BTreeMap<Lsn, Arc<Content>>,
     /// How many of these versions have their bytes in an object.
     users: HashMap<u64, u32>,
 }
 
-/// What came of a round.
+/// The outcome of a round.
 enum RoundEnd {
     Whole(CopyRound),
-    /// What it was about to read is not needed any more.
+    /// A file that it was about to read is no longer needed.
     Again,
-    /// Somebody may take this member for lost.
+    /// This member may be declared lost.
     Paused,
 }
 
@@ -123,18 +123,18 @@ impl Retry {
 }
 
 impl Tiers {
-    /// Called once, before the background is started: how to open the partner directory. Not called in no fleet.
+    /// Called once, before the background is started: how to open the partner directory. Not called outside of a fleet.
     pub fn set_partner(&self, open: OpenDir) {
         let set = self.partner.open.set(open);
         debug_assert!(set.is_ok(), "there is one partner directory");
     }
 
-    /// Whether there is to be a copy.
+    /// Whether a copy is configured.
     pub fn has_partner(&self) -> bool {
         self.partner.open.get().is_some()
     }
 
-    /// One round. Its failures are no failures of the tiers: nothing but the copy suffers.
+    /// One round. Its failures are not failures of the tiers: only the copy suffers.
     pub fn partner_step(&self) -> Result<Progress> {
         let (Some(fleet), Some(open)) = (&self.fleet, self.partner.open.get()) else { return Ok(Progress::Idle) };
         let now = self.uptime();
@@ -164,9 +164,9 @@ impl Tiers {
         })
     }
 
-    /// `None`: the lease may still name the copy before.
+    /// `None`: the lease may still name the previous copy.
     fn begin_copy(&self, fleet: &Fleet, open: &OpenDir) -> Result<Option<Mirror>> {
-        // Any number will do that no earlier copy had.
+        // Any number that no earlier copy had.
         let copy = uuid::Uuid::new_v4().as_u64_pair().1 | 1;
         if !fleet.partner.lock().begin(copy) {
             return Ok(None);
@@ -174,7 +174,7 @@ impl Tiers {
         fleet.partner.lock().asked(copy, self.uptime());
         let partner = open()?;
         let root = ensure_dir(&*partner, fleet.id().to_string().as_bytes())?;
-        // Whoever else has made it could change what is to take the place of the fast tier.
+        // A different owner could change what is to replace the fast tier.
         let owner = |dir: &dyn Dir| dir.stat(b".").map(|stat| stat.uid).at("stat", "the partner directory");
         if owner(&*root)? != owner(&*partner)? {
             let what = format!("the directory {} in the partner directory is another user's", fleet.id());
@@ -197,7 +197,7 @@ impl Tiers {
         };
         let is_kept = || fleet.partner.lock().asked(copy, self.uptime());
         if !is_kept() {
-            // What is left of an old copy was removed for too long: the next one has less to remove.
+            // Removing an old copy took too long: the next round has less to remove.
             return Ok(Progress::Did);
         }
         fleet.partner.lock().round_begins(self.uptime());
@@ -257,7 +257,7 @@ impl Tiers {
         Ok(RoundEnd::Whole(round))
     }
 
-    /// The rest of step 1, and the small files. The partner is asked nothing: this tier's time is not its silence.
+    /// The rest of step 1, and the small files. The partner is not asked: time spent on this tier is not its silence.
     fn on_fast_tier(&self, extent: &LogExtent) -> Result<Vec<Option<String>>> {
         if let Some(fleet) = &self.fleet {
             fleet.partner.lock().is_not_asked();
@@ -278,7 +278,7 @@ impl Tiers {
             }
         }
         (mirror.seen, mirror.applied) = (extent.last, st.queue.applied());
-        // The seal of a version that is sealed is in the log by now.
+        // The seal of a sealed version is in the log by now.
         let open = mirror.unsealed.iter().find(|(_, content)| !content.is_sealed() && !content.is_applied());
         let whole = open.map_or(extent.last, |(lsn, _)| lsn - 1);
         let oldest = st.queue.oldest_stamps(0).map(|stamps| stamps.end);
@@ -291,7 +291,7 @@ impl Tiers {
         self.fleet.as_ref().is_none_or(|fleet| fleet.partner.lock().lets_go(intents))
     }
 
-    /// How far the copy is. `None`: there is to be none.
+    /// How far the copy is. `None`: none is configured.
     pub(crate) fn partner_figures(&self) -> Option<PartnerFigures> {
         let (fleet, _) = (self.fleet.as_ref()?, self.partner.open.get()?);
         let (lost, now) = (fleet.lost(), self.uptime());
@@ -315,7 +315,7 @@ impl Tiers {
     }
 }
 
-/// The pool's file that has the bytes of a version, and how many of them. `None`: they are on the slow tier.
+/// The pool file with the bytes of a version, and their number. `None`: they are on the slow tier.
 fn in_pool(content: &Content) -> Option<(u64, u64)> {
     let object = content.object();
     match object.home {
@@ -325,7 +325,7 @@ fn in_pool(content: &Content) -> Option<(u64, u64)> {
     }
 }
 
-/// The same as [`with_remedy`], for an error that may be the partner's.
+/// Like [`with_remedy`], for an error that may be the partner's.
 fn with_partner_remedy(error: &Error) -> String {
     let remedy = match (error, error.errno()) {
         (Error::Refused { .. } | Error::Io { on_fast: true, .. }, _) => return with_remedy(error),
@@ -336,8 +336,8 @@ fn with_partner_remedy(error: &Error) -> String {
     format!("{error}; {remedy}")
 }
 
-/// A copy has no `super` until it is given the member's place: then it is a fast tier, and perhaps this very one, reached
-/// by another way.
+/// A copy has no `super` until it takes the member's place. With one it is a fast tier, perhaps this very one by
+/// another path.
 fn expect_copy(root: &dyn Dir) -> Result<()> {
     let there = absent_is_none(root.dir(OURS).and_then(|ours| ours.stat(b"super")));
     match there.at("look for a copy in", "the partner directory")? {
@@ -350,7 +350,7 @@ fn expect_copy(root: &dyn Dir) -> Result<()> {
 }
 
 impl Mirror {
-    /// Removes whatever is left of an earlier copy: first what makes it one.
+    /// Removes the rest of an earlier copy, its marks as a copy first.
     fn begin(copy: u64, root: &dyn Dir) -> Result<Mirror> {
         let ours = ensure_dir(root, OURS)?;
         remove_leftover(&*ours, NOTES)?;
@@ -409,7 +409,7 @@ impl Mirror {
 
     /// Step 2. Returns what ends the round before its log is copied.
     fn take_objects(&mut self, from: &Pool, goes_on: &dyn Fn() -> bool) -> Result<Option<RoundEnd>> {
-        // One whose seal is being logged may be sealed by the part of the log that is copied.
+        // If its seal is being logged, the copied part of the log may contain it.
         let sealing: Vec<(Lsn, Arc<Content>)> = self
             .unsealed
             .range(self.applied + 1..)
@@ -422,7 +422,7 @@ impl Mirror {
             if self.has_object(number, lsn, size) {
                 continue;
             }
-            // Since the round began: its object may be gone, or have other bytes.
+            // Applied since the round began: its object may be gone, or have other bytes.
             if content.is_applied() {
                 is_missing = true;
                 continue;
@@ -442,11 +442,11 @@ impl Mirror {
         }
         self.pool.sync_names(self.unsynced.iter().copied()).at("fsync", "the copy's pool")?;
         self.unsynced.clear();
-        // The log of this round would say that it is sealed, and not that it is applied: the next one has both.
+        // The copied log would contain its seal, but not that it is applied: the next round has both.
         Ok(is_missing.then_some(RoundEnd::Again))
     }
 
-    /// Whether the copy has these bytes: of this version, or of another one that has not changed since.
+    /// Whether the copy has these bytes: of this version, or of an unchanged one in the same object.
     fn has_object(&self, number: u64, lsn: Lsn, size: u64) -> bool {
         let of_pending = |lsn: &Lsn| {
             let content = self.sealed.get(lsn).or_else(|| self.unsealed.get(lsn));
@@ -547,7 +547,7 @@ impl Mirror {
 
     /// Step 5. `false`: it was cut off.
     fn forget_applied(&mut self, extent: &LogExtent, goes_on: &dyn Fn() -> bool) -> Result<bool> {
-        // One that was sealed since step 2 has its turn in the next round.
+        // A version sealed since step 2 is copied in the next round.
         let is_taken = |(lsn, content): &(&Lsn, &Arc<Content>)| {
             let has = in_pool(content).is_none_or(|(number, size)| self.has_object(number, **lsn, size));
             content.is_sealed() && has
@@ -573,14 +573,14 @@ impl Mirror {
         Ok(true)
     }
 
-    /// The next version that the log up to the last note no longer needs; it stays until [`Mirror::forget`].
+    /// The next version that the log up to the last note no longer needs; it is kept until [`Mirror::forget`].
     fn next_applied(&self) -> Option<(Lsn, Arc<Content>)> {
         let applied = [&self.sealed, &self.unsealed].into_iter().filter_map(|versions| versions.first_key_value());
         let next = applied.filter(|(lsn, _)| **lsn <= self.applied).min_by_key(|(lsn, _)| **lsn);
         next.map(|(lsn, content)| (*lsn, content.clone()))
     }
 
-    /// Removes the version's object, unless another version has its bytes there, too.
+    /// Removes the version's object, unless it holds the bytes of another version, too.
     fn forget(&mut self, (lsn, content): &(Lsn, Arc<Content>)) -> Result<()> {
         self.sealed.remove(lsn).or_else(|| self.unsealed.remove(lsn));
         let Some((number, _)) = in_pool(content) else { return Ok(()) };
@@ -621,7 +621,7 @@ fn append(from: &dyn File, to: &dyn File, range: std::ops::Range<u64>, goes_on: 
 mod tests {
     use super::*;
 
-    /// Nothing that is done to the slow tier, or to what waits for it, helps a partner.
+    /// Changes to the slow tier, or to what waits for it, do not help a partner.
     #[test]
     fn the_remedy_for_a_partner_s_trouble_is_at_the_partner() {
         for errno in [Errno::ENOSPC, Errno::EDQUOT, Errno::EROFS, Errno::EACCES, Errno::EIO, Errno::ESTALE] {

@@ -1,4 +1,4 @@
-//! What only the fast tier has: how much, which files, since when.
+//! What only the fast tier has: its amount, files and age.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -13,8 +13,7 @@ use crate::tiers::progress::to_copy;
 use crate::tiers::{Ino, Lsn, Tiers};
 
 impl Tiers {
-    /// Everything waits for a version that no longer exists, because its writer was cut off by a crash while
-    /// overwriting it.
+    /// Everything waits for a version that no longer exists, because a crash cut off its writer while overwriting it.
     pub(crate) fn held_by_cut_off(&self) -> Option<String> {
         let st = self.state.lock();
         let (ino, _) = publish_plan::blocker(&st)?;
@@ -25,9 +24,8 @@ impl Tiers {
         })
     }
 
-    /// The total. With many events this takes a while, under the lock that everybody needs, so callers within
-    /// [`TOLD_FOR`] get the same answer. Whether there are many is checked each time, so a
-    /// verdict is never late.
+    /// The total. With many events this takes a while, under the state lock, so callers within [`TOLD_FOR`] get the
+    /// same answer. Whether there are many is checked each time, so a verdict is never late.
     pub(crate) fn pending_extent(&self, now: Duration) -> PendingExtent {
         let are_many = || {
             let st = self.state.lock();
@@ -73,7 +71,7 @@ impl Tiers {
         pending
     }
 
-    /// The size of a file on the fast tier, if that needs no waiting.
+    /// The size of a file on the fast tier, if that is known without waiting.
     pub(crate) fn size_at_once(&self, file: &FileState) -> Option<u64> {
         let io = file.io.try_read()?;
         let object = io.object().filter(|object| object.home == crate::tiers::log::record::Home::Fast)?;
@@ -100,7 +98,7 @@ impl Tiers {
         nodes.into_iter().take(limit).map(|ino| self.label_in(&st, ino)).collect()
     }
 
-    /// The newest event that `ino`, or something below it, waits for; `None` if nothing there is pending or
+    /// The newest event at or below `ino` that is still to be published; `None` if nothing there is pending or
     /// uncommitted.
     pub fn pending_below(&self, ino: Ino) -> Option<Lsn> {
         let st = self.state.lock();
@@ -130,7 +128,7 @@ impl Tiers {
         self.limited(self.counters.latest_rate())
     }
 
-    /// Whether a checkpoint is being drained: it comes first. One that waits for the drain hours does not count.
+    /// Whether a checkpoint is being drained, which has precedence. One that waits for the drain hours does not count.
     pub(crate) fn saves(&self) -> bool {
         const CHECKPOINT: u64 = 1 << 20;
         let waits = self.waits().is_some();
@@ -158,7 +156,7 @@ pub(crate) struct PendingNodes {
 
 pub(crate) struct PendingNode {
     pub(crate) since: Duration,
-    /// Whether it is a file with content that the slow tier does not have, and not just a name or attributes.
+    /// Whether it is a file with content that the slow tier lacks, not just a name or attributes.
     pub(crate) content: bool,
     pub(crate) bytes: u64,
 }

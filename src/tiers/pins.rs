@@ -1,9 +1,9 @@
-//! Which paths stay on the fast tier: a list in `<fast>/.dlio-fs/pins`, one escaped path per line, that outlives the
+//! Which paths stay on the fast tier: a list in `<fast>/.dlio-fs/pins`, one escaped path per line, which survives the
 //! mount; and the paths that the configuration's rules pin.
 //!
-//! A path of the list covers itself and everything below it, whatever is there: it does not follow a rename.
+//! A path of the list covers itself and everything below it, whatever has that path: it does not follow a rename.
 //!
-//! Those are the pins of the mount's owner. Other users pin files of theirs: behind such a path stand the user and the
+//! Those are the pins of the mount's owner. Other users pin their own files: the line then also has the user and the
 //! file's size. The file stays while it is no larger, and all pins of one user take at most [`SHARE`] of the fast tier.
 
 use std::collections::BTreeMap;
@@ -101,13 +101,13 @@ impl Pins {
 }
 
 impl Tiers {
-    /// Pins what the fast tier has at or below `path` until it is unpinned; durable when this returns. `false`: it was
-    /// pinned already.
+    /// Pins what the fast tier has at or below `path` until it is unpinned; durable on return. `false`: it was already
+    /// pinned.
     pub fn pin_path(&self, path: &[u8]) -> Result<bool> {
         self.pins.change(|paths| Ok(paths.insert(path.to_vec(), None) != Some(None)))
     }
 
-    /// The same for a file of this size, and a user who is not the mount's owner. EDQUOT beyond a user's limit.
+    /// Pins a file of this size for a user who is not the mount's owner. EDQUOT beyond a user's limit.
     pub fn pin_file_for(&self, uid: u32, path: &[u8], bytes: u64) -> Result<bool> {
         let most = self.fast.space().unwrap_or_default().capacity() / SHARE;
         self.pins.change(|paths| {
@@ -138,7 +138,7 @@ impl Tiers {
         self.pins.has(path, bytes) || self.options().rules.pins(|| Some(path))
     }
 
-    /// Whether any file is.
+    /// Whether any file is exempt.
     pub(crate) fn any_stays(&self) -> bool {
         !self.pins.is_empty() || self.options().rules.pins_any()
     }

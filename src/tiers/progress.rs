@@ -45,9 +45,9 @@ pub(crate) struct Notes {
     pub(crate) conflicts: Mutex<VecDeque<String>>,
     /// The first event when a step was last refused for a reason other than lack of room; 0: none was.
     pub(crate) refused: AtomicU64,
-    /// What was seen when the slow tier was full last.
+    /// The state when the slow tier was last full.
     pub(crate) full: Mutex<FullSlowTier>,
-    /// How often the prepared node of an event has been removed from `tmp` by others.
+    /// How often other programs have removed the prepared node of an event from `tmp`.
     pub(crate) vanished: Mutex<BTreeMap<Lsn, u32>>,
     /// Everything up to this event has priority; the bytes of this file are copied first.
     pub(crate) priority_lsn: AtomicU64,
@@ -59,7 +59,7 @@ pub(crate) struct Notes {
 pub(crate) struct FullSlowTier {
     /// It has room for bytes, and no inode.
     pub(crate) no_inodes: bool,
-    /// Removals wait behind what has no room, and might go first.
+    /// Removals wait behind data without room, and might go first.
     pub(crate) removals_wait: bool,
 }
 
@@ -79,7 +79,7 @@ impl FullSlowTier {
     }
 }
 
-/// How far the copy of a version is.
+/// The progress of the copy of a version.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct CopyProgress {
     /// The end of the written bytes, and of those known to be on the disk.
@@ -103,19 +103,20 @@ pub(crate) struct Failed {
 }
 
 impl Notes {
-    /// A version is being copied from here on, and shown so.
+    /// Notes that the copy of a version begins, which is then shown.
     pub(crate) fn copying(&self, lsn: Lsn) {
         self.copying.lock().insert(lsn, CopyProgress::default());
     }
 
-    /// The copy has ended, perhaps with an error. Returns how many of its bytes were not known to be on the disk.
+    /// Notes that the copy has ended, perhaps with an error. Returns how many of its bytes were not known to be on the
+    /// disk.
     pub(crate) fn copying_ended(&self, lsn: Lsn, error: Option<&Error>) -> u64 {
         let way = self.copying.lock().remove(&lsn).unwrap_or_default();
         self.tried(lsn, WorkKind::Copy, error);
         way.unsynced + way.syncing
     }
 
-    /// The version is written up to here. Several streams that write it may say so in another order.
+    /// The version is written up to here. Several streams that write it may report in another order.
     pub(crate) fn written_upto(&self, lsn: Lsn, bytes: u64) {
         if let Some(way) = self.copying.lock().get_mut(&lsn) {
             way.written = way.written.max(bytes);
@@ -129,7 +130,7 @@ impl Notes {
         }
     }
 
-    /// Further bytes of the version were written; returns how many since its last sync began.
+    /// Notes further written bytes of the version; returns how many since its last sync began.
     pub(crate) fn unsynced(&self, lsn: Lsn, more: u64) -> u64 {
         let mut copying = self.copying.lock();
         let Some(way) = copying.get_mut(&lsn) else { return 0 };
@@ -137,8 +138,8 @@ impl Notes {
         way.unsynced
     }
 
-    /// A sync of the version begins; returns how many bytes it brings to the disk. What other streams write from now on
-    /// is not among them.
+    /// Notes that a sync of the version begins; returns how many bytes it covers. Later writes of other streams are not
+    /// among them.
     pub(crate) fn sync_begins(&self, lsn: Lsn) -> u64 {
         let mut copying = self.copying.lock();
         let Some(way) = copying.get_mut(&lsn) else { return 0 };
@@ -147,7 +148,7 @@ impl Notes {
         bytes
     }
 
-    /// That sync has ended, and the version is on the disk up to here.
+    /// Notes that the sync has ended, and that the version is on the disk up to here.
     pub(crate) fn arrived(&self, lsn: Lsn, end: u64, bytes: u64) {
         if let Some(way) = self.copying.lock().get_mut(&lsn) {
             way.arrived = way.arrived.max(end);
@@ -213,7 +214,7 @@ impl Notes {
         self.vanished.lock().retain(|lsn, _| !events.contains(lsn));
     }
 
-    /// Events have new numbers, these.
+    /// Events got new numbers, which `now` returns.
     pub(crate) fn renumber(&self, now: impl Fn(Lsn) -> Option<Lsn>) {
         let now = |lsn| now(lsn).unwrap_or(lsn);
         let mut failed = self.failed.lock();
@@ -228,7 +229,7 @@ impl Notes {
         self.refused.load(Ordering::Relaxed) == first && first > 0
     }
 
-    /// Counts one more removal; returns how many there are by now.
+    /// Counts one more removal; returns their number.
     pub(crate) fn vanished(&self, lsn: Lsn) -> u32 {
         let mut vanished = self.vanished.lock();
         let count = vanished.entry(lsn).or_default();

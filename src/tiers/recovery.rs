@@ -1,5 +1,4 @@
-//! Every start: identifying the tiers, reading the log and putting things right. Also tools for a fast tier that is not
-//! mounted.
+//! The start: identifying the tiers, reading the log and repairs. Also tools for a fast tier that is not mounted.
 
 pub(crate) mod fsck;
 pub(crate) mod handover;

@@ -81,8 +81,8 @@ impl Tiers {
         }
     }
 
-    /// Releases a file's object once the file has no name, is not open, and the kernel has forgotten it: whoever has
-    /// looked up its last name just before that went may still open it.
+    /// Releases a file's object once the file has no name, is not open, and the kernel has forgotten it: a process that
+    /// looked up its last name just before the removal may still open it.
     pub(crate) fn settle_removed(&self, st: &mut EngineState, ino: Ino) {
         match st.view.get(ino) {
             Some(node) if node.refs > 0 && node.links.is_empty() => st.uncommitted.remove(ino),
@@ -90,8 +90,8 @@ impl Tiers {
         }
     }
 
-    /// Releases the object of a file that has no name and is not open, whether or not the kernel still knows the file.
-    /// Where somebody else has removed or replaced it on the slow tier, the kernel does not hear of it and may never forget it.
+    /// Releases the object of a file that has no name and is not open, even if the kernel still knows the file. If
+    /// another program removed or replaced it on the slow tier, the kernel is not notified and may never forget it.
     pub(crate) fn settle_lost(&self, st: &mut EngineState, ino: Ino) {
         let Some(node) = st.view.get(ino) else { return };
         if !node.links.is_empty() || ino == ROOT {
@@ -102,7 +102,7 @@ impl Tiers {
         if file.opens.load(Ordering::Acquire) > 0 || !file.holds_bytes() {
             return;
         }
-        // `io` comes before the state lock; if a reader holds it, `tick` comes back to the file.
+        // `io` comes before the state lock; if a reader holds it, `tick` retries the file.
         let Some(mut io) = file.io.try_write() else {
             st.add_orphan(ino);
             return;
@@ -113,8 +113,8 @@ impl Tiers {
             st.clean.remove(ino);
             let lsn = self.log.last();
             st.objects.remove(object, lsn);
-            // The object's size and times are lost with it: if the file is found under another name, it shows what the
-            // slow tier has.
+            // The object's size and times are lost with it: if the file is found under another name, it shows the slow
+            // tier's.
             if let Some(node) = st.view.get_mut(ino) {
                 (node.ours, node.seen) = (false, ObservedAt::NEVER);
             }
@@ -130,7 +130,7 @@ impl Tiers {
         st.objects.remove(object, lsn);
     }
 
-    /// The file's lock, shared. A caller that must not wait for the slow tier does not wait for a caller that does.
+    /// The file's lock, shared. A caller that must not wait for the slow tier does not wait for a holder that does.
     pub(crate) fn shared<'a>(&self, cx: &Cx, state: &'a FileState) -> Result<RwLockReadGuard<'a, Io>> {
         if let Some(io) = state.io.try_read_for(BRIEF) {
             return Ok(io);
@@ -139,7 +139,7 @@ impl Tiers {
         Ok(state.io.read())
     }
 
-    /// The same, exclusive. The drain writes to the slow tier with it held.
+    /// The file's lock, exclusive. The drain holds it while it writes to the slow tier.
     pub(crate) fn exclusive<'a>(&self, cx: &Cx, state: &'a FileState) -> Result<RwLockWriteGuard<'a, Io>> {
         if let Some(io) = state.io.try_write_for(BRIEF) {
             return Ok(io);
@@ -151,7 +151,7 @@ impl Tiers {
         Ok(io)
     }
 
-    /// Of one or two files, in the order of their inode numbers.
+    /// The exclusive locks of one or two files, in the order of their inode numbers.
     pub(crate) fn exclusive_both<'a>(
         &self,
         cx: &Cx,
@@ -171,5 +171,5 @@ impl Tiers {
 
 type Locked<'a> = Option<RwLockWriteGuard<'a, Io>>;
 
-/// How long a fast-only caller waits while the file's bytes are being moved, before it asks again with slow access.
+/// How long a fast-only caller waits while the file's bytes are being moved, before it retries with slow access.
 const BRIEF: Duration = Duration::from_millis(20);

@@ -1,8 +1,8 @@
-//! What is in `saved` on the slow tree: how much it is, and the end of what is old.
+//! The contents of `saved` on the slow tree: their size, and the removal of old ones.
 //!
-//! Most of it is there for people, who remove it (`dlio-fs saved`). What lost a race between the members of a fleet comes
-//! without anybody's doing, with each rotation of checkpoints, so the daemon removes that once it is older than `saved_age`.
-//! [`adopt()`] gives files their names in the tree.
+//! Users remove most of it themselves (`dlio-fs saved`). Files that lost a race between the members of a fleet come by
+//! themselves, with each rotation of checkpoints, so the daemon removes those once they are older than `saved_age`.
+//! [`adopt()`] gives files their names in the tree back.
 
 mod adopt;
 
@@ -26,7 +26,7 @@ pub use adopt::{Adopted, adopt};
 /// When a mount looks first, and how often.
 const FIRST: Duration = Duration::from_secs(60);
 const EVERY: Duration = Duration::from_secs(60 * 60);
-/// In a larger fleet the members take turns: so many look within an hour.
+/// In a larger fleet the members take turns: this many look within an hour.
 const LOOKERS: u32 = 64;
 
 /// A directory in `saved`.
@@ -34,7 +34,7 @@ const LOOKERS: u32 = 64;
 pub struct SavedDir {
     pub name: Vec<u8>,
     pub kind: SavedKind,
-    /// Seconds since 1970: when it got its name, or something in it, whichever is later.
+    /// Seconds since 1970: when it got its name, or its youngest entry, whichever is later.
     pub since: u64,
     pub files: u64,
     pub bytes: u64,
@@ -48,13 +48,13 @@ impl SavedDir {
     }
 }
 
-/// What all of them have, and when the oldest of them was made.
+/// The sums over all of them, and when the oldest one was made.
 pub(crate) fn sum(dirs: &[SavedDir]) -> (u64, u64, Option<u64>) {
     let (files, bytes) = (dirs.iter().map(|dir| dir.files).sum(), dirs.iter().map(|dir| dir.bytes).sum());
     (files, bytes, dirs.iter().map(|dir| dir.since).min())
 }
 
-/// How many files a directory has, and how large they are.
+/// The number of files in a directory, and their size.
 fn measure(top: &Arc<dyn Dir>) -> io::Result<(u64, u64)> {
     let (mut files, mut bytes) = (0, 0);
     dirs_below(top, |dir, name| {
@@ -66,7 +66,7 @@ fn measure(top: &Arc<dyn Dir>) -> io::Result<(u64, u64)> {
     Ok((files, bytes))
 }
 
-/// What is in `saved`, the oldest first. `known`: what was there when somebody looked before; a directory that has not changed
+/// The contents of `saved`, the oldest first. `known`: the result of the last look; a directory that has not changed
 /// since is not read again.
 pub fn saved_dirs(slow: &dyn Dir, known: &[SavedDir]) -> Result<Vec<SavedDir>> {
     let Some(saved) = open(slow)? else { return Ok(Vec::new()) };
@@ -89,7 +89,7 @@ pub fn saved_dirs(slow: &dyn Dir, known: &[SavedDir]) -> Result<Vec<SavedDir>> {
     Ok(found)
 }
 
-/// Removes a directory of `saved` with all that is in it. Others may do the same meanwhile.
+/// Removes a directory of `saved` with all its contents. Other programs may do the same meanwhile.
 pub fn remove_saved(slow: &dyn Dir, name: &[u8]) -> Result<()> {
     let what = || format!(".dlio-fs/saved/{}", escape(name));
     let remove = |saved: Arc<dyn Dir>| {
@@ -111,9 +111,9 @@ pub(crate) struct SavedWatch(Mutex<SavedState>);
 
 #[derive(Debug, Default)]
 struct SavedState {
-    /// When the next look is due, in uptime. `None`: no look was planned yet.
+    /// When the next look is due, in uptime. `None`: not planned yet.
     due: Option<Duration>,
-    /// `None`: nobody has looked.
+    /// `None`: not looked yet.
     dirs: Option<Vec<SavedDir>>,
 }
 
@@ -124,8 +124,8 @@ impl Default for SavedWatch {
 }
 
 impl Tiers {
-    /// Looks once an hour at what is in `saved`, and removes what lost a race so long ago. A failure is nothing that anybody
-    /// waits for: the next look may do better.
+    /// Looks at `saved` once an hour, and removes old files that lost a race. No caller waits for it: after a failure
+    /// the next look tries again.
     pub fn saved_step(&self) -> Result<Progress> {
         let now = self.uptime();
         let (turns, turn) = self.fleet.as_ref().map_or((1, 0), |fleet| fleet.turns(LOOKERS));
@@ -148,7 +148,7 @@ impl Tiers {
     fn look_at_saved(&self, known: &[SavedDir]) -> Result<Vec<SavedDir>> {
         let (slow, most) = (&*self.slow.root, self.options().saved_age);
         let now = self.now().sec.max(0).unsigned_abs();
-        // Somebody may have been at work further down in a young one, which does not show in its own time.
+        // A user may have changed a young one further down, which its own time does not show.
         let settled: Vec<_> = known.iter().filter(|dir| dir.age(now) > EVERY).cloned().collect();
         let mut dirs = saved_dirs(slow, &settled)?;
         let is_over = |dir: &SavedDir| dir.kind == SavedKind::Replaced && !most.is_zero() && dir.age(now) > most;

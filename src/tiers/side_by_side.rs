@@ -1,20 +1,19 @@
-//! Requests to a tier that need not wait for each other: looks at names of a slow server, syncs that share a commit of
-//! the disk's journal.
+//! Parallel requests to a tier: lookups of names on a slow server, syncs that share a commit of the disk's journal.
 
 use std::panic::resume_unwind;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 use std::time::Duration;
 
-/// At most so many requests are under way.
+/// At most this many requests are in flight.
 const AT_ONCE: usize = 8;
 /// A request that takes at least this long is worth a thread.
 const SLOW: Duration = Duration::from_micros(500);
 
-/// Asks for each item, and returns the answers in their order. The first request shows how long one takes: if the tier
-/// is slow, the others are made side by side. `uptime` tells the time.
+/// Makes a request for each item, and returns the answers in their order. The first request shows how long one takes:
+/// on a slow tier the others run in parallel. `uptime` returns the time.
 ///
-/// Errors: the first one that came. Nothing more is asked then: a tier that does not answer lets each request wait.
+/// Errors: the first one. Then no more requests are made: a tier that does not answer blocks each of them.
 pub(crate) fn ask_each<T: Sync, R: Send, E: Send>(
     uptime: impl Fn() -> Duration,
     items: &[T],
@@ -40,7 +39,7 @@ pub(crate) fn ask_each<T: Sync, R: Send, E: Send>(
         Ok(found)
     };
     let shares = thread::scope(|scope| {
-        // Threads that cannot be started are not needed: this one takes what is left.
+        // If threads cannot be started, this one does the rest.
         let spawn = |_| thread::Builder::new().name("dlio-ask".to_owned()).spawn_scoped(scope, work).ok();
         let threads: Vec<_> = (1..rest.len().min(AT_ONCE)).filter_map(spawn).collect();
         let mine = work();
@@ -93,7 +92,7 @@ mod tests {
         assert_eq!((answers, threads), ((0..40).map(|item| item * 2).collect(), AT_ONCE));
     }
 
-    /// However many wait for an answer that does not come, no further one is asked.
+    /// However many requests hang, no further one is made.
     #[test]
     fn after_an_error_nothing_more_is_asked() {
         let asked = AtomicUsize::new(0);

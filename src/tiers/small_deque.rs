@@ -36,7 +36,7 @@ impl<T> SmallDeque<T> {
         one.into_iter().chain(more.into_iter().flatten())
     }
 
-    /// The elements behind the first ones for which `before` is true.
+    /// The elements after the leading ones for which `before` is true.
     pub(crate) fn behind(&self, before: impl Fn(&T) -> bool) -> impl Iterator<Item = &T> {
         let (one, more) = match self {
             SmallDeque::None => (None, None),

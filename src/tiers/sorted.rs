@@ -1,6 +1,6 @@
 //! Sorted lists, made once and searched often. Pure.
 
-/// Ascending, without duplicates. Whoever asks usually asks for a value near the last one, which lies beside it.
+/// Ascending, without duplicates. A search usually asks for a value near the last one, which lies beside it.
 #[derive(Debug)]
 pub(crate) struct SortedSet<T>(Vec<T>);
 

@@ -1,4 +1,4 @@
-//! The engine's status: whether everything is safe, and what holds it up.
+//! The engine's status: whether everything is safe, and what holds the rest up.
 
 pub(crate) mod queue;
 
@@ -15,7 +15,7 @@ use crate::tiers::progress::copied_in;
 use crate::tiers::{Abilities, Cx, Ino, Lsn, Tiers};
 
 impl Tiers {
-    /// Why changes are refused, or not kept on the fast tier. Asks neither tier.
+    /// Why changes are refused, or do not go to the fast tier. Asks neither tier.
     pub fn refuses_writes(&self) -> Option<&'static str> {
         let refusing = self.refuses_changes(&self.state.lock());
         if self.log.usable().is_err() {
@@ -46,7 +46,7 @@ impl Tiers {
         self.counters.notes.all_unsynced().min(at_most)
     }
 
-    /// Since when each file that somebody is writing has had no version.
+    /// Since when each file that is being written has had no version.
     fn open_since(&self) -> Vec<Duration> {
         let st = self.state.lock();
         let is_open = |ino: &Ino| {
@@ -56,7 +56,7 @@ impl Tiers {
         st.uncommitted.files().filter(is_open).filter_map(|ino| st.uncommitted.since(ino)).collect()
     }
 
-    /// What the engine knows of the mount's status: all about the tiers, the log and what waits. The rest is empty.
+    /// The engine's part of the mount's status: the tiers, the log and what waits. The rest is empty.
     pub fn status(&self) -> Status {
         let now = self.uptime();
         let pending = self.pending_extent(now);
@@ -64,7 +64,7 @@ impl Tiers {
         let c = &self.counters;
         let (skipped, skipped_bytes) = c.skipped();
         let refusal = || c.troubles.lock().values().find(|(silent, _)| !silent).map(|trouble| trouble.1.clone());
-        // After the reason of a refusal, which is what closed the log.
+        // After the reason for refusing changes, which is what closed the log.
         let closed = || self.log.usable().err().map(|error| with_remedy(&error));
         let held_users = self.held_users();
         let paused = || self.is_paused().then(|| "the drain is paused; dlio-fs resume continues it".to_owned());
@@ -174,8 +174,8 @@ impl Tiers {
         if st.queue.is_empty() { self.log.last() } else { st.queue.all_applied() }
     }
 
-    /// Whether this event, as [`Tiers::awaited`] has it, is on the slow tier. Events of users that are held, and that it
-    /// does not depend on, may be not.
+    /// Whether this event, as returned by [`Tiers::awaited`], is on the slow tier. Held users' events that it does not
+    /// depend on need not be.
     pub fn has_applied(&self, awaited: Lsn) -> bool {
         let st = self.state.lock();
         st.queue.is_empty() || st.queue.has_applied(awaited)
@@ -199,8 +199,8 @@ impl Tiers {
     /// The event that an `fsync` of `ino` waits for on the slow tier, beyond D1: if a rule asks for it, the newest
     /// event at or below `ino`.
     ///
-    /// Errors: see [`Tiers::is_out_of_the_order`]; whatever the rules say, for what was written since is lost with the
-    /// last handle.
+    /// Errors: see [`Tiers::is_out_of_the_order`]; regardless of the rules, because later writes are lost with the last
+    /// handle.
     pub fn awaited(&self, ino: Ino) -> Result<Option<Lsn>> {
         if self.counters.set_aside.load(Ordering::Relaxed) > 0 {
             self.is_out_of_the_order(ino, None)?;
@@ -213,7 +213,7 @@ impl Tiers {
     }
 
     /// Errors: EIO if something at or below `ino` that an event up to `awaited` was to publish has been set aside: it
-    /// will not reach the slow tier, however long one waits.
+    /// will never reach the slow tier.
     pub fn is_out_of_the_order(&self, ino: Ino, awaited: Option<Lsn>) -> Result<()> {
         if self.state.lock().was_set_aside(ino, awaited) { Err(Errno::EIO.into()) } else { Ok(()) }
     }

@@ -34,19 +34,19 @@ pub(super) struct Writeback {
     streams: Mutex<StreamCount>,
     /// The number of streams that the next mount will start with.
     saved_streams: AtomicU32,
-    /// From the fast tier to the slow one.
+    /// The calls that can copy from the fast tier to the slow one.
     means: CopyMeans,
     /// Copies in progress that further streams can help with.
     large: Mutex<Vec<LargeCopy>>,
     /// Held by the thread that publishes; contains a group that an error interrupted.
     unfinished: Mutex<Option<Unfinished>>,
-    /// What could not be removed from `tmp` behind a group: the next one tries again.
+    /// Names that could not be removed from `tmp` after a group: the next group retries.
     leftovers: Mutex<Vec<Vec<u8>>>,
-    /// A new directory that is filled before it is placed.
+    /// A new directory that is filled in `tmp` before it is placed.
     filling: Mutex<Option<Filling>>,
-    /// The event of the directory for which that failed last: its files are published one by one.
+    /// The event of the directory that could last not be filled: its files are published one by one.
     not_filled: AtomicU64,
-    /// The log has the last intents up to here.
+    /// LSN of the last intent appended.
     intents: AtomicU64,
     held: Mutex<HeldUsers>,
 }

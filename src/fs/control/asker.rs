@@ -1,9 +1,9 @@
-//! Who asks: a user, root, or the mount's owner.
+//! The user of a request: an ordinary user, root, or the mount's owner.
 
 use crate::fs::caller;
 use crate::tiers::{Attr, Cx};
 
-/// A user, as of the asking process.
+/// A user, with the rights of the asking process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(in crate::fs) struct Asker {
     uid: u32,
@@ -14,7 +14,7 @@ pub(in crate::fs) struct Asker {
 }
 
 impl Asker {
-    /// `thread`: the one that asks, or 0. The kernel gives only its first group, and the thread waits while we look up
+    /// `thread`: the asking thread, or 0. The kernel gives only its first group, and the thread waits while we look up
     /// the rest.
     pub(in crate::fs) fn new(cx: &Cx, thread: u32, owner: u32) -> Self {
         let is_trusted = [0, owner].contains(&cx.uid);

@@ -1,5 +1,5 @@
-//! Handles `setfattr -n user.dlio.VERB`: the owner of a file may ask for it what only the mount's owner may ask for on
-//! `control`.
+//! Handles `setfattr -n user.dlio.VERB`: the owner of a file may request for it what only the mount's owner may request
+//! on `control`.
 
 use super::sources::Control;
 use crate::error::{Errno, Result};

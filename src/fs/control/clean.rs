@@ -21,7 +21,7 @@ pub(super) struct CleanFiles {
     asker: Asker,
     /// Objects left by the previous mount, whose files have not been looked up since; they are looked up first.
     unmet: Vec<u64>,
-    /// In reverse order; filled in once all of these are looked up.
+    /// In reverse order; filled in once all of `unmet` are looked up.
     left: Option<Vec<Ino>>,
 }
 
@@ -60,7 +60,7 @@ impl CleanFiles {
         Ok(true)
     }
 
-    /// The next of those found.
+    /// The next file found.
     pub(super) fn next(&mut self) -> Option<Ino> {
         self.left.as_mut()?.pop()
     }
@@ -76,7 +76,7 @@ pub(super) struct StagedFiles {
     below: Vec<u8>,
     /// Only files that belong to this user.
     asker: Asker,
-    /// Filled in once those of the previous mount are known.
+    /// Filled in once the copies of the previous mount are known.
     left: Option<Vec<u64>>,
 }
 
@@ -97,7 +97,7 @@ impl StagedFiles {
         Ok(true)
     }
 
-    /// The next of all copies; [`StagedFiles::has`] says whether it is one of those asked for.
+    /// The next of all copies; [`StagedFiles::has`] says whether it was requested.
     pub(super) fn next(&mut self) -> Option<u64> {
         self.left.as_mut()?.pop()
     }

@@ -26,12 +26,12 @@ pub(super) enum StageTarget {
     Promise(Promise),
 }
 
-/// What happens to what only the fast tier has.
+/// What to do with data that only the fast tier has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum AsideHow {
-    /// Does nothing: reports what would be done.
+    /// Only reports what would be done.
     DryRun,
-    /// They are copied to `saved` on the slow tier.
+    /// Copies it to `saved` on the slow tier.
     Copy,
     Discard,
 }
@@ -43,8 +43,7 @@ pub(super) enum ControlCommand {
     /// Copies to the slow tier what it can within this time, and reports what is left.
     Deadline(Duration),
     Status,
-    /// Reads the configuration file again.
-    /// Reads the file again; or changes these values, `key=value`.
+    /// Reads the configuration file again; or changes these values, `key=value`.
     Reload(Vec<String>),
     /// Holds the drain, or resumes it.
     Pause(bool),

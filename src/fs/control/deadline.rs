@@ -52,7 +52,7 @@ impl Drop for CheckpointSave {
     }
 }
 
-/// While one of these lives, only the deadline counts.
+/// While one of these exists, only the deadline counts.
 #[derive(Debug)]
 struct Urgent(Arc<Tiers>);
 
@@ -172,8 +172,7 @@ impl Deadline {
         }
         let left = control.tiers.unsafe_paths(LEFT_SHOWN);
         left.iter().for_each(|path| lines.push_str(&format!("left: /{path}\n")));
-        // Changes made meanwhile were not asked for, and what is left of those asked for may be only renames and the
-        // like.
+        // Changes made meanwhile do not count, and only renames and similar changes may be left of those that do.
         match control.tiers.status().line() {
             line if line.starts_with("NOT SAFE") => line,
             line => format!("NOT SAFE: the deadline came first; now {line}"),

@@ -1,4 +1,4 @@
-//! The figures in the files of `.dlio`, as far as the asking user may see them.
+//! The figures in the files of `.dlio`, restricted to what the asking user may see.
 
 use std::time::{Duration, Instant};
 
@@ -25,7 +25,7 @@ const CHECKPOINTS_HOLD: Duration = Duration::from_millis(500);
 const QUEUE_SHOWN: usize = 1_000;
 
 impl Control {
-    /// Everything known, with the calls in memory; for users other than the mount's owner only what is theirs.
+    /// Everything known, with the calls in memory; for users other than the mount's owner only their own.
     pub(super) fn recording_for(&self, asker: &Asker) -> Result<Vec<u8>> {
         let (collected, about) = (self.observer.collected(), self.observer.about());
         let name = |ino| path_of(&self.tiers, ino);
@@ -74,7 +74,7 @@ impl Control {
         }
     }
 
-    /// A directory of theirs may contain files of others, which they must not learn about.
+    /// A directory of theirs may contain files of other users, which they must not learn about.
     pub(super) fn staging_of(&self, mut theirs: Staging, uid: u32) -> Result<Staging> {
         self.file_on_slow(move |tiers, cx| {
             for job in &mut theirs.jobs {

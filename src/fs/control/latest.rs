@@ -9,8 +9,8 @@ use crate::path::Name;
 use crate::tiers::Ino;
 
 impl Control {
-    /// The link's target, relative to `.dlio`. ENOENT if there is no such checkpoint, or it is not there any more.
-    /// EACCES for a user who could not reach the target: the path is not shown to them.
+    /// The link's target, relative to `.dlio`. ENOENT if there is no such checkpoint, or it no longer exists. EACCES
+    /// for a user who could not reach the target: the path is not shown to them.
     pub(in crate::fs) fn latest_safe(&self, ino: Ino, asker: &Asker) -> Result<Vec<u8>> {
         if VirtualNode::of(ino)? != VirtualNode::LatestSafe {
             return Err(Errno::EINVAL.into());

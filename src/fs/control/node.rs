@@ -30,9 +30,9 @@ macro_rules! files {
     };
 }
 
-// The files, in the order of a listing, with their names and modes. 0o444: data of all users, where each is shown only
-// their own (`figures.rs`), or nobody's data; 0o400: data of all users together, or of the tiers; the link has the
-// mode of any link.
+// The files, in the order of a listing, with their names and modes. 0o444: data of which each user is shown only their
+// own (`figures.rs`), or data of no user; 0o400: data of all users together, or of the tiers; the link has the mode of
+// any link.
 files! {
     Stats "stats" 0o444,
     StatsJson "stats.json" 0o444,

@@ -23,13 +23,13 @@ pub(super) fn shown(names: &[Name]) -> String {
     format!("/{}", names.iter().map(Name::to_string).collect::<Vec<_>>().join("/"))
 }
 
-/// Walks from the root. Each step's reference is given back as soon as the next is held, and the last one's as well:
-/// the engine does not know a number without a reference, and the worst case is that it is not found.
+/// Walks from the root. Each step's reference is given back as soon as the next is held, and so is the last one's: the
+/// caller may find the inode gone, because the engine forgets a number without a reference.
 fn find(tiers: &Tiers, cx: &Cx, names: &[Name]) -> Result<Ino> {
     Ok(walk(tiers, cx, names, |_| true)?.pop().map_or(ROOT, |last| last.ino))
 }
 
-/// As `find`, but returns the attributes of each step but the root. EACCES behind a directory that may not be
+/// Like `find`, but returns the attributes of each step but the root. EACCES behind a directory that may not be
 /// traversed.
 pub(super) fn walk(tiers: &Tiers, cx: &Cx, names: &[Name], may_pass: impl Fn(&Attr) -> bool) -> Result<Vec<Attr>> {
     let mut held = Reference { tiers, ino: ROOT, counted: false };

@@ -20,7 +20,7 @@ pub(super) fn pin(control: &Control, asker: &Asker, names: &[Name]) -> Result<Re
     }
 }
 
-/// Pins a file of their own. Not a directory: files that appear below it later are not counted against the limit.
+/// Pins a file of the user's own. Not a directory: files that appear below it later are not counted against the limit.
 fn pin_for(control: &Control, asker: &Asker, uid: u32, names: &[Name]) -> Result<crate::error::Result<bool>, String> {
     let attr = control.reached(asker, names)?;
     match attr.kind {

@@ -1,4 +1,4 @@
-//! What a command answers: a text at once, or progress on each read until it has ended.
+//! A command's answer: a text at once, or progress on each read until it has ended.
 
 use std::fmt::{Debug, Display};
 use std::time::{Duration, Instant};
@@ -6,11 +6,11 @@ use std::time::{Duration, Instant};
 use super::command::KNOWN;
 use super::sources::Control;
 
-/// How long a read of `control` waits before it reports what it is waiting for: a process that waits for us can be
-/// interrupted only between two reads.
+/// How long a read of `control` waits before it reports what it is waiting for: a waiting process can be interrupted
+/// only between two reads.
 const PROGRESS: Duration = Duration::from_secs(1);
 
-/// What a conversation on `control` has to say.
+/// The output of a conversation on `control`.
 #[derive(Debug)]
 pub(super) struct Reply {
     /// What to read next.
@@ -21,8 +21,8 @@ pub(super) struct Reply {
 
 /// A command that takes longer than a read may wait, and its progress. Dropped when its reader has gone.
 pub(super) trait Running: Debug + Send {
-    /// Continues, until `until` at the latest, and adds lines for the reader: what is found, and when the time is over,
-    /// what is still to be done. Ends with the text after `ok: `, or with that after `error: `; `None`: there is more.
+    /// Continues, until `until` at the latest, and adds lines for the reader: results, and at the end of that time the
+    /// remaining work. Ends with the text after `ok: `, or with that after `error: `; `None`: there is more.
     fn advance(&mut self, control: &Control, until: Instant, lines: &mut String) -> Result<Option<String>, String>;
 }
 
@@ -35,7 +35,7 @@ impl Reply {
         ))
     }
 
-    /// Without a verdict.
+    /// A text without `ok: ` or `error: `.
     pub(super) fn text(text: impl Into<Vec<u8>>) -> Self {
         Reply { text: text.into(), running: None }
     }
@@ -48,7 +48,7 @@ impl Reply {
         Reply::text(verdict("error", text))
     }
 
-    /// Lines to be read at once, and a command that goes on.
+    /// Lines to be read at once, and a command that continues.
     pub(super) fn runs(lines: String, running: impl Running + 'static) -> Self {
         Reply { text: lines.into_bytes(), running: Some(Box::new(running)) }
     }
@@ -58,7 +58,7 @@ impl Reply {
         self.running.is_some()
     }
 
-    /// If there is no text but the command goes on, waits a second at most for more.
+    /// If there is no text but the command continues, waits at most a second for more.
     pub(super) fn read(&mut self, control: &Control, size: usize) -> Vec<u8> {
         if self.text.is_empty()
             && let Some(mut running) = self.running.take()

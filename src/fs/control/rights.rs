@@ -1,10 +1,11 @@
-//! Who may ask for what. Root and the mount's owner may ask for anything. Everybody else (P14, P17):
+//! Which user may request what. Root and the mount's owner may request anything. All other users (P14, P17):
 //!
-//! - who may reach a path and read or write there may ask when it is on the slow tier;
-//! - who owns it may ask what happens to its copies, as far as one user may take room and work from the others;
-//! - nobody learns a path that is not theirs, nor anything about another user's processes.
+//! - a user who may reach a path and read or write there may ask when it is on the slow tier;
+//! - a path's owner may direct its copies, within a user's limits of room and work;
+//! - no user learns a path that is not theirs, nor anything about another user's processes.
 //!
-//! Rights depend on who opened the file in `.dlio`: the descriptor may have been given to another program since.
+//! Rights depend on the user who opened the file in `.dlio`: the descriptor may have been given to another program
+//! since.
 
 use super::asker::Asker;
 use super::command::{ControlCommand, StageTarget};
@@ -16,7 +17,7 @@ use crate::path::Name;
 use crate::tiers::{Attr, Ino, ROOT};
 
 impl ControlCommand {
-    /// Refuses what this user may not ask for. The error is the text of the reply.
+    /// Refuses what this user may not request. The error is the text of the reply.
     pub(super) fn allow(&self, control: &Control, asker: &Asker) -> Result<(), String> {
         if asker.is_trusted() {
             return Ok(());
@@ -73,7 +74,7 @@ impl Control {
         if asker.is(attr.uid) { Ok(()) } else { Err(format!("{}: it belongs to another user", shown(names))) }
     }
 
-    /// Only paths: nothing checks who owns the files that a pattern finds, and plans are the owner's.
+    /// Only paths: the owners of the files that a pattern finds are not checked, and plans are for the mount's owner.
     fn may_stage(&self, asker: &Asker, wanted: &[StageTarget]) -> Result<(), String> {
         wanted.iter().try_for_each(|one| match one {
             StageTarget::Path(names) => self.owned(asker, names),
@@ -87,7 +88,7 @@ impl Control {
         if theirs { Ok(()) } else { Err(no_job(number)) }
     }
 
-    /// Whether a user may be told of a file, that is, owns it.
+    /// Whether a user may learn of a file, that is, owns it.
     pub(super) fn is_theirs(&self, asker: &Asker, ino: Ino) -> bool {
         asker.is_trusted() || self.tiers.owner_of(ino).is_some_and(|uid| asker.is(uid))
     }

@@ -1,8 +1,8 @@
 //! The conversation on one descriptor of `control`: write one line, then read until end of file.
 //!
 //! While the command runs, each read answers within a second, with a line that says what it waits for; then comes the
-//! result, `ok: ...` or `error: ...`, and end of file. Closing the descriptor ends the waiting. File positions mean
-//! nothing here.
+//! result, `ok: ...` or `error: ...`, and end of file. Closing the descriptor ends the waiting. File positions are
+//! ignored.
 //!
 //! Each command is a variant of [`ControlCommand`] and a function that [`start`] calls, in the file of its kind. A
 //! command that takes longer than a read may wait leaves a [`Running`](super::reply::Running) behind, which continues
@@ -18,7 +18,7 @@ use crate::error::{Errno, Result};
 /// A descriptor of `control`.
 #[derive(Debug)]
 pub(in crate::fs) struct ControlSession {
-    /// Who opened it.
+    /// The user who opened it.
     asker: Asker,
     reply: Reply,
 }
@@ -35,7 +35,7 @@ impl ControlSession {
     /// Runs a command line. Unread text of the previous reply is dropped.
     ///
     /// Errors: EBUSY while the previous command has not ended; EINVAL for a command that cannot be begun and EPERM for
-    /// one that this user may not give, so that `echo` fails in a shell. The reply says why.
+    /// one that this user may not give, so that `echo` fails in a shell. The reply has the reason.
     pub(super) fn write(&mut self, control: &Control, line: &[u8]) -> Result<()> {
         if self.reply.is_running() {
             return Err(Errno::EBUSY.into());

@@ -1,4 +1,4 @@
-//! What the files of `.dlio` report on, and what commands act on.
+//! The subjects of the files of `.dlio`, and of its commands.
 
 use std::collections::HashMap;
 use std::fmt::Debug;
@@ -30,7 +30,7 @@ const COMMAND_WAIT: Duration = Duration::from_secs(60);
 const FILES_AT_ONCE: usize = 2;
 const TURN_WAIT: Duration = Duration::from_secs(1);
 
-/// The directory, and what its files report on.
+/// The directory, and the subjects of its files.
 #[derive(Debug)]
 pub(in crate::fs) struct Control {
     pub(super) tiers: Arc<Tiers>,
@@ -56,7 +56,7 @@ pub(in crate::fs) struct Control {
     pub(super) turns: SlowTurns,
 }
 
-/// How many wait for the slow tier in threads that all of `.dlio` shares.
+/// How many shared threads of `.dlio` wait for the slow tier.
 #[derive(Debug, Default)]
 pub(super) struct SlowTurns {
     waiting: Mutex<usize>,
@@ -143,8 +143,8 @@ impl Control {
         &self.observer
     }
 
-    /// As [`Control::on_slow`], for the content of a file that anybody may read: while that tier hangs, such readers do not
-    /// take all threads.
+    /// Like [`Control::on_slow`], for the content of a file that every user may read: while that tier hangs, such
+    /// readers do not take all threads.
     pub(super) fn file_on_slow<T: Send + 'static>(
         &self,
         run: impl FnOnce(&Tiers, &Cx) -> Result<T> + Send + 'static,
@@ -169,7 +169,7 @@ impl Control {
         };
         let tiers = Arc::clone(&self.tiers);
         let run = move |gave_up| run(&tiers, &Cx::may_wait(0, 0, gave_up));
-        // One answer at most, and one place for it: sending never blocks, and fails only if nobody listens any more.
+        // One answer at most, and one place for it: sending never blocks, and fails only if the receiver is gone.
         let done = |found: SyncSender<_>, result| drop(found.try_send(result));
         let expired = |found: SyncSender<_>, _| drop(found.try_send(Err(Error::SlowTimeout)));
         drop(self.slow.submit(caller, found, run, done, expired));

@@ -1,4 +1,4 @@
-//! `sync` and `front`: getting things onto the slow tier.
+//! `sync` and `front`: getting files onto the slow tier.
 
 use std::thread;
 use std::time::Instant;

@@ -1,5 +1,5 @@
-//! The texts of the files of `.dlio` that are open: each is made at an open and in memory once, and all that users have are
-//! bounded. A read at any offset sees the text that its open got.
+//! The texts of the open files of `.dlio`: each is made at an open and exists once in memory, and their sum for all
+//! users is bounded. A read at any offset sees the text that its open got.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
@@ -12,9 +12,9 @@ use super::node::VirtualNode;
 use crate::error::Result;
 use crate::fs::holdings::{Holdings, Share};
 
-/// How many bytes of texts users may have open.
+/// How many bytes of texts all users together may have open.
 const TEXT_BYTES_MAX: u64 = 256 << 20;
-/// A text as large as this is given to all with the same rights who open it within a moment.
+/// A text at least this large is shared by all users with equal rights who open it within a moment.
 const LARGE: usize = 1 << 20;
 const MOMENT: Duration = Duration::from_secs(1);
 
@@ -24,7 +24,7 @@ struct Text {
     bytes: Vec<u8>,
 }
 
-/// A text, and the share that its reader has in the memory for all.
+/// A text, and its reader's share in the common memory.
 #[derive(Debug)]
 pub(super) struct OpenText {
     text: Arc<Text>,

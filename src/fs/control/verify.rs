@@ -41,7 +41,7 @@ struct Verification {
     files: u64,
     bytes: u64,
     bad: u64,
-    /// Files that only the fast tier has, that changed meanwhile, or that somebody else changed on the slow tier.
+    /// Files that only the fast tier has, that changed meanwhile, or that another program changed on the slow tier.
     not_compared: u64,
 }
 
@@ -108,7 +108,7 @@ impl Verification {
         Some((VerifyTarget::Staged(self.staged.next()?), None))
     }
 
-    /// All staged copies come up; finding out whose they are and where costs a look-up each.
+    /// All staged copies are visited; finding their owner and path costs a lookup each.
     fn is_asked_for(&self, control: &Control, subject: VerifyTarget) -> bool {
         match subject {
             VerifyTarget::Clean(_) => true,

@@ -11,7 +11,7 @@ use crate::tiers::Tiers;
 /// How often the result is checked.
 pub(super) const LOOK: Duration = Duration::from_millis(5);
 
-/// Runs what may hang. If no thread can be started, no result ever comes; the deadline covers that.
+/// Runs an operation that may hang. If no thread can be started, no result ever comes; the deadline covers that.
 pub(super) fn apart<T: Send + 'static>(
     tiers: &Arc<Tiers>,
     name: &str,
@@ -20,7 +20,7 @@ pub(super) fn apart<T: Send + 'static>(
     let (tell, told) = mpsc::sync_channel(1);
     let tiers = Arc::clone(tiers);
     let started = thread::Builder::new().name(name.to_owned()).spawn(move || {
-        // Nobody listens any more: the time is up.
+        // If the time is up, the receiver is gone.
         drop(tell.try_send(run(&tiers)));
     });
     if let Err(error) = started {

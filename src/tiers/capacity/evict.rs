@@ -31,13 +31,13 @@ enum Victim {
     Copy(u64),
 }
 
-/// What became of a file that was to be evicted.
+/// The outcome for a file that was to be evicted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Went {
     Gone,
-    /// The slow tier no longer has what it was given: the file goes last in line.
+    /// The slow tier no longer has the drained version: the file goes last in line.
     Last,
-    /// It is in use, or not clean any more.
+    /// It is in use, or no longer clean.
     Stays,
 }
 
@@ -82,7 +82,7 @@ impl Tiers {
         }
     }
 
-    /// Evicts one file now, whatever the watermarks say. Waits for the slow tier.
+    /// Evicts one file now, regardless of the watermarks. Waits for the slow tier.
     pub fn evict_now(&self, cx: &Cx, ino: Ino) -> Result<Evicted> {
         cx.slow()?;
         let file = {
@@ -122,8 +122,8 @@ impl Tiers {
         Ok(Usage { total: space.capacity(), avail, files_total: files, files_free, classes })
     }
 
-    /// Makes room for a write that found the tier full; `false` if nothing could go. `kept`: also what `keep` keeps may
-    /// go. `more` as for [`Tiers::let_some_go`].
+    /// Makes room for a write that found the tier full; `false` if nothing could be evicted. `kept`: files protected by
+    /// `keep` may be evicted, too. `more` as for [`Tiers::let_some_go`].
     pub(crate) fn free(&self, bytes: u64, kept: bool, more: &dyn Fn() -> Result<bool>) -> Result<bool> {
         let mut any = false;
         loop {
@@ -143,8 +143,8 @@ impl Tiers {
         }
     }
 
-    /// Makes room for what a start logs. Staged copies are not indexed yet: they are found and evicted until there is
-    /// room.
+    /// Makes room for what a start logs. Staged copies are not indexed yet: they are searched on disk and evicted until
+    /// there is room.
     pub(crate) fn free_for_a_start(&self, more: &dyn Fn() -> Result<bool>) -> Result<()> {
         const ROOM: u64 = 1 << 20;
         let lacks = || -> Result<bool> {
@@ -157,23 +157,23 @@ impl Tiers {
         self.free(ROOM, false, more).map(drop)
     }
 
-    /// Evicts files for `wanted`; `false`: nothing can go. `more` looks up some of the files that were not looked up
-    /// since the start, whose objects can go then; it returns `false` when there are none left.
+    /// Evicts files for `wanted`; `false`: nothing can be evicted. `more` looks up some of the files not looked up
+    /// since the start, whose objects can then be evicted; it returns `false` when none are left.
     pub(crate) fn let_some_go(&self, wanted: FreeTarget, more: &dyn Fn() -> Result<bool>) -> Result<bool> {
-        // Once around, where files cannot go and are last in line then.
+        // Once around the list: files that cannot be evicted are moved to its end.
         let mut left = self.state.lock().clean.len();
         loop {
             let (any, moved) = self.let_first_go(wanted)?;
             left = left.saturating_sub(moved);
-            // Objects that wait since the start go after all other clean ones: they are looked up only now.
+            // Objects from before the start come after all other clean ones: they are looked up only now.
             if any || !((moved > 0 && left > 0) || more()?) {
                 return Ok(any);
             }
         }
     }
 
-    /// Evicts those that go first. Returns whether any went, and how many are last in line now instead. Fails if nothing
-    /// went because of an error.
+    /// Evicts the first candidates. Returns whether any was evicted, and how many were moved to the end of the line
+    /// instead. Fails if an error left nothing evicted.
     fn let_first_go(&self, wanted: FreeTarget) -> Result<(bool, usize)> {
         let limits = self.limits();
         let keep = if wanted.kept { 0 } else { limits.keep };
@@ -192,7 +192,7 @@ impl Tiers {
                 Ok(Went::Last) => moved += 1,
                 Ok(Went::Stays) => {}
                 Err(e) => {
-                    // Others are asked first the next time: it may be this one's path only.
+                    // Try the others first next time: the error may concern only this path.
                     self.put_last(candidate);
                     failed = failed.or(Some(e));
                 }
@@ -222,9 +222,9 @@ impl Tiers {
         Ok(went)
     }
 
-    /// For each class the files that go first, of those that may go at all.
+    /// For each class the first candidates, of those that may be evicted at all.
     fn candidates(&self, order: &Order) -> Vec<(Victim, Candidate)> {
-        // Many at once: finding them scans the whole index.
+        // Many at once, because finding them scans the whole index.
         let copies = self.copies.longest_unused(64 * AT_ONCE);
         let st = self.state.lock();
         let open = |node: &Node| {
@@ -253,7 +253,7 @@ impl Tiers {
         found
     }
 
-    /// The checkpoints that are on the fast tier in whole or in part.
+    /// The checkpoints of which the fast tier has at least a part.
     fn checkpoints_here(&self) -> BTreeSet<u64> {
         let st = self.state.lock();
         let dirty = st.queue.all_versions().map(|(_, content)| content.burst());
@@ -272,7 +272,7 @@ impl Tiers {
         let (Some(fingerprint), Some(object)) = (io.clean(), io.object()) else { return Ok(Went::Stays) };
         let same = |stat: Stat| Fingerprint::of(&stat) == fingerprint || left_out!(CompareFingerprint);
         if !slow_stat.is_some_and(same) {
-            // Changed or taken away by someone else; the next open decides. It is not ours to delete meanwhile.
+            // Another program changed or removed it; the next open decides. Until then we must not delete it.
             self.state.lock().clean.add(Clean { ino: file.ino, bytes: fingerprint.size, burst: 0 });
             return Ok(Went::Last);
         }
@@ -289,8 +289,8 @@ impl Tiers {
         Ok(Went::Gone)
     }
 
-    /// Before a clean object goes: keeps its attributes in the view, so that the view shows the same. The view has the
-    /// ctime already.
+    /// Before a clean object is evicted: keeps its attributes in the view, so that the view shows the same. The view
+    /// already has the ctime.
     pub(crate) fn remember_attrs(&self, st: &mut EngineState, ino: Ino, shown: &Stat, fingerprint: Fingerprint) {
         let now = self.uptime();
         let Some(node) = st.view.get_mut(ino) else { return };

@@ -26,22 +26,22 @@ const PAUSE: Duration = Duration::from_secs(3600);
 const MONTH: Duration = Duration::from_secs(30 * 86_400);
 /// The application removes no checkpoint.
 const EVERY: usize = usize::MAX;
-/// Epochs until everything has found its place.
+/// Epochs until the placement has settled.
 const SETTLED: usize = 4;
 
 /// The policy that decides.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Policy {
     Ours,
-    /// Each file that is read is staged, in place of the least recently read one.
+    /// Stages each file that is read, in place of the least recently read one.
     Lru,
-    /// As ours, but staging leaves room for a checkpoint only when one is due.
+    /// Like ours, but staging leaves room for a checkpoint only when one is due.
     LateRoom,
-    /// As ours, but staged copies go down to `low` as everything else.
+    /// Like ours, but staged copies are evicted down to `low`, like everything else.
     AllToLow,
-    /// As ours, but only the interval of the file itself decides whose place it may take.
+    /// Like ours, but only the file's own interval decides whose place it may take.
     OneInterval,
-    /// As ours, but without room for expected checkpoints.
+    /// Like ours, but without room for expected checkpoints.
     NoRoom,
 }
 
@@ -96,7 +96,7 @@ struct MonthEpoch {
     read: u64,
     hit: u64,
     copied: u64,
-    /// Bytes of the present data set that are staged at its end.
+    /// Bytes of the present data set that are staged when the epoch ends.
     staged: u64,
 }
 
@@ -106,7 +106,7 @@ struct Month {
     random: SmallRng,
     now: Duration,
     files: Vec<MonthFile>,
-    /// Staged files by time of reading; a file that was read again is there twice, and only the last entry counts.
+    /// Staged files by time of reading; a file that was read again has two entries, of which the last counts.
     by_read: VecDeque<(Duration, usize)>,
     staged: u64,
     saves: Vec<MonthSave>,
@@ -262,7 +262,7 @@ impl Month {
         self.saves.last().filter(|save| save.written + 10 <= save.bytes).map_or(0, |save| save.written)
     }
 
-    /// The files that may go, in order; staged copies only if asked for.
+    /// The files that may be evicted, in order; staged copies only if asked for.
     fn candidates(&self, data: bool) -> impl Iterator<Item = (MonthName, Candidate)> {
         let saves = self.saves.iter().filter(|save| save.clean && !save.gone).map(|save| {
             let (class, group) = (Class::Checkpoint, Some(save.number));
@@ -377,7 +377,7 @@ impl Month {
         go.is_some()
     }
 
-    /// How much of the present data set finds room when checkpoints take most.
+    /// How much of the present data set fits while checkpoints take the most room.
     fn fits(&self) -> u64 {
         (TIER / 100 * self.case.set).min(TIER / 100 * 85 - self.most_saved)
     }
@@ -387,7 +387,7 @@ impl Month {
         self.epochs.iter().copied().filter(|epoch| epoch.set == set).collect()
     }
 
-    /// The epochs after everything has found its place.
+    /// The epochs after the placement has settled.
     fn settled(&self) -> Vec<MonthEpoch> {
         [0, 1].iter().flat_map(|set| self.of(*set).into_iter().skip(SETTLED)).collect()
     }
@@ -453,7 +453,7 @@ fn what_fits_stays_and_what_is_out_of_use_goes() {
         assert!(month.copied() < 0.001, "nothing is brought to be thrown out");
         assert_eq!(month.short, 0, "checkpoints find room");
         let taken = month.taken_over();
-        // In a new order each time, some files of the old set are unread no longer than any file in use may be.
+        // With a new order each epoch, some files of the old set have been unread no longer than files in use.
         let least = if case.shuffled { [0.75, 0.85, 0.95] } else { [0.95; 3] };
         assert!(taken[1..].iter().zip(least).all(|(taken, least)| *taken > least), "{taken:?}");
     }
@@ -468,7 +468,7 @@ fn what_fits_stays_and_what_is_out_of_use_goes() {
     }
 }
 
-/// Each rule that is less than obvious, and the month without it.
+/// Each rule that is not obvious, against the month without it.
 #[test]
 fn each_rule_is_worth_it() {
     println!("{TITLE}");

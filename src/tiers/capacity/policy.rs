@@ -1,13 +1,13 @@
-//! Decides who may use the room of the fast tier. No I/O: figures and times in, decisions out.
+//! Decides which files may use the room of the fast tier. No I/O: figures and times in, decisions out.
 //!
 //! The tier holds dirty files, which stay until the slow tier has them; clean ones, including checkpoints; and copies
-//! of slow files, staged for reading. Losing a clean file or a copy costs a read of the slow tier. Three rules follow
-//! from what is likely to be read again:
+//! of slow files, staged for reading. Evicting a clean file or a copy costs a later read of the slow tier. Three rules
+//! follow from what is likely to be read again:
 //!
 //! - **Staged copies are not evicted for room that will be staged into again.** Eviction starts above `high` and ends
-//!   at `low`, but takes staged copies only down to `high`; and staging leaves the room of one checkpoint free below
+//!   at `low`, but evicts staged copies only down to `high`. Staging leaves the room of one checkpoint free below
 //!   `high` at all times ([`CheckpointForecast`](crate::tiers::checkpoints::forecast::CheckpointForecast)), not only
-//!   when one is due. Otherwise each checkpoint would evict data that the epoch brings back after it.
+//!   when one is due. Otherwise each checkpoint would evict data that the epoch stages again after it.
 //! - **Data goes last.** It is read again in each epoch, an old checkpoint hardly ever.
 //! - **A data set that does not fit stays in place, in part.** Each epoch reads all of it once, so the least recently
 //!   read file is the one that is read next: "least recently used" would bring each file in and evict it just before
@@ -72,7 +72,7 @@ pub(crate) struct SpaceLimits {
 /// ([`Usage::with`]).
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Usage {
-    /// Bytes that are used or may be.
+    /// Bytes that are used or available.
     pub(crate) total: u64,
     pub(crate) avail: u64,
     /// 0: the file system has no limit, as btrfs.
@@ -135,24 +135,24 @@ impl Amount {
 pub(crate) struct FreeTarget {
     /// For all classes together.
     pub(crate) all: Amount,
-    /// Staged copies go only until this is met; it is never more than `all`.
+    /// Staged copies are evicted only until this is met; it is never more than `all`.
     pub(crate) data: Amount,
     /// Bytes of each class above its quota: these go first.
     pub(crate) over: [u64; 3],
     /// To be passed to the next call.
     pub(crate) evicting: Evicting,
-    /// Also what `keep` keeps: a write would fail otherwise.
+    /// Also files protected by `keep`: otherwise a write would fail.
     pub(crate) kept: bool,
 }
 
 impl FreeTarget {
-    /// Whether a file of this class should go.
+    /// Whether a file of this class should be evicted.
     pub(crate) fn asks(&self, class: Class) -> bool {
         let spared = class == Class::Data && self.data.is_nothing();
         class.of(&self.over) > 0 || (!self.all.is_nothing() && !spared)
     }
 
-    /// What is still wanted after this file has gone.
+    /// What remains wanted after this file is evicted.
     pub(crate) fn less(mut self, class: Class, bytes: u64) -> Self {
         (self.all, self.data) = (self.all.less(bytes), self.data.less(bytes));
         let over = class.of_mut(&mut self.over);
@@ -162,8 +162,8 @@ impl FreeTarget {
 }
 
 impl SpaceLimits {
-    /// Whether a copy of `size` bytes may be staged while `ahead` bytes are left free for the next checkpoint. They are
-    /// left below `high`: above it the checkpoint would fit, but would evict at once what was staged.
+    /// Whether a copy of `size` bytes may be staged while `ahead` bytes stay free for the next checkpoint. They stay
+    /// free below `high`: above it the checkpoint would fit, but would at once evict what was staged.
     pub(crate) fn admits(&self, usage: &Usage, ahead: u64, size: u64) -> bool {
         let after = usage.with(Class::Data, size);
         let fits = usage.used().saturating_add(size).saturating_add(ahead) <= self.high_mark(usage)
@@ -173,7 +173,7 @@ impl SpaceLimits {
             && (usage.files_total == 0 || after.files_free >= self.inodes_kept(usage))
     }
 
-    /// The largest copy that is admitted: how much may still be staged, in few or in many files.
+    /// The largest admitted copy: how much may still be staged, in few or in many files.
     pub(crate) fn room(&self, usage: &Usage, ahead: u64) -> u64 {
         let below_high = self.high_mark(usage).saturating_sub(usage.used()).saturating_sub(ahead);
         let beside_reserve = usage.avail.saturating_sub(share(usage.total, self.reserve));
@@ -211,8 +211,8 @@ impl SpaceLimits {
         self.admits(&usage, ahead, size).then_some(go)
     }
 
-    /// What has to be evicted now. `ahead`: bytes that must be free for a checkpoint that is due. It may be more than
-    /// can go: dirty, pinned and kept files stay, and data is spared.
+    /// What has to be evicted now. `ahead`: bytes that must be free for a checkpoint that is due. It may exceed what
+    /// can be evicted: dirty, pinned and kept files stay, and data is spared.
     pub(crate) fn to_free(&self, usage: &Usage, evicting: Evicting, ahead: u64) -> FreeTarget {
         let mut wanted = FreeTarget::default();
         for class in Class::ALL {
@@ -255,12 +255,12 @@ fn share(total: u64, share: f64) -> u64 {
 pub(crate) struct Candidate {
     pub(crate) class: Class,
     pub(crate) pinned: bool,
-    /// The checkpoint it belongs to: a number that rises with time.
+    /// The checkpoint it belongs to; numbers rise with time.
     pub(crate) group: Option<u64>,
     /// When it was last read, or when it arrived if it was never read.
     pub(crate) last_used: Duration,
     pub(crate) bytes: u64,
-    /// A number that rises with each file that is drained or staged.
+    /// Rises with each file that is drained or staged.
     pub(crate) drained: u64,
 }
 
@@ -271,8 +271,8 @@ pub(crate) struct EvictionRank {
     age: (u64, Duration, u64),
 }
 
-/// The order in which candidates go: other files, oldest drained first; checkpoints, oldest first; staged copies, least
-/// recently read first.
+/// The order of eviction: other files, oldest drained first; checkpoints, oldest first; staged copies, least recently
+/// read first.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Order {
     /// This checkpoint and later ones stay.
@@ -288,7 +288,7 @@ impl Order {
         Order { kept_from: groups.into_iter().rev().take(keep).next_back() }
     }
 
-    /// `None`: it stays, whatever is wanted. A checkpoint's file without a number counts as the oldest.
+    /// `None`: it is never evicted. A checkpoint's file without a number counts as the oldest.
     pub(crate) fn place(&self, candidate: &Candidate) -> Option<EvictionRank> {
         let Candidate { class, pinned, group, last_used, drained, .. } = *candidate;
         let kept = group.zip(self.kept_from).is_some_and(|(group, from)| group >= from);
@@ -300,7 +300,7 @@ impl Order {
         (!pinned && !kept).then_some(EvictionRank { class, age })
     }
 
-    /// The candidates that may go, as indices, the first to go first. Candidates of equal rank keep their given order.
+    /// The candidates that may be evicted, as indices, first to last. Candidates of equal rank keep their given order.
     pub(crate) fn sort(&self, candidates: &[Candidate]) -> Vec<usize> {
         let places = candidates.iter().enumerate().filter_map(|(at, candidate)| Some((self.place(candidate)?, at)));
         let mut places: Vec<(EvictionRank, usize)> = places.collect();
@@ -308,11 +308,11 @@ impl Order {
         places.into_iter().map(|(_, at)| at).collect()
     }
 
-    /// The candidates that go for `wanted`, as indices, the first to go first.
+    /// The candidates to evict for `wanted`, as indices, first to last.
     pub(crate) fn pick(&self, candidates: &[Candidate], mut wanted: FreeTarget) -> Vec<usize> {
         let mut go = Vec::new();
         let mut left = self.sort(candidates);
-        // A class above its quota pays for that before others pay for the rest.
+        // A class above its quota pays for that before the others pay for the rest.
         for quota_only in [true, false] {
             left.retain(|at| {
                 let Some(Candidate { class, bytes, .. }) = candidates.get(*at).copied() else { return false };
@@ -519,8 +519,8 @@ mod tests {
         }
     }
 
-    /// Writers and the evictor at any speed: between two starts of eviction at least the distance of the watermarks is
-    /// written.
+    /// Writers and the evictor at any speed: between two starts of eviction at least the distance between the
+    /// watermarks is written.
     #[test]
     fn eviction_does_not_flap() {
         let mut random = SmallRng::seed_from_u64(4);
@@ -619,7 +619,8 @@ mod tests {
         assert_eq!(way(80, 2, None, &staged), None, "read for the first time");
         assert_eq!(way(80, 3, Some(100), &staged), None, "the third is in use");
         assert_eq!(way(80, 1, Some(950), &staged), None, "all may be in use");
-        // A clean file that is read goes on being read from here; an old checkpoint that no one reads does not.
+        // A clean file that is read keeps being read from the fast tier, so it is in use; an unread old checkpoint is
+        // not.
         let clean = [(1, candidate(Class::Other, None, 990, 1)), (2, candidate(Class::Checkpoint, Some(1), 0, 2))];
         assert_eq!(way(80, 1, Some(100), &clean), Some(vec![2]));
     }

@@ -1,13 +1,13 @@
 //! Which files were written together: the definition of a checkpoint, for eviction and for `.dlio/checkpoints`. Pure;
-//! moments are passed in.
+//! times are passed in.
 //!
-//! A burst goes on as long as files are written that are opened within [`PAUSE`] of the last close or of the end of the
-//! last fsync. Names that tell a step ([`certain_step`](super::step::certain_step)) separate bursts, too, so several may
-//! go on at once; a file that names no step belongs to the one that was written last. A burst of less than [`SMALLEST`]
-//! is no checkpoint. Reports, metrics and advice all use these checkpoints.
+//! A burst continues while files are written that were opened within [`PAUSE`] of the last close or of the end of the
+//! last fsync. Names that contain a step ([`certain_step`](super::step::certain_step)) separate bursts, too, so several
+//! may be open at once; a file whose name has no step belongs to the one that was written last. A burst of less than
+//! [`SMALLEST`] is no checkpoint. Reports, metrics and advice all use these checkpoints.
 //!
-//! A log that a program keeps open, or appends to, belongs to no burst ([`BurstVersion::is_of_a_log`]): it would hold
-//! one open, and begin long before it.
+//! A log that a program keeps open, or appends to, belongs to no burst ([`BurstVersion::is_of_a_log`]): it would keep a
+//! burst open, and begin long before it.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -16,17 +16,17 @@ use std::time::Duration;
 pub(crate) const PAUSE: Duration = Duration::from_secs(3);
 /// In bytes.
 pub(crate) const SMALLEST: u64 = 1 << 20;
-/// Less than this is what a log grows by.
+/// A version that adds less than this may be a log's.
 pub(crate) const LARGE: u64 = 64 << 10;
 /// How many bursts are remembered.
 const KEPT: usize = 1_000;
-/// How many may go on at once; a data set may have thousands of directories that are numbers.
+/// How many may be open at once; a data set may have thousands of directories with numbers as names.
 const AT_ONCE: usize = 16;
 
 /// The bursts of a mount; numbers rise with time and begin at 1.
 #[derive(Debug, Default)]
 pub(crate) struct Bursts {
-    /// Those that go on, in the order of their last version.
+    /// The open bursts, in the order of their last version.
     going_on: Vec<Burst>,
     /// Bytes of the bursts of at least [`SMALLEST`], by number.
     checkpoints: BTreeMap<u64, u64>,
@@ -47,17 +47,17 @@ struct Burst {
 /// A version of a file that got its place in the order.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct BurstVersion {
-    /// The step that its name tells for certain.
+    /// The certain step in its name.
     pub(crate) step: Option<u64>,
-    /// When the file was opened, or first written to if that was not soon after; and when the version was complete.
+    /// When the file was opened, or first written to if that was much later; and when the version was complete.
     pub(crate) began: Duration,
     pub(crate) now: Duration,
     pub(crate) bytes: u64,
-    /// The first bytes that are older than the version.
+    /// The length of the prefix that is older than the version.
     pub(crate) kept: u64,
 }
 
-/// A file that is being written: when it was begun, and its certain step.
+/// A file that is being written: when that began, and its certain step.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct BeingWritten {
     pub(crate) since: Duration,
@@ -72,7 +72,7 @@ pub(crate) struct Finished {
 }
 
 impl BurstVersion {
-    /// It has grown by little, and is an old file or has been open for long.
+    /// Whether it has grown only a little, and is an old file or has long been open.
     pub(crate) fn is_of_a_log(&self) -> bool {
         self.bytes.saturating_sub(self.kept) < LARGE && (self.kept > 0 || self.now > self.began + PAUSE)
     }
@@ -91,7 +91,7 @@ impl Burst {
         self.takes(file.step) && (self.began..=self.last + PAUSE).contains(&file.since)
     }
 
-    /// If it is a checkpoint.
+    /// The checkpoint, if the burst is one.
     fn finished(&self) -> Option<Finished> {
         (self.bytes >= SMALLEST).then_some(Finished { began: self.began, bytes: self.bytes })
     }
@@ -102,7 +102,7 @@ impl Bursts {
     pub(crate) fn add(&mut self, version: BurstVersion) -> (u64, Vec<Finished>) {
         let BurstVersion { step, began, now, bytes, .. } = version;
         let mut over = self.end_if_over(began);
-        // Of those that take it, the one with its name comes first.
+        // Of the bursts that accept it, the one with its step comes first.
         let named = || self.going_on.iter().rposition(|burst| step.is_some() && burst.step == step);
         let at = named().or_else(|| self.going_on.iter().rposition(|burst| burst.takes(step)));
         let mut burst = at.map(|at| self.going_on.remove(at)).unwrap_or_else(|| {
@@ -126,7 +126,7 @@ impl Bursts {
         (burst.number, over)
     }
 
-    /// Restores a checkpoint of an earlier mount; numbers continue behind it.
+    /// Restores a checkpoint of an earlier mount; new numbers come after it.
     pub(crate) fn resume(&mut self, number: u64, bytes: u64) {
         self.last = self.last.max(number);
         if bytes >= SMALLEST {
@@ -145,7 +145,7 @@ impl Bursts {
         }
     }
 
-    /// The fsync has returned. Returns whether the burst goes on.
+    /// The fsync has returned. Returns whether the burst is still open.
     pub(crate) fn synced(&mut self, number: u64, now: Duration) -> bool {
         let burst = self.numbered(number);
         let goes_on = burst.is_some();
@@ -161,8 +161,8 @@ impl Bursts {
         self.end_if_quiet(now, &[], Duration::ZERO)
     }
 
-    /// The same, unless a file that belongs to the burst is still being written. Waits no longer than `patience`, because
-    /// a file that is always written to would hold the burst open for good.
+    /// Like [`Bursts::end_if_over`], but keeps a burst open while one of its files is being written. Waits at most
+    /// `patience`, because a continuously written file would keep the burst open forever.
     pub(crate) fn end_if_quiet(
         &mut self,
         now: Duration,
@@ -174,18 +174,18 @@ impl Bursts {
         over.filter_map(|burst| burst.finished()).collect()
     }
 
-    /// The bursts that go on, and whether one of these files will belong to them.
+    /// The open bursts, and whether one of these files will belong to them.
     pub(crate) fn joined_by(&self, writing: &[BeingWritten]) -> BTreeMap<u64, bool> {
         let joined = |burst: &Burst| (burst.number, writing.iter().any(|file| burst.is_joined_by(file)));
         self.going_on.iter().map(joined).collect()
     }
 
-    /// The numbers of the bursts that go on.
+    /// The numbers of the open bursts.
     pub(crate) fn going_on(&self) -> Vec<u64> {
         self.going_on.iter().map(|burst| burst.number).collect()
     }
 
-    /// Bytes of the newest checkpoint that is being written; 0: none is.
+    /// Bytes of the newest checkpoint that is being written; 0: there is none.
     pub(crate) fn being_written(&self) -> u64 {
         self.going_on.iter().rev().find_map(Burst::finished).map_or(0, |checkpoint| checkpoint.bytes)
     }
@@ -238,7 +238,7 @@ mod tests {
         assert_eq!(bursts.add(version(32, 33, 5)), (1, vec![]), "its next file");
         assert_eq!(bursts.end_if_over(37 * S).len(), 1);
         bursts.add(version(40, 41, 2 << 20));
-        // An fsync for the burst before: only a file that was synced once more.
+        // An fsync for the previous burst: a file that was only synced once more.
         bursts.syncing(1);
         assert!(!bursts.synced(1, 43 * S));
         assert_eq!(bursts.end_if_over(45 * S).len(), 1);

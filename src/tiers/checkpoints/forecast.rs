@@ -3,16 +3,15 @@
 //! The rule, careful rather than clever:
 //!
 //! - bursts of like size, each within four times of the one before, are a *series*; its last [`KEPT`] are remembered.
-//!   The largest series that goes on is taken for the checkpoints: it has two or more, and its last one began no more
-//!   than four intervals before the last burst of any size. So neither a log that grows by megabytes nor a data set
-//!   that is unpacked once is mistaken for checkpoints;
+//!   The largest live series is taken for the checkpoints: it has two or more bursts, and its last one began at most
+//!   four intervals before the last burst of any size. So neither a log that grows by megabytes nor a data set that is
+//!   unpacked once is mistaken for checkpoints;
 //! - **size**: the largest of the series, and an eighth more;
 //! - **when**: the start of the last checkpoint plus the median interval, once there are two intervals or more;
 //! - **spread**: twice the distance from the median that three of four intervals stay within. One long pause does not
-//!   count. Where nothing is regular the spread is about as long as the interval, and room is wanted nearly always;
-//! - room is wanted from [`LEAD`] plus the spread before that moment until a quarter of the interval, at least
-//!   [`LEAD`], plus the spread after it. Then the next checkpoint is no longer waited for: training has ended, or
-//!   pauses.
+//!   count. Without regularity the spread is about as long as the interval, and room is wanted nearly always;
+//! - room is wanted from [`LEAD`] plus the spread before that time until a quarter of the interval, at least [`LEAD`],
+//!   plus the spread after it. After that the next checkpoint is no longer expected: training has ended, or pauses.
 
 use std::collections::VecDeque;
 use std::ops::RangeInclusive;
@@ -20,12 +19,12 @@ use std::time::Duration;
 
 /// How many checkpoints of a series are remembered.
 const KEPT: usize = 8;
-/// More series than fit between a megabyte and a petabyte.
+/// More than the number of series between a megabyte and a petabyte.
 const SERIES: usize = 20;
 /// Time for eviction: each file takes a call to the slow tier, which may be slow.
 const LEAD: Duration = Duration::from_secs(120);
 
-/// The checkpoints that were finished lately.
+/// The recently finished checkpoints.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct CheckpointForecast {
     /// In order of the last addition; the most recent series comes last.
@@ -33,7 +32,7 @@ pub(crate) struct CheckpointForecast {
     next: ExpectedCheckpoint,
 }
 
-/// What is expected.
+/// The expected checkpoint.
 #[derive(Clone, Debug, Default)]
 struct ExpectedCheckpoint {
     bytes: u64,
@@ -46,7 +45,7 @@ struct ExpectedCheckpoint {
 struct Series(VecDeque<(Duration, u64)>);
 
 impl CheckpointForecast {
-    /// Learns that a checkpoint that began at `began` is finished, with this many bytes.
+    /// Adds a finished checkpoint that began at `began` and has this many bytes.
     pub(crate) fn learn(&mut self, began: Duration, bytes: u64) {
         let like = self.series.iter().rposition(|series| series.is_like(bytes));
         let mut series = like.map(|at| self.series.remove(at)).unwrap_or_default();
@@ -63,13 +62,14 @@ impl CheckpointForecast {
             going_on.max_by_key(|series| series.largest()).map_or_else(ExpectedCheckpoint::default, Series::next);
     }
 
-    /// Bytes of the next checkpoint, whenever it comes; 0 while unknown. Staging leaves this room free at all times.
+    /// Bytes of the next checkpoint, regardless of its time; 0 while unknown. Staging leaves this room free at all
+    /// times.
     pub(crate) fn expected(&self) -> u64 {
         self.next.bytes
     }
 
     /// Bytes that should be free now: those of the checkpoint that is about to come, or the rest of the one that is
-    /// being written, which has `written` bytes so far. `written` is 0 if none is.
+    /// being written, which has `written` bytes so far. `written` is 0 if there is none.
     pub(crate) fn ahead(&self, now: Duration, written: u64) -> u64 {
         let due = self.next.due.as_ref().is_some_and(|due| due.contains(&now));
         if due || written > 0 { self.next.bytes.saturating_sub(written) } else { 0 }

@@ -1,8 +1,8 @@
-//! Which checkpoints there are, and what has become of their files. Pure; events and moments are passed in.
+//! The known checkpoints, and the state of their files. Pure; events and times are passed in.
 //!
 //! A checkpoint is a burst of versions (`checkpoints/bursts.rs`) of [`SMALLEST`] or more. Its files are identified by
-//! their paths, which follow renames, so none of them need stay in memory for it. A checkpoint loses a file when the
-//! file is removed, or when a newer burst has written it anew or replaced it. It may lose a small file: pointers
+//! their paths, which follow renames, so that no inode has to stay in memory. A checkpoint loses a file when the file
+//! is removed, or when a newer burst has rewritten or replaced it. Losing a small file does not count: pointers
 //! (`latest`) and logs are replaced each time.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -23,7 +23,7 @@ use crate::tiers::log::record::Path;
 /// are only counted.
 const KEPT: usize = 200;
 const FILES_KEPT: usize = 20_000;
-/// A file with a longer path is only counted, too: a tree may be as deep as its user likes.
+/// A file with a longer path is only counted, too: a user can nest directories without limit.
 pub(crate) const PATH_KEPT: usize = 1024;
 /// How many are saved for the next mount, besides the newest safe one.
 const SAVED: usize = 20;
@@ -40,8 +40,8 @@ pub(crate) const MARKERS: [&str; 8] = [
     "model.safetensors.index.json",
     "pytorch_model.bin.index.json",
 ];
-/// Those of them that a framework writes when all ranks have finished: an index of weights may come before the state of
-/// the optimizer.
+/// Markers that a framework writes when all ranks have finished. (An index of weights may be written before the state
+/// of the optimizer.)
 pub(crate) const FLEET_MARKERS: [&str; 6] = [
     "checkpoint",
     "latest",
@@ -50,15 +50,14 @@ pub(crate) const FLEET_MARKERS: [&str; 6] = [
     "commit_success.txt",
     "latest_checkpointed_iteration.txt",
 ];
-/// Those of them that may speak of another checkpoint than the one that they lie in or beside: their text says which.
+/// Markers that may name another checkpoint than the one that they lie in or beside: their text says which.
 pub(crate) const POINTERS: [&str; 3] = ["checkpoint", "latest", "latest_checkpointed_iteration.txt"];
-/// A marker of another member that comes later than this after the first look is not looked for.
+/// How long after the first look another member's marker is looked for.
 const PATIENCE: Duration = Duration::from_secs(600);
-/// After a marker, and this long without another file, a checkpoint is complete before its burst is over.
+/// After a marker and this long without another file, a checkpoint is complete before its burst is over.
 const QUIET: Duration = Duration::from_secs(1);
 
-/// What a saved index says beyond these was not saved by a mount: the file is damaged. Sums of what is below fit, and so
-/// do the digits of a year.
+/// Larger values in a saved index are damage, because no mount saves them. Up to them, sums and dates do not overflow.
 const NUMBER_MAX: u64 = 1 << 62;
 const BYTES_MAX: u64 = 1 << 55;
 const MOMENT_MAX: Duration = Duration::from_secs(1 << 37);
@@ -69,11 +68,11 @@ pub(crate) struct CheckpointIndex {
     /// The newest version of each file of a checkpoint.
     files: BTreeMap<Path, CheckpointFile>,
     bursts: BTreeMap<u64, BurstFiles>,
-    /// Files as an earlier mount left them; whether they are unchanged must be looked up.
+    /// Files of an earlier mount that have not been checked for changes yet.
     unchecked: Vec<(Path, Lsn)>,
     /// Something has changed since [`CheckpointIndex::take_changed`].
     changed: bool,
-    /// The last number of the mount before this one, and how many checkpoints of this mount were dropped to make room.
+    /// The last number of the previous mount, and how many checkpoints of this mount were dropped to make room.
     resumed: u64,
     forgotten: u64,
 }
@@ -89,7 +88,7 @@ struct CheckpointFile {
     end: u64,
 }
 
-/// Moments count from the beginning of 1970.
+/// Times count from the beginning of 1970.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 struct BurstFiles {
     began: Duration,
@@ -104,16 +103,16 @@ struct BurstFiles {
     published: Option<Duration>,
     /// A framework has marked it complete.
     marked: bool,
-    /// How many of its files are known by name and still there; whether it has lost a file that counts.
+    /// How many of its named files still exist; whether it has lost a file that counts.
     left: u64,
     lost: bool,
-    /// Some of it was set aside.
+    /// Part of it was set aside.
     #[serde(default)]
     incomplete: bool,
     /// Its place when the first file that counts was lost, escaped, and its step.
     place: Option<(String, Option<u64>)>,
-    /// In a fleet: its name; the latest `end` of its events; the directory that got its name, escaped, when it was whole,
-    /// with the latest `end` by then; and what is known of the parts of the other members.
+    /// In a fleet: the fleet's name; the latest `end` of its events; the directory that received its name when it was
+    /// whole, escaped, with the latest `end` by then; and what is known of the other members' parts.
     #[serde(default)]
     fleet: String,
     #[serde(default)]
@@ -127,47 +126,47 @@ struct BurstFiles {
 /// What a member of a fleet knows of the parts of a checkpoint that the others write (`checkpoints/of_fleet.rs`).
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 struct PartsKnown {
-    /// When somebody first looked for a marker.
+    /// When a marker was first looked for.
     #[serde(skip)]
     looked: Option<Duration>,
-    /// By this moment all members had written their parts; by the clock whose moments verdicts are about.
+    /// All members had written their parts by this time, on the clock that verdicts use.
     #[serde(skip)]
     finished: Option<Duration>,
-    /// All of it has been on the slow tier since then at the latest.
+    /// All of it has been on the slow tier since this time or earlier.
     elsewhere: Option<Duration>,
-    /// When the leases were asked last.
+    /// When the leases were last read for it.
     #[serde(skip)]
     asked: Option<Duration>,
-    /// Where it is, escaped, once there was a marker.
+    /// Its place, escaped, once there was a marker.
     #[serde(default)]
     place: String,
-    /// Another member has written something there since: it is a mixture of two saves.
+    /// Another member has written a file there since: it is a mixture of two saves.
     #[serde(default)]
     mixed: bool,
 }
 
 impl PartsKnown {
-    /// Nobody looks for its marker any more, or it can never be proved.
+    /// Its marker is no longer looked for, or it can never be proved.
     fn is_given_up(&self, uptime: Duration) -> bool {
         let is_late = self.looked.is_some_and(|since| uptime.saturating_sub(since) > PATIENCE);
         self.mixed || self.elsewhere.is_some() || (is_late && self.finished.is_none())
     }
 }
 
-/// A checkpoint whose parts of other members may not be on the slow tier.
+/// A checkpoint whose parts of other members may be missing on the slow tier.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct UnprovedCheckpoint {
     pub(crate) number: u64,
-    /// Its newest event: it is another checkpoint once it has a newer one.
+    /// Its newest event: with a newer one it is another checkpoint.
     pub(crate) upto: Lsn,
     pub(crate) path: Path,
     pub(crate) step: Option<u64>,
     pub(crate) began: Duration,
     /// The latest `end` of its events here.
     pub(crate) end: u64,
-    /// It is one file, or this member has named its directory: nobody has a part that comes after what is known here.
+    /// It is one file, or this member has named its directory: no member has a part later than those known here.
     pub(crate) is_ours: bool,
-    /// What this member has made later that may be its marker.
+    /// Files that this member made later and that may be its marker.
     pub(crate) markers: Vec<Path>,
     pub(crate) published: Duration,
     pub(crate) looked: Option<Duration>,
@@ -182,7 +181,7 @@ pub(crate) struct Version {
     pub(crate) path: Path,
     pub(crate) lsn: Lsn,
     pub(crate) bytes: u64,
-    /// When the file was opened, or first written to if that was not soon after; and when it got its place.
+    /// When the file was opened, or first written to if that was much later; and when it got its place.
     pub(crate) began: Duration,
     pub(crate) at: Duration,
     /// The event's `end` by the fleet's stamps; 0 outside of a fleet.
@@ -211,22 +210,22 @@ struct SavedFile {
     end: u64,
 }
 
-/// The numbers of the bursts that may go on, and whether a large file that belongs to one is still being written.
+/// The numbers of the open bursts, and whether a large file that belongs to one is still being written.
 pub(crate) type GoingOn = BTreeMap<u64, bool>;
 
-/// Further facts about the moment of a query.
+/// The circumstances of a query.
 #[derive(Debug, Default)]
 pub(crate) struct Moment {
     pub(crate) now: Duration,
     /// Everything up to this event is on the slow tier.
     pub(crate) applied: Lsn,
-    /// The bursts that may go on, and whether a large file that belongs to one is still being written.
+    /// The open bursts, and whether a large file that belongs to one is still being written.
     pub(crate) going_on: GoingOn,
-    /// The fleet that the mount is in, whose members may have parts of a checkpoint; empty: none.
+    /// The mount's fleet, whose members may have parts of a checkpoint; empty: none.
     pub(crate) fleet: String,
     /// Our uptime.
     pub(crate) uptime: Duration,
-    /// Files with bytes that are not in an event.
+    /// Files with bytes that are not in an event yet.
     pub(crate) uncommitted: HashSet<Path>,
 }
 
@@ -242,7 +241,7 @@ pub(crate) struct CheckpointStatus {
     pub(crate) last: Duration,
     pub(crate) durable: Option<Duration>,
     pub(crate) published: Option<Duration>,
-    /// In a fleet: since when all of it, whoever wrote it, has been on the slow tier.
+    /// In a fleet: since when the parts of all members have been on the slow tier.
     pub(crate) elsewhere: Option<Duration>,
     /// It was written in a fleet, so other members may have parts of it.
     pub(crate) of_fleet: bool,
@@ -260,7 +259,7 @@ pub(crate) struct CheckpointStatus {
 }
 
 impl CheckpointIndex {
-    /// A version got its place in the order. `going_on`: which bursts are.
+    /// A version got its place in the order. `going_on`: the open bursts.
     pub(crate) fn written(&mut self, version: Version, going_on: &[u64]) {
         assert!(!left_out!(IndexStands), "left out on purpose");
         let Version { burst: number, path, lsn, bytes, began, at, end } = version;
@@ -293,7 +292,7 @@ impl CheckpointIndex {
         }
     }
 
-    /// A node was renamed, with everything below it; the target's old node is gone. `going_on`: which bursts are.
+    /// A node was renamed, with everything below it; the target's old node is gone. `going_on`: the open bursts.
     pub(crate) fn moved(&mut self, from: &[u8], to: &[u8], lsn: Lsn, going_on: &[u64]) {
         self.removed(to);
         self.carry(&[(from, to)], lsn, going_on);
@@ -312,7 +311,7 @@ impl CheckpointIndex {
         }
     }
 
-    /// The slow tier has everything up to here.
+    /// The slow tier has everything up to this LSN.
     pub(crate) fn published(&mut self, upto: Lsn, now: Duration) {
         for burst in self.bursts.values_mut() {
             burst.seal(now, |lsn| lsn <= upto);
@@ -336,7 +335,7 @@ impl CheckpointIndex {
         }
     }
 
-    /// Events were moved behind others and have new numbers, these.
+    /// Events were moved behind others; `now` returns their new numbers.
     pub(crate) fn renumber(&mut self, now: impl Fn(Lsn) -> Option<Lsn>) {
         for file in self.files.values_mut() {
             let Some(new) = now(file.lsn) else { continue };
@@ -390,7 +389,8 @@ impl CheckpointIndex {
     }
 
     /// Restores into an empty index. `only_durable`: ignores bursts that were not durable when they were saved. Ignores
-    /// what no mount can have saved, too. Returns the number, the start and the bytes of each, the oldest first.
+    /// entries that no mount can have saved, too. Returns the number, the start and the bytes of each, the oldest
+    /// first.
     pub(crate) fn restore(&mut self, saved: SavedIndex, only_durable: bool) -> Vec<(u64, Duration, u64)> {
         for SavedBurst { number, mut burst, files } in saved.0 {
             if number > NUMBER_MAX || !burst.is_possible() || (only_durable && burst.durable.is_none()) {
@@ -429,19 +429,19 @@ impl CheckpointIndex {
         }
     }
 
-    /// Some of the files that the previous mount knew, with their expected bytes; `None`: the file has changed since.
+    /// Some of the previous mount's files, with their expected bytes; `None`: the file has changed since.
     pub(crate) fn unchecked(&self, most: usize) -> Vec<(Path, Option<u64>)> {
         let some = self.unchecked.iter().rev().take(most);
         let same = |path, lsn| self.files.get(path).filter(|file: &&CheckpointFile| file.lsn == lsn);
         some.map(|(path, lsn)| (path.clone(), same(path, *lsn).map(|file| file.bytes))).collect()
     }
 
-    /// This many of them have been looked up.
+    /// This many of them have been checked.
     pub(crate) fn checked(&mut self, many: usize) {
         self.unchecked.truncate(self.unchecked.len().saturating_sub(many));
     }
 
-    /// The next one of them could not be looked up: it comes last.
+    /// The next one could not be checked: it is put last.
     pub(crate) fn put_off(&mut self) {
         if !self.unchecked.is_empty() {
             self.unchecked.rotate_right(1);
@@ -491,10 +491,10 @@ impl CheckpointIndex {
         newest.map(|one| one.path)
     }
 
-    /// In a fleet: the newest checkpoints that are safe as far as this member knows, but for the parts of the others.
-    /// None that is older than one with all parts.
+    /// In a fleet: the newest checkpoints that are safe as far as this member knows, except for the other members'
+    /// parts. None is older than one with all parts.
     ///
-    /// Of those written in another fleet, or in none, nobody knows who had a part.
+    /// For checkpoints written in another fleet, or in none, the members with parts are unknown.
     pub(crate) fn unproved(&self, moment: &Moment, most: usize) -> Vec<UnprovedCheckpoint> {
         let is_of_this_fleet =
             |number: u64, burst: &BurstFiles| burst.end > 0 && (number > self.resumed || burst.fleet == moment.fleet);
@@ -502,7 +502,7 @@ impl CheckpointIndex {
             let is_ready = burst.bytes >= SMALLEST && burst.published.is_some() && is_of_this_fleet(*number, burst);
             is_ready && !burst.lost && !burst.incomplete && !burst.parts.is_given_up(moment.uptime)
         };
-        // As a rule there is none, and this is asked all the time.
+        // Usually there is none, and this is called often.
         if !self.bursts.iter().rev().take_while(|(_, burst)| burst.parts.elsewhere.is_none()).any(may_be) {
             return Vec::new();
         }
@@ -537,8 +537,8 @@ impl CheckpointIndex {
         files.map(|file| file.end).max().unwrap_or_default()
     }
 
-    /// The markers in the checkpoint's directory or the one above that this member has made after all else that it wrote there.
-    /// Of which checkpoint one above speaks, its text says.
+    /// The markers in the checkpoint's directory, or the one above, that this member has made after all else that it
+    /// wrote there. The text of one above says which checkpoint it names.
     fn markers_here(&self, one: &CheckpointStatus, end: u64) -> Vec<Path> {
         let (above, _) = split(&one.path);
         let paths =
@@ -554,15 +554,15 @@ impl CheckpointIndex {
             .is_some_and(|(dir, upto)| *upto >= end && unescape(dir).is_some_and(|dir| is_at_or_below(&one.path, &dir)))
     }
 
-    /// The leases were asked about this checkpoint.
+    /// The leases were read for this checkpoint.
     pub(crate) fn asked_leases(&mut self, of: &UnprovedCheckpoint, now: Duration) {
         if let Some(burst) = self.bursts.get_mut(&of.number) {
             burst.parts.asked = Some(now);
         }
     }
 
-    /// Another member has published something at this path, by an event with this `end`. After the marker of a checkpoint
-    /// that is there, it belongs to a later save.
+    /// Another member has published a node at this path, by an event with this `end`. If that is later than the
+    /// checkpoint's marker, it belongs to a later save.
     pub(crate) fn placed_by_other(&mut self, path: &[u8], end: u64) {
         if is_marker(path) {
             return;
@@ -578,7 +578,7 @@ impl CheckpointIndex {
         }
     }
 
-    /// Somebody has looked for a marker of this checkpoint at `now`; by `finished` all had written their parts.
+    /// A marker of this checkpoint was looked for at `now`; by `finished` all had written their parts.
     pub(crate) fn looked_for_parts(&mut self, of: &UnprovedCheckpoint, now: Duration, finished: Option<Duration>) {
         if let Some(burst) = self.bursts.get_mut(&of.number).filter(|burst| burst.upto == of.upto) {
             burst.parts.looked.get_or_insert(now);
@@ -587,7 +587,7 @@ impl CheckpointIndex {
         }
     }
 
-    /// All parts of this checkpoint have been on the slow tier since `elsewhere` at the latest.
+    /// All parts of this checkpoint have been on the slow tier since `elsewhere` or earlier.
     pub(crate) fn has_all_parts(&mut self, of: &UnprovedCheckpoint, elsewhere: Duration) {
         if let Some(burst) = self.bursts.get_mut(&of.number).filter(|burst| burst.upto == of.upto) {
             burst.parts.elsewhere = Some(elsewhere);
@@ -613,7 +613,7 @@ impl CheckpointIndex {
                 }
                 if let Some(burst) = self.bursts.get_mut(&file.burst) {
                     burst.upto = lsn;
-                    // An older checkpoint keeps its publishing time: publishing the rename is no news for it.
+                    // An older checkpoint keeps its publishing time: publishing the rename does not change it.
                     if going_on.contains(&file.burst) {
                         (burst.published, burst.parts) = (None, PartsKnown::default());
                         if path != *from && is_temporary(from) {
@@ -655,8 +655,8 @@ impl CheckpointIndex {
         self.files.remove(path);
     }
 
-    /// Another member has removed or replaced what was at this path, by an event with this `end`. A file of ours that is
-    /// later, or not published up to `applied` yet, stays.
+    /// Another member has removed or replaced the node at this path, by an event with this `end`. A file of ours that
+    /// is later, or not published up to `applied` yet, stays.
     pub(crate) fn removed_by_other(&mut self, path: &[u8], end: u64, applied: Lsn) {
         let Some(file) = self.files.get(path).filter(|file| file.lsn <= applied) else { return };
         if file.end < end {
@@ -664,7 +664,7 @@ impl CheckpointIndex {
         }
     }
 
-    /// Called before a burst of this number gets a file: drops earlier bursts that were no checkpoints, and the oldest
+    /// Called before a burst of this number gets a file: drops earlier bursts that are no checkpoints, and the oldest
     /// burst if there are too many.
     fn make_room(&mut self, number: u64, going_on: &[u64]) {
         let full = |index: &CheckpointIndex| index.bursts.len() >= KEPT || index.files.len() >= FILES_KEPT;
@@ -750,7 +750,7 @@ impl BurstFiles {
 }
 
 impl CheckpointStatus {
-    /// Whether the slow tier has all of it, whoever wrote it.
+    /// Whether the slow tier has all of it, including the other members' parts.
     fn is_safe_for_all(&self, moment: &Moment) -> bool {
         let is_of_one = moment.fleet.is_empty() && !self.of_fleet;
         let has_all = is_of_one || self.elsewhere.is_some() || left_out!(PartsOfAll);
@@ -771,7 +771,7 @@ fn is_marker(path: &[u8]) -> bool {
     MARKERS.iter().any(|marker| marker.as_bytes() == name_of(path))
 }
 
-/// A name that a checkpoint has while it is written.
+/// Whether a checkpoint has this name only while it is written.
 pub(crate) fn is_temporary(path: &[u8]) -> bool {
     name_of(path).windows(3).any(|three| three.eq_ignore_ascii_case(b"tmp"))
 }
@@ -938,7 +938,7 @@ mod tests {
         assert_eq!((offered(&index), numbers(&unproved)), (None, vec![(2, false), (1, false)]));
         index.has_all_parts(&unproved[1], S * 17);
         assert_eq!(offered(&index).as_deref(), Some("run/step-1"));
-        // What is noted about a checkpoint is not about the one that it has become.
+        // Notes about a checkpoint do not apply to its successor under the same name.
         write_in_fleet(&mut index, 2, "run/step-2/b", 21, MIB, 16);
         index.looked_for_parts(&unproved[0], S, Some(S));
         index.has_all_parts(&unproved[0], S * 18);
@@ -1017,7 +1017,7 @@ mod tests {
             let again = serde_json::to_string(&index.saved(&in_fleet(fleet))).expect("as JSON");
             assert_eq!(again, saved, "{fleet}");
         }
-        // One of a mount in no fleet, which had no other parts, and a member that cannot know that.
+        // A checkpoint of a mount in no fleet had no other parts, but a member cannot know that.
         let mut alone = CheckpointIndex::default();
         write(&mut alone, 1, "run/step-1/a", 10, 2 * MIB, 5);
         alone.published(90, S * 16);

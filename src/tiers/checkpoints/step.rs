@@ -1,16 +1,16 @@
 //! The step of a checkpoint, read from the names of its files. Pure.
 
-/// The step that a path names, and the index of the component that names it: the number behind a word for it; else a
-/// component that is a number; else the last number of the file's name, or of its directory's. Names are bytes: beside
-/// the digits anything may stand.
+/// The step in a path, and the index of the component that contains it: the number after a word for a step; else a
+/// component that is a number; else the last number in the file's name, or in its directory's. Names are bytes: any
+/// bytes may stand beside the digits.
 pub(crate) fn step_in(path: &[u8]) -> Option<(usize, u64)> {
     let names = components(path);
     let last = || names.iter().enumerate().rev().take(2).find_map(|(at, name)| Some((at, last_number(name)?)));
     by_word(&names).or_else(|| by_number(&names)).or_else(last)
 }
 
-/// The step that a file is of for certain: files of two such steps are of two checkpoints. The number of a file may be
-/// that of a rank, a layer or a sample, unless a word says so, or the format holds a whole model.
+/// The certain step of a file: files with two different ones belong to two checkpoints. A number in a file's name may
+/// be a rank, a layer or a sample, unless a word says otherwise, or the format holds a whole model.
 pub(crate) fn certain_step(path: &[u8]) -> Option<u64> {
     const WHOLE_MODEL: [&[u8]; 4] = [b".keras", b".h5", b".hdf5", b".ckpt"];
     let names = components(path);
@@ -35,7 +35,7 @@ fn by_number(names: &[Vec<u8>]) -> Option<(usize, u64)> {
     before_chunks.filter_map(|(at, name)| Some((at, number(up_to(name, b".orbax"))?))).last()
 }
 
-/// The number behind a word, with nothing but `=`, `-`, `_`, `.` or the word's own ending between.
+/// The number after a word, with only `=`, `-`, `_`, `.` or the word's own ending between.
 fn behind(name: &[u8], word: &str) -> Option<u64> {
     let tails = (0..name.len()).rev().filter_map(|at| name.get(at..)?.strip_prefix(word.as_bytes()));
     let mut numbers = tails.filter_map(|rest| {
@@ -104,7 +104,7 @@ mod tests {
         }
     }
 
-    /// Any user's `é1` ended the daemon when it was removed: its last number was looked for inside of a character.
+    /// Any user's `é1` ended the daemon when it was removed: the search for its last number split a character.
     #[test]
     fn no_name_is_too_strange_to_look_for_its_step() {
         for (path, step) in [

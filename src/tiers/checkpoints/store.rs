@@ -1,9 +1,9 @@
-//! The engine's side of the checkpoint index: what it tells the index, what it answers from it, and how the index is
-//! kept from mount to mount: `<fast>/.dlio-fs/checkpoints`, JSON.
+//! The engine's side of the checkpoint index: feeds it events, answers queries from it, and keeps it from mount to
+//! mount in `<fast>/.dlio-fs/checkpoints` (JSON).
 //!
-//! That file is a help, no promise: [`Tiers::tick`] and the end of the mount write it, whenever a complete checkpoint
-//! has changed. A start believes it as far as the log does not contradict it; the background looks up files that have
-//! changed since ([`Tiers::check_remembered`]).
+//! That file is only a hint: [`Tiers::tick`] and the end of the mount write it whenever a complete checkpoint has
+//! changed. A start uses it unless the log contradicts it; the background looks up files that have changed since
+//! ([`Tiers::check_remembered`]).
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -52,7 +52,7 @@ impl Tiers {
         self.save_checkpoints(saved.as_ref());
     }
 
-    /// The large files that are being written; empty while no checkpoint is being written. A file that stays open from
+    /// The large files that are being written; empty unless a checkpoint is being written. A file that stays open from
     /// version to version is a log.
     pub(super) fn being_written(&self) -> Vec<BeingWritten> {
         let any = self.state.lock().bursts.being_written() > 0;
@@ -129,8 +129,8 @@ impl Tiers {
     }
 
     /// The path, from the root, of the newest checkpoint that is complete and wholly on the slow tier; in a fleet, with
-    /// the parts of all members (`of_fleet.rs`). The caller must check that it is still there: it may be remembered from
-    /// the previous mount, or another member may have removed it.
+    /// the parts of all members (`of_fleet.rs`). The caller must check that it still exists: it may date from the
+    /// previous mount, or another member may have removed it.
     pub fn latest_safe(&self) -> Option<Vec<u8>> {
         let writing = self.being_written();
         let st = self.state.lock();
@@ -138,7 +138,7 @@ impl Tiers {
         st.checkpoints.ask(|index| index.latest_safe(&moment))
     }
 
-    /// Both copies of a file are the same.
+    /// Notes that both copies of a file are equal.
     pub(crate) fn note_verified(&self, ino: Ino) {
         let mut st = self.state.lock();
         if let Some(path) = st.view.path(ino) {
@@ -146,8 +146,8 @@ impl Tiers {
         }
     }
 
-    /// Called at a start, before the log is replayed. `only_durable`: the machine was rebooted. Returns the bursts of
-    /// versions, by their events.
+    /// Called at a start, before the log is replayed. `only_durable`: the machine was rebooted. Returns the burst of
+    /// each version, by event.
     pub(crate) fn restore_checkpoints(&self, only_durable: bool) -> HashMap<Lsn, u64> {
         let ours = self.fast.dir(OURS).at_fast("open", "checkpoints");
         let saved = ours.and_then(|ours| read_text(&*ours, FILE)).map(|text| {
@@ -166,8 +166,8 @@ impl Tiers {
         st.checkpoints.ask(|index| index.bursts_of_events())
     }
 
-    /// Called at a start, when the log has been replayed: the pending version of a path is the newest there. Versions
-    /// that were published before, but not saved as such, count as published now.
+    /// Called at a start, after the log was replayed: the pending version of a path is the newest there. Versions that
+    /// were published but not saved as such count as published now.
     pub(crate) fn expect_versions(&self, st: &mut EngineState, applied: Lsn) {
         st.checkpoints.change(|index| index.published(applied, self.stamp(self.uptime())));
         if st.checkpoints.ask(|index| index.has_no_files()) {
@@ -181,8 +181,8 @@ impl Tiers {
         newest.into_iter().for_each(|(path, lsn)| st.checkpoints.change(|index| index.expect_version(&path, lsn)));
     }
 
-    /// Looks up some of the files that the previous mount knew as a checkpoint's. A file that has changed is lost to
-    /// its checkpoint; one that cannot be looked up now is tried again behind all others, and holds up nothing else.
+    /// Looks up some of the files that the previous mount knew as a checkpoint's. A changed file is lost to its
+    /// checkpoint; one that cannot be looked up now is retried after all others, and holds up nothing else.
     pub(crate) fn check_remembered(&self) -> Progress {
         let some = self.state.lock().checkpoints.ask(|index| index.unchecked(AT_ONCE));
         let mut looked_up = 0;
@@ -211,7 +211,7 @@ impl Tiers {
     }
 
     fn save_checkpoints(&self, saved: Option<&SavedIndex>) {
-        // The index is off: what was saved before stays.
+        // The index is off: the last saved state stays.
         let Some(saved) = saved else { return };
         let Ok(text) = serde_json::to_string(saved) else { return };
         if *self.counters.checkpoints.lock() == text {
@@ -221,7 +221,7 @@ impl Tiers {
         let done = ours.and_then(|ours| replace_text(&*ours, FILE, &text));
         match done {
             Ok(()) => *self.counters.checkpoints.lock() = text,
-            // The next change is saved again.
+            // The next change saves it again.
             Err(error) => tracing::debug!(%error, "the checkpoints are not remembered"),
         }
     }

@@ -1,18 +1,18 @@
 //! Tracks which staged copies are durable. They are synced in batches: an fsync of each would cost more than the copy.
 //!
 //! A copy is given the number of its *sync epoch*, and a sync of the whole file system ends an epoch. A copy counts if
-//! its epoch belongs to this mount, for which the kernel has the bytes whatever the disk has, or is recorded in
+//! its epoch belongs to this mount, for which the kernel has the bytes even if the disk does not, or is recorded in
 //! `staged/epochs`:
 //!
-//! 1. before its first copy, a mount records in that file that the next epochs are taken, and syncs it;
+//! 1. before its first copy, a mount records in that file that it takes the next epochs, and syncs the file;
 //! 2. a copy gets its epoch when all its bytes are written;
 //! 3. the epoch ends: later copies get the next one;
 //! 4. the file system is synced;
 //! 5. the file records that the epochs of this mount up to the ended one are durable, and takes one more in advance.
 //!
 //! A crash after any step costs the copies of the epochs that the file does not name: no mount reuses their numbers,
-//! and a mount that finds one of these copies removes it. If step 4 or 5 fails, the epoch's copies no longer count, and
-//! the mount goes on as a new one: a later sync does not repair what a failed sync left behind.
+//! and a mount that finds such a copy removes it. If step 4 or 5 fails, the epoch's copies no longer count, and the
+//! mount takes new epochs: a later sync does not repair a failed one.
 
 use std::fmt::Write;
 use std::sync::Arc;
@@ -26,16 +26,16 @@ use crate::tiers::disk::sync::{Mutex, Rank};
 const FILE: &[u8] = b"epochs";
 /// How many mounts keep a record of their durable epochs. Copies of older mounts no longer count.
 const SPANS_KEPT: usize = 1_000;
-/// How long a copy waits at most for the others of its epoch.
+/// The longest time a copy waits for the others of its epoch.
 const EPOCH: Duration = Duration::from_secs(5);
-/// The same while a checkpoint is being written, which a sync of the file system would slow down.
+/// The longest wait while a checkpoint is being written, which a sync of the file system would slow down.
 const EPOCH_BESIDE_CHECKPOINT: Duration = Duration::from_secs(60);
 
 #[derive(Debug)]
 pub(crate) struct CopyEpochs {
     dir: Arc<dyn Dir>,
     epochs: Mutex<SyncEpochs>,
-    /// Held while epochs are taken or one is ended.
+    /// Held while epochs are taken or ended.
     writing: Mutex<()>,
 }
 
@@ -48,7 +48,7 @@ struct SyncEpochs {
     next: u64,
     /// This mount's first epoch and the current one.
     ours: Option<(u64, u64)>,
-    /// When the first copy of the current epoch asked for it.
+    /// When the first copy of the current epoch asked for its number.
     since: Option<Duration>,
 }
 
@@ -109,7 +109,7 @@ impl SyncEpochs {
         }
     }
 
-    /// Epochs that were not synced no longer count, including copies made meanwhile. New epochs are taken next.
+    /// Unsynced epochs no longer count, including copies made meanwhile. Takes new epochs next.
     fn failed(&mut self) {
         if let Some((_, now)) = self.ours.take() {
             self.next = now + 1;
@@ -127,13 +127,13 @@ impl CopyEpochs {
         Ok(known)
     }
 
-    /// Whether a copy of this epoch is sure to have the bytes it was made with.
+    /// Whether a copy of this epoch certainly has the bytes it was made with.
     pub(crate) fn counts(&self, epoch: u64) -> bool {
         self.epochs.lock().counts(epoch)
     }
 
-    /// The epoch of a copy whose bytes are all written (2). Call it with no lock held: the first copy of a mount waits
-    /// for the disk.
+    /// The epoch of a copy whose bytes are all written (2). Call it without locks: the first copy of a mount waits for
+    /// the disk.
     pub(crate) fn epoch(&self, now: Duration) -> Result<u64> {
         let under_way = || {
             let mut epochs = self.epochs.lock();
@@ -198,7 +198,7 @@ mod tests {
         Copy,
         Sync,
         FailedSync,
-        /// The next mount reads what the file says.
+        /// The next mount reads the file.
         Remount,
         /// The sync is done, but the file is not written.
         CutAfterSync,
@@ -214,7 +214,7 @@ mod tests {
         }
     }
 
-    /// The file and the epochs of one mount, as `CopyEpochs` has them.
+    /// The file and the epochs of one mount, like those of `CopyEpochs`.
     struct Mount {
         file: Option<String>,
         epochs: SyncEpochs,

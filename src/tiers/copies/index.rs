@@ -2,12 +2,12 @@
 //!
 //! `staged/<shard>/<number>` is named by the file's inode number on the slow tier, so the file system is the index: a
 //! mount consults it when a file is opened, and a million copies cost a start nothing. A copy records which slow file
-//! it equals, and is compared with that file before it is served (P11). No log record names it and it holds nothing
-//! unique: if anything about a copy is in doubt it is removed, and the file is read from the slow tier. For the copies
-//! that survive a crash see `copies/epochs.rs`.
+//! it equals, and is compared with that file before it is served (P11). No log record names a copy and it holds nothing
+//! unique: in any doubt it is removed, and the file is read from the slow tier. `copies/epochs.rs` says which copies
+//! survive a crash.
 //!
 //! The first write to a file with a copy turns the copy into the file's object ([`Tiers::adopt_copy`]). A file with
-//! several names has no copy, nor has one on a file system that is mounted inside the slow tier.
+//! several names has no copy, nor has one on a file system mounted inside the slow tier.
 //!
 //! `staging/copy_one.rs` makes the copies.
 
@@ -48,9 +48,9 @@ struct Label {
 }
 
 impl Label {
-    /// `<epoch> <size> <mtime> <ctime>`. The copy's name is the rest of the fingerprint, but for the birth, for which there
-    /// is no room and no need: a file that got its number since has a later ctime, for this one had not been changed for a
-    /// while when it was copied.
+    /// `<epoch> <size> <mtime> <ctime>`. The copy's name is the rest of the fingerprint, except for the birth, which
+    /// does not fit and is not needed: the file had been unchanged for a while when it was copied, so a later file with
+    /// its number has a later ctime.
     fn encode(&self) -> String {
         format!("{} {}", self.epoch, self.fingerprint.encode_but_file())
     }
@@ -75,25 +75,24 @@ pub(crate) fn path_then(copy: &dyn File) -> io::Result<Option<Vec<u8>>> {
     Ok(text.and_then(|text| unescape(std::str::from_utf8(&text).ok()?)))
 }
 
-/// For how many files without a copy the last read is remembered. Some 30 bytes each.
+/// How many files without a copy have their last read remembered. Some 30 bytes each.
 const READ_KEPT: usize = 1 << 20;
 
 /// The index entry of a copy.
 #[derive(Clone, Copy, Debug)]
 struct Entry {
     bytes: u64,
-    /// When it was last read to its end, or when it was made if it never was.
+    /// When it was last read to its end, or else when it was made.
     used: ObservedAt,
     epoch: u64,
 }
 
-/// The copies that are known. A copy may be gone although it is listed here; until all directories were scanned, one
-/// may exist that is not listed.
+/// The known copies. A listed copy may be gone; until all directories were scanned, an unlisted one may exist.
 #[derive(Debug, Default)]
 struct Index {
     copies: HashMap<u64, Entry>,
     bytes: u64,
-    /// Copies that are being removed; they are treated as gone.
+    /// Copies that are being removed; they count as gone.
     going: HashSet<u64>,
     /// When files without a copy were last read to their end.
     read: HashMap<u64, ObservedAt>,
@@ -121,7 +120,7 @@ impl Index {
 #[derive(Debug)]
 pub(crate) struct Copies {
     shards: Shards,
-    /// Copies in progress; whatever is left here at start-up is deleted.
+    /// Copies in progress; a start deletes leftovers.
     making: Arc<dyn Dir>,
     next: AtomicU64,
     /// Bytes of the copies in progress, at their final size.
@@ -132,7 +131,7 @@ pub(crate) struct Copies {
     durable: CopyEpochs,
 }
 
-/// A copy that is being made.
+/// A copy in progress.
 #[derive(Debug)]
 pub(crate) struct Making<'a> {
     all: &'a AtomicU64,
@@ -189,7 +188,7 @@ impl Copies {
     pub(crate) fn label(&self, copy: &dyn File, fingerprint: &Fingerprint, path: &[u8], now: Duration) -> Result<u64> {
         let epoch = self.durable.epoch(now)?;
         let label = Label { fingerprint: *fingerprint, epoch }.encode();
-        // The label first: it takes the space in the inode.
+        // The label first, so that it gets the space in the inode.
         let labelled = copy.set_xattr(LABEL, label.as_bytes());
         labelled
             .and_then(|()| copy.set_xattr(PATH, escape(label_of(path)).as_bytes()))
@@ -212,7 +211,7 @@ impl Copies {
         Ok(true)
     }
 
-    /// The copy of this slow file, if there is one that is certainly whole.
+    /// The copy of this slow file, if one is certainly whole.
     pub(crate) fn find(&self, number: u64) -> io::Result<Option<Copy>> {
         let known = {
             let index = self.index.lock();
@@ -234,7 +233,7 @@ impl Copies {
         if !known {
             let bytes = fd.stat()?.size;
             if bytes != label.fingerprint.size {
-                // Something shortened it: a file system repair, or a person.
+                // A file system repair or another program shortened it.
                 self.unlink(number, self.condemn(number))?;
                 return Ok(None);
             }
@@ -257,23 +256,23 @@ impl Copies {
     fn unlink(&self, number: u64, bytes: u64) -> io::Result<u64> {
         let gone = absent_is_none(self.shards.of(number).and_then(|shard| shard.unlink(&file_name(number))));
         let mut index = self.index.lock();
-        // One that stays and is not listed would be found again until all directories were scanned. Its file gets no
-        // copy from this mount any more.
+        // An unlisted copy that remains would be found again until all directories were scanned: its file gets no copy
+        // from this mount any more.
         if gone.is_ok() || index.is_complete() {
             index.going.remove(&number);
         }
         gone.map(|_| bytes)
     }
 
-    /// Removes a copy that nobody reads any more. One that the disk does not let go is treated as gone by this mount;
-    /// the next one compares it with its file again.
+    /// Removes a copy that is no longer read. If the disk refuses, this mount treats it as gone; the next one compares
+    /// it with its file again.
     fn remove(&self, number: u64) {
         if let Err(error) = self.unlink(number, self.condemn(number)) {
             tracing::warn!(number, %error, "a staged copy could not be removed; it is not read any more");
         }
     }
 
-    /// Makes removals and finished copies durable. Does nothing where there never was a copy.
+    /// Makes removals and finished copies durable. Does nothing if there never was a copy.
     fn sync(&self, number: u64) -> io::Result<()> {
         absent_is_none(self.shards.of(number).and_then(|shard| shard.sync())).map(drop)
     }
@@ -284,7 +283,7 @@ impl Copies {
         pool.take_in(object, &*self.shards.of(number)?, &file_name(number))
     }
 
-    /// Notes that a file of a directory was read to its end, from its copy or not. Returns the interval for
+    /// Notes that a file of a directory was read to its end, with or without a copy. Returns the interval for
     /// `rounds::replaces`.
     pub(crate) fn was_read(&self, number: u64, dir: Ino, now: Duration) -> Option<Duration> {
         let before = {
@@ -326,8 +325,7 @@ impl Copies {
         (index.copies.len() as u64, index.bytes)
     }
 
-    /// At most `most` copies that were not read for longest, the longest unused first: number, bytes and time of last
-    /// use.
+    /// At most `most` copies, the longest unused first: number, bytes and time of last use.
     pub(crate) fn longest_unused(&self, most: usize) -> Vec<(u64, u64, Duration)> {
         let index = self.index.lock();
         let all = index.copies.iter().map(|(number, entry)| (entry.used, *number, entry.bytes));
@@ -387,8 +385,8 @@ impl Copies {
                 index.put(number, Entry { bytes: stat.size, used: ObservedAt::NEVER, epoch: label.epoch });
             }
         }
-        // Only now: until then a copy that is not listed is looked for on disk. Another thread may have scanned the
-        // same directory.
+        // Only now: until then unlisted copies are looked for on disk. Another thread may have scanned the same
+        // directory.
         if let Some(unread) = &mut self.index.lock().unread {
             unread.retain(|other| *other != next);
         }
@@ -397,7 +395,7 @@ impl Copies {
 }
 
 impl Tiers {
-    /// Finds the copies of the mount before, one directory at a time.
+    /// Finds the copies of the previous mount, one directory at a time.
     pub fn find_copies_step(&self) -> Result<Progress> {
         match self.copies.look_through_one().at_fast("look through", "the staged copies")? {
             true => Ok(Progress::Did),
@@ -451,8 +449,8 @@ impl Tiers {
         Ok(())
     }
 
-    /// Makes all finished copies durable. After an error the copies that were not durable are removed, and no one reads
-    /// them: a failed sync leaves a file in an unknown state.
+    /// Makes all finished copies durable. After an error the copies that were not durable are removed unread: a failed
+    /// sync leaves a file in an unknown state.
     pub fn sync_copies(&self) -> Result<()> {
         let synced = self.copies.durable.sync();
         let lost = if synced.is_err() { self.copies.lost() } else { Vec::new() };
@@ -480,8 +478,8 @@ impl Tiers {
         }
     }
 
-    /// Whether the slow file still has the copied fingerprint. An answer younger than `revalidate` counts; with the
-    /// slow tier down, any does.
+    /// Whether the slow file still has the copied fingerprint. An answer younger than `revalidate` counts; while the
+    /// slow tier is down, any does.
     fn is_still_equal(&self, cx: &Cx, ino: Ino, fingerprint: &Fingerprint) -> Result<bool> {
         let asked = {
             let st = self.state.lock();
@@ -509,7 +507,7 @@ impl Tiers {
         Ok(Fingerprint::of(&found) == *fingerprint)
     }
 
-    /// Removes the copy; the file is read from the slow tier from now on, even if the disk does not let the copy go.
+    /// Removes the copy; the file is read from the slow tier from now on, even if the disk refuses the removal.
     pub(crate) fn lose_copy(&self, state: &FileState, number: u64) {
         let mut io = state.io.write();
         if !state.is_pinned() {
@@ -520,8 +518,8 @@ impl Tiers {
         self.copies.remove(number);
     }
 
-    /// Called when a read through `fd` failed. If that is the copy, it is dropped and the file is read from the slow
-    /// tier from now on: `true`.
+    /// Called when a read through `fd` failed. `true`: `fd` was the copy; it is dropped and the file is read from the
+    /// slow tier from now on.
     pub(crate) fn give_up_copy(&self, state: &FileState, fd: &Arc<dyn File>, error: &io::Error) -> bool {
         let copy = state.io.read().copy.clone().filter(|copy| Arc::ptr_eq(&copy.fd, fd) && !state.is_pinned());
         let Some(copy) = copy else { return false };
@@ -548,8 +546,8 @@ impl Tiers {
         }
     }
 
-    /// The same before the slow file is changed in place: the removal is durable when this returns, so that no byte
-    /// changes under a fingerprint (P6).
+    /// Like [`Tiers::forget_copy`], before the slow file is changed in place: the removal is durable on return, so that
+    /// no byte changes under a fingerprint (P6).
     pub(crate) fn forget_copy_durably(&self, ino: Ino) -> Result<()> {
         let Some(number) = self.copy_number(ino) else { return Ok(()) };
         let condemned = self.copies.condemn(number);
@@ -557,7 +555,8 @@ impl Tiers {
         gone.at_fast("remove the staged copy of", self.label(ino))
     }
 
-    /// Whether the copy's file is pinned, by its current path or, if no one has looked it up, by the path it had.
+    /// Whether the copy's file is pinned, by its current path or, if it was not looked up, by the path it had when
+    /// copied.
     pub(crate) fn is_copy_pinned(&self, number: u64, bytes: u64) -> bool {
         self.any_stays() && self.copy_path(number).is_some_and(|path| self.stays(&path, bytes))
     }
@@ -575,7 +574,7 @@ impl Tiers {
         self.copies.numbers()
     }
 
-    /// Evicts the copy of a file; `false`: there is none that may go.
+    /// Evicts the copy of a file; `false`: there is none that may be evicted.
     pub fn evict_copy_of(&self, ino: Ino) -> Result<bool> {
         let Some(number) = self.copy_number(ino).filter(|number| self.copies.has(*number)) else { return Ok(false) };
         Ok(self.evict_unpinned_copy(number)?.is_some())
@@ -586,7 +585,7 @@ impl Tiers {
         below.is_empty() || self.copy_path(number).is_some_and(|path| is_at_or_below(&path, below))
     }
 
-    /// Evicts a copy if its file is not pinned. Returns the bytes that went.
+    /// Evicts a copy if its file is not pinned. Returns the bytes freed.
     pub fn evict_unpinned_copy(&self, number: u64) -> Result<Option<u64>> {
         if self.is_copy_pinned(number, self.copies.bytes_of(number)) { Ok(None) } else { self.evict_copy(number) }
     }
@@ -604,7 +603,7 @@ impl Tiers {
             if let Some(node) = node {
                 node.staged = false;
             }
-            // Under the lock: an open from now on does not find it.
+            // Under the lock, so that no later open finds it.
             self.copies.condemn(number)
         };
         let gone = self.copies.unlink(number, bytes).at_fast("remove", "a staged copy")?;
@@ -613,7 +612,7 @@ impl Tiers {
     }
 }
 
-/// Step 1 of turning a copy into an object. Works for a copy whose epoch is not synced yet, too.
+/// Step 1 of turning a copy into an object. Also works for a copy whose epoch is not synced yet.
 pub(crate) fn become_object(copy: &Copy, named: Named) -> io::Result<()> {
     Pool::set_name(&*copy.fd, &named)?;
     Pool::set_fingerprint(&*copy.fd, &copy.fingerprint)?;

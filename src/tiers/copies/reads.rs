@@ -17,10 +17,10 @@ pub(crate) struct Read {
     pub(crate) interval: Option<Duration>,
 }
 
-/// Most bytes of files that may wait to be promoted: roughly what the page cache may still have of them.
+/// Most bytes of files that may wait to be promoted: roughly what the page cache may still hold of them.
 const PROMOTE_MAX: u64 = 256 << 20;
 
-/// Files that wait to be promoted, oldest first. Each once, however often it is read until it is promoted: several
+/// Files that wait to be promoted, oldest first. Each is listed once, however often it is read meanwhile: several
 /// streams promote, and two of them would copy the same file.
 #[derive(Debug, Default)]
 pub(crate) struct Reads {
@@ -33,12 +33,12 @@ struct WaitingReads {
     reads: VecDeque<Read>,
     /// The sum of their sizes.
     bytes: u64,
-    /// The files that wait, and those that are being promoted.
+    /// The files that wait or are being promoted.
     known: HashSet<Ino>,
 }
 
 impl Reads {
-    /// Adds a file that neither waits nor is being promoted; if too many bytes wait, it is passed over.
+    /// Adds a file that neither waits nor is being promoted; skips it if too many bytes wait.
     pub(crate) fn push(&self, read: Read) {
         let mut waiting = self.waiting.lock();
         if waiting.known.contains(&read.ino) {
@@ -52,7 +52,7 @@ impl Reads {
         waiting.reads.push_back(read);
     }
 
-    /// The next file to promote. The caller says [`Reads::done`] afterwards.
+    /// The next file to promote. The caller calls [`Reads::done`] afterwards.
     pub(crate) fn pop(&self) -> Option<Read> {
         let mut waiting = self.waiting.lock();
         let read = waiting.reads.pop_front()?;
@@ -75,8 +75,8 @@ impl Reads {
 }
 
 impl Tiers {
-    /// Called when a handle is released. Notes a file that was read to its end through it; one that was read from the
-    /// slow tier is returned, to be promoted while the page cache has it.
+    /// Called when a handle is released. Notes a file that was read to its end through it; returns one that was read
+    /// from the slow tier, to be promoted while the page cache has it.
     pub(crate) fn note_reading(&self, file: &OpenFile) -> Option<Read> {
         let read = file.read.load(Ordering::Relaxed);
         let options = self.options();

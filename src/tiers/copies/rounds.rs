@@ -1,22 +1,22 @@
 //! Decides which files are out of use, from how often others are read again.
 //!
 //! A training job reads all files of a set in rounds, in the same order or in a new one each time. In any round a file
-//! that is still in use was last read in this round or in the one before. The files that are being read again now were
-//! last read at some point in the round before: the earliest of about a hundred such times is close to its beginning.
-//! So a file last read clearly before *that* was left out for a whole round.
+//! in use was last read in this round or in the one before. The files being read again now were last read at some point
+//! of the previous round: the earliest of about a hundred such times is close to its beginning. So a file last read
+//! clearly before *that* was left out for a whole round.
 //!
-//! The interval of a single file tells nothing: with a new order each time it is anything from zero to two rounds, and
-//! a file that was not read for nearly two rounds may still be in use. Judged by single intervals, data that does not
-//! fit would evict itself in every epoch.
+//! The interval of a single file says nothing: with a new order each time it is anything from zero to two rounds, and a
+//! file not read for nearly two rounds may still be in use. Judged by single intervals, data that does not fit would
+//! evict itself in every epoch.
 
 use std::collections::VecDeque;
 use std::time::Duration;
 
 /// How many of a set's last repeated reads are remembered.
 const LATELY: usize = 128;
-/// With fewer the previous round is unknown. The newest of them count however old they are.
+/// With fewer the previous round is unknown. This many of the newest count, however old they are.
 const ENOUGH: usize = 8;
-/// From this many on, the earliest is ignored: a file that someone looks at after days tells nothing about the others.
+/// From this many on, the earliest is ignored: a file read once after days says nothing about the others.
 const MANY: usize = LATELY / 2;
 /// Sets share a slot by their number modulo this. Sharing only makes the estimate more patient, and bounds the memory
 /// to 512 KiB.
@@ -37,7 +37,7 @@ struct Again {
 }
 
 impl Again {
-    /// For a small set the last [`LATELY`] reads reach back over several rounds.
+    /// For a small set the last [`LATELY`] reads span several rounds.
     fn is_recent(self, now: Duration) -> bool {
         now.saturating_sub(self.now) <= self.now.saturating_sub(self.before) / 2
     }
@@ -50,7 +50,7 @@ impl Default for ReadRounds {
 }
 
 impl ReadRounds {
-    /// A file of `set`, last read at `before`, is read again.
+    /// Notes that a file of `set`, last read at `before`, is read again.
     pub(crate) fn read_again(&mut self, set: u64, before: Duration, now: Duration) {
         if now.saturating_sub(before) < TOGETHER {
             return;
@@ -73,7 +73,7 @@ impl ReadRounds {
     }
 }
 
-/// About the beginning of a round, given some of its times.
+/// Approximately the beginning of a round, given some of its times.
 fn earliest(moments: impl Iterator<Item = Duration>) -> Option<Duration> {
     let (mut first, mut second, mut count) = (Duration::MAX, Duration::MAX, 0);
     for moment in moments {
@@ -95,8 +95,8 @@ fn place(set: u64) -> usize {
     (set % SETS as u64) as usize
 }
 
-/// Whether a file that is read again after `interval` may take the place of one that was not read for `idle`: only if
-/// `idle` is longer by at least an eighth.
+/// Whether a file that is read again after `interval` may take the place of one not read for `idle`: only if `idle` is
+/// longer by at least an eighth.
 pub(crate) fn replaces(interval: Option<Duration>, idle: Duration) -> bool {
     interval.is_some_and(|interval| idle > interval.saturating_add(interval / 8))
 }
@@ -119,7 +119,7 @@ mod tests {
     struct Set {
         number: u64,
         read: Vec<Option<Duration>>,
-        /// The same, least recently read first.
+        /// The files, least recently read first.
         by_age: BTreeSet<(Duration, usize)>,
         reads: u64,
         wrong: u64,

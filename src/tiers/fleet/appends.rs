@@ -1,20 +1,20 @@
-//! Who appends to a file, across the fleet. POSIX appends are not possible across nodes: each node has its own end of the file,
-//! and the one that publishes last would drop what the other appended. So a file is open for appending on one node at a time,
-//! and on another one the open waits for a moment, as the first one may be about to publish what it appended, and is refused
-//! then (EBUSY).
+//! Which node appends to a file, across the fleet. POSIX appends are not possible across nodes: each node has its own
+//! end of the file, and the one that publishes last would drop what the other appended. So a file is open for appending
+//! on one node at a time. On another node the open waits for a moment, because the first one may be about to publish,
+//! and is then refused (EBUSY).
 //!
-//! `.dlio-fs/fleet/NAME/appends` has a *claim* for each such file, named by a hash of its path, which says whose it is:
+//! `.dlio-fs/fleet/NAME/appends` has a *claim* for each such file, named by a hash of its path; it names its owner:
 //!
-//! 1. The first open for appending on a node makes the claim, exclusively. Then it looks the file up again: the last one who
-//!    appended has published by now.
-//! 2. Further opens on that node count up, the end of a handle counts down ([`AppendClaim`]).
-//! 3. Once no handle is left and all that was logged by then is published, the background takes the claim away.
+//! 1. The first open for appending on a node makes the claim, exclusively. Then it looks the file up again, because the
+//!    previous appender has published by now.
+//! 2. Further opens on that node count up, closed handles count down ([`AppendClaim`]).
+//! 3. Once no handle is left and all that was logged by then is published, the background removes the claim.
 //!
-//! A claim counts as long as its member is in the slot that it names. One that is left behind, by a killed daemon or by a
-//! member that was forgotten, is taken away by its member's next start, or by whoever wants the file. Whoever takes one away
-//! moves it to a name of its own first, and puts it back if it is another one by then.
+//! A claim counts while its member is in the slot that it names. A claim left behind by a killed daemon or a forgotten
+//! member is removed by its member's next start, or by the next node that wants the file. A node that removes a claim
+//! first moves it to a name of its own, and puts it back if the claim has changed by then.
 //!
-//! What somebody renames keeps the claim under the name at which it was opened.
+//! A renamed file keeps the claim under the name at which it was opened.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -34,16 +34,16 @@ use crate::tiers::fleet::members::read_settled;
 use crate::tiers::fleet::rule::Standing;
 use crate::tiers::{Ino, Lsn};
 
-/// How often another member's claim is looked at before the file is busy, and how long apart.
+/// How often, and at what interval, another member's claim is looked at before the file counts as busy.
 const LOOKS: u32 = 30;
 const PAUSE: Duration = Duration::from_millis(100);
-/// So many calls wait at the same time, at most: the threads are needed.
+/// At most this many calls wait at the same time: other calls need the threads.
 const WAITERS: u32 = 2;
 
 /// The claims of this member.
 #[derive(Debug)]
 pub(crate) struct AppendClaims {
-    /// The fleet's directory, and the one of the claims.
+    /// The fleet's directory, and the directory of claims.
     fleet: Arc<dyn Dir>,
     dir: Arc<dyn Dir>,
     slot: u32,
@@ -57,7 +57,7 @@ struct HeldClaim {
     text: String,
     ino: Ino,
     opens: u32,
-    /// No handle was left when the log ended here.
+    /// Where the log ended when the last handle was closed.
     upto: Option<Lsn>,
 }
 
@@ -69,7 +69,7 @@ pub(crate) struct AppendClaim {
 }
 
 impl AppendClaim {
-    /// The file was made just now.
+    /// Names the inode of a file that was made just now.
     pub(crate) fn is_of(&self, ino: Ino) {
         if let Some(held) = self.claims.held.lock().get_mut(&self.name) {
             held.ino = ino;
@@ -86,7 +86,7 @@ impl Drop for AppendClaim {
 }
 
 impl AppendClaims {
-    /// With those that an earlier start of this member has left.
+    /// Includes the claims that an earlier start of this member has left.
     pub(super) fn open(fleet: &Arc<dyn Dir>, slot: u32, member: Uuid) -> Result<AppendClaims> {
         let dir = ensure_dir(&**fleet, b"appends")?;
         let mut held = BTreeMap::new();
@@ -117,7 +117,7 @@ impl AppendClaims {
         Some(AppendClaim { claims: self.clone(), name })
     }
 
-    /// Step 1. Asks the slow tier, for some seconds if another member has the file. EBUSY: it still has it.
+    /// Step 1. Asks the slow tier, for some seconds if another member has the file. EBUSY: that member still has it.
     pub(crate) fn claim(self: &Arc<Self>, path: &[u8], ino: Ino) -> Result<AppendClaim> {
         let waits = self.waiters.fetch_add(1, Ordering::Relaxed) < WAITERS;
         let mut looks = 0..if waits { LOOKS } else { 0 };
@@ -144,7 +144,7 @@ impl AppendClaims {
                 let lease = read_settled(&*self.fleet, slot)?;
                 let is_there =
                     |owner| lease.is_some_and(|lease| lease.member == owner && lease.standing == Standing::Here);
-                // One of our own that is not held is on its way out.
+                // A claim of ours without a handle is about to be removed.
                 if owner != self.member && is_there(owner) {
                     return Err(Errno::EBUSY.into());
                 }
@@ -156,7 +156,7 @@ impl AppendClaims {
         Ok(AppendClaim { claims: self.clone(), name })
     }
 
-    /// `false`: there is one.
+    /// `false`: a claim exists.
     fn make(&self, name: &str, text: &str) -> Result<bool> {
         let beside = format!("{}.new", Uuid::new_v4()).into_bytes();
         let what = "a claim of the fleet";
@@ -189,7 +189,8 @@ impl AppendClaims {
         remove_leftover(&*self.dir, &beside)
     }
 
-    /// Step 3. `upto`: where the log ends; `is_published`: whether the slow tree has all of this file that was logged by then.
+    /// Step 3. `upto`: where the log ends; `is_published`: whether all of this file that was logged by then is
+    /// published.
     pub(super) fn take_away_done(&self, upto: Lsn, is_published: impl Fn(Ino, Lsn) -> bool) -> Result<()> {
         let closed: Vec<(String, Ino, Lsn)> = {
             let mut held = self.held.lock();
@@ -197,7 +198,7 @@ impl AppendClaims {
             closed.map(|(name, claim)| (name.clone(), claim.ino, *claim.upto.get_or_insert(upto))).collect()
         };
         for (name, ino, upto) in closed.into_iter().filter(|(_, ino, upto)| is_published(*ino, *upto)) {
-            // Somebody may have opened it again.
+            // A program may have opened it again.
             let is_same = |claim: &HeldClaim| claim.opens == 0 && claim.ino == ino && claim.upto == Some(upto);
             let claim = {
                 let mut held = self.held.lock();
@@ -205,7 +206,7 @@ impl AppendClaims {
             };
             let Some(claim) = claim else { continue };
             if let Err(error) = self.take_away(&name, &claim.text) {
-                // The slow tier does not take it: the next call does it again.
+                // The slow tier refuses the removal: the next call retries.
                 self.held.lock().entry(name).or_insert(claim);
                 return Err(error);
             }
@@ -214,7 +215,7 @@ impl AppendClaims {
     }
 }
 
-/// Its slot and id.
+/// The owner's slot and id.
 fn owner(text: &str) -> Option<(u32, Uuid)> {
     let mut words = text.split_ascii_whitespace();
     Some((words.next()?.parse().ok()?, Uuid::try_parse(words.next()?).ok()?))

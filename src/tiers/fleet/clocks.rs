@@ -1,36 +1,36 @@
-//! What a reader of leases knows of the clocks of the other members. Pure.
+//! What a reader of leases knows of the other members' clocks. Pure.
 //!
-//! Each lease says what its member's clock showed when the lease was read from the log.
+//! Each lease has its member's clock at the time the lease was read from the log.
 //!
-//! 1. *Ahead*: by the reader's clock the lease was there when it was read, so a lease whose clock is later than that by more
-//!    than the errors of both comes from a clock that is ahead of the reader's. A lease that was read late hides that: so the
-//!    clock of a member is not known before one of its leases was read soon after it was written, or some were read at all, or
-//!    its lease does not change: then nobody has that clock any more. Until then nothing goes, for a few periods at most.
-//! 2. *Behind*: each lease is read from the log after the one before it was there. What is old in the caches of the slow tier
-//!    looks the same, so it counts from [`CACHED`] on, and for the verdict only: a member that is behind sees that the others
-//!    are ahead, and publishes nothing.
-//! 3. A clock that was off stays so until [`CLEAN`] leases in a row showed nothing: of one that is off by little, only some
-//!    leases are read soon enough to show it.
-//! 4. A reader whose own clock is off knows nothing of the others.
+//! 1. *Ahead*: a lease was read after it was written, so one whose clock is later than the reader's by more than both
+//!    errors comes from a clock that is ahead. A late reading hides that. So a member's clock is unknown until one of
+//!    its leases was read soon after it was written, or several were read at all, or its lease no longer changes: then
+//!    no running member has that clock. While it is unknown no event is admitted, for a few periods at most.
+//! 2. *Behind*: each lease is read from the log after the one before it was written. An old lease from the slow tier's
+//!    caches looks the same, so being behind counts only from [`CACHED`] on, and only for the verdict: a member that is
+//!    behind sees that the others are ahead, and publishes nothing.
+//! 3. A clock that was off stays so until [`CLEAN`] leases in a row showed nothing: of a small error, only leases that
+//!    are read soon enough show it.
+//! 4. A reader whose own clock is off knows nothing of the others' clocks.
 
 use std::time::Duration;
 
-/// A lease that is read so soon after it was written says enough.
+/// A lease read this soon after it was written is enough.
 const SOON: Duration = Duration::from_millis(150);
-/// So many say enough, however late they are read.
+/// This many leases are enough, however late they are read.
 const SOME: u32 = 3;
-/// What a slow tier's caches may hold back.
+/// How old an answer from the slow tier's caches may be.
 const CACHED: Duration = Duration::from_secs(5);
 const CLEAN: u32 = 60;
 
 /// A member's clock when it read its lease from its log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum LeaseClock {
-    /// The lease was written as it was found, or by an earlier version.
+    /// The lease was written at a join without a clock, or by an earlier version.
     Untold,
     /// Nanoseconds since 1970.
     At(u64),
-    /// Its own machine says that it is not as right as the fleet was promised. The lease stands still.
+    /// The member's machine says that its clock exceeds the fleet's bound. The lease stands still.
     Off,
 }
 
@@ -41,17 +41,17 @@ pub(crate) struct ReadAt {
     pub(crate) began: u64,
     pub(crate) ended: u64,
     pub(crate) uptime: Duration,
-    /// The reader has looked lately, so that an unchanged beat says something about the member.
+    /// The reader has looked recently, so an unchanged beat says something about the member.
     pub(crate) has_watched: bool,
     /// Twice the bound for the clocks' errors.
     pub(crate) errors: u64,
     /// The reader's clock is right, as far as it knows.
     pub(crate) is_right: bool,
-    /// For so long a lease that does not change leaves its clock unknown.
+    /// How long a lease that does not change leaves its clock unknown.
     pub(crate) patience: Duration,
 }
 
-/// What a lease tells.
+/// What a lease says about its clock.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ToldClock {
     pub(super) clock: LeaseClock,
@@ -66,7 +66,7 @@ pub(super) struct KnownClock {
     pub(super) clock: SeenClock,
     /// The lease has changed since.
     pub(super) is_new: bool,
-    /// The reader's clock when it began the last reading, and the last one that showed a lease before that.
+    /// The reader's clock when it began the last reading, and the last one before that which showed an earlier lease.
     pub(super) read: u64,
     pub(super) after: Option<u64>,
 }
@@ -74,18 +74,19 @@ pub(super) struct KnownClock {
 /// A member's clock, as far as a reader knows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SeenClock {
-    /// So many of its leases were seen, all of them late.
+    /// How many of its leases were seen, all of them late.
     Unknown(u32),
     Right,
-    /// At least so many nanoseconds ahead of the reader's, or behind it; so many leases since have not shown it.
+    /// At least this many nanoseconds ahead of the reader's (negative: behind); this many leases since have not shown
+    /// it.
     Off(i64, u32),
     SaysOff,
 }
 
 impl SeenClock {
-    /// After one more reading of the member's leases, the last of which has not changed since this uptime.
+    /// The state after one more reading of the member's leases, the last of which has not changed since this uptime.
     pub(super) fn renewed(known: Option<KnownClock>, told: ToldClock, since: Duration, at: ReadAt) -> SeenClock {
-        // A lease that stands still may be from before its clock was set back, and ahead of a reader's whose was, too.
+        // An unchanged lease may date from before its clock, or the reader's, was set back, and so seem ahead.
         if at.is_right
             && let Some(off) = shown(known.filter(|known| known.is_new), told, at)
         {
@@ -115,7 +116,7 @@ impl SeenClock {
         }
     }
 
-    /// Whether the member's lease says anything: not that of a clock that is ahead, or may be.
+    /// Whether the member's lease counts: not if its clock is ahead, or may be.
     pub(crate) fn lets_go(self) -> bool {
         match self {
             SeenClock::Unknown(_) => left_out!(OthersClocks),
@@ -124,7 +125,7 @@ impl SeenClock {
         }
     }
 
-    /// For people: by how many seconds the clock is ahead, if that is known. `None`: nothing is wrong with it.
+    /// By how many seconds the clock is ahead, if that is known. `None`: nothing is wrong with it.
     pub(crate) fn trouble(self) -> Option<Option<f64>> {
         match self {
             SeenClock::Unknown(_) | SeenClock::Right => None,
@@ -134,7 +135,7 @@ impl SeenClock {
     }
 }
 
-/// What this lease shows: ahead, or behind. `before`: what was known when it was another lease.
+/// The error that this lease shows, ahead or behind. `before`: what was known at the previous lease.
 fn shown(before: Option<KnownClock>, told: ToldClock, at: ReadAt) -> Option<i64> {
     let signed = |nanos: u64| i64::try_from(nanos).unwrap_or(i64::MAX);
     let clock = match told.clock {
@@ -166,7 +167,8 @@ mod tests {
     }
 
     impl Reader {
-        /// A new lease of the member, whose clock is off by this, `late` after it was written; or the last one again.
+        /// Reads a new lease of the member, whose clock is off by `new`, `late` after it was written; or the last one
+        /// again.
         fn read(&mut self, at: u64, new: Option<i64>, late: u64) -> SeenClock {
             let now = 3_600_000 + at;
             if let Some(off) = new {
@@ -217,7 +219,7 @@ mod tests {
         assert_eq!(reader.read(100, Some(21), 0), SeenClock::Off(21 * MS as i64, 0));
         assert!(!reader.read(200, None, 0).lets_go());
         for clean in 1..CLEAN {
-            // As it is, but read too late to show it.
+            // Still off, but read too late to show it.
             let clock = reader.read(u64::from(clean) * 1000, Some(21), 1);
             assert_eq!(clock, SeenClock::Off(21 * MS as i64, clean));
         }

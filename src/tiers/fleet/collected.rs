@@ -1,16 +1,16 @@
-//! A member's round in a fleet that is too large for each to read the leases of all (`collector.rs`, `smallest.rs`). In the
-//! place of step 6 of `step.rs`:
+//! A member's round in a fleet too large for each member to read all leases (`collector.rs`, `smallest.rs`). It
+//! replaces step 6 of `step.rs`:
 //!
-//! 1. look at the file of the smallest leases, if it is time for that;
-//! 2. claim it if nobody renews it: the next look says whether somebody else has, too. As the collector, write it again
-//!    once in a period, so that nobody does;
-//! 3. as the collector, or if somebody has asked for all members, read some more leases;
-//! 4. once all were read, look at the file again, and unless another member has written what it had read, write the smallest
-//!    leases;
-//! 5. if our own lease is among them and something is pending, read again those that come before it.
+//! 1. look at the file of the smallest leases, if it is due;
+//! 2. claim it if no member renews it: the next look shows whether another member has claimed it, too. As the
+//!    collector, write it again once in a period, so that no other member claims it;
+//! 3. as the collector, or if a caller has asked for all members, read some more leases;
+//! 4. once all were read, look at the file again, and unless another member has written its own reading, write the
+//!    smallest leases;
+//! 5. if our own lease is among them and something is pending, read again the leases before it.
 //!
-//! A member whose clock is off, or that has lost its slot, collects nothing: what it makes of a lease whose member has left
-//! depends on its clock. Names that others publish are not followed: that would be N² reads.
+//! A member whose clock is off, or that has lost its slot, collects nothing: how it counts the lease of a member that
+//! has left depends on its clock. Names that others publish are not followed: that would be N² reads.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -58,7 +58,7 @@ impl Tiers {
         }
         let is_asked = fleet.is_asked.swap(false, Ordering::AcqRel);
         if fleet.duty(|duty| duty.begin_pass(is_asked, now)) != Some(true) && is_asked {
-            // A question during a pass is about a later moment, and gets another one.
+            // A question asked during a pass is about a later moment, and gets another pass.
             fleet.is_asked.store(true, Ordering::Release);
         }
         for slot in fleet.duty(CollectorDuty::next_slots).unwrap_or_default() {
@@ -83,8 +83,8 @@ impl Fleet {
         Some(SmallestReader { own: self.id, slot: self.slot, seen, leases: &state.seen, errors })
     }
 
-    /// Whether the slow tier has all that any member had logged at this moment, and nobody was lost that may have had
-    /// something from `began` on. `None`: each member reads all.
+    /// Whether the slow tier has all that any member had logged at this moment, and no member was lost that may have
+    /// had something from `began` on. `None`: each member reads all.
     pub(crate) fn is_all_there(&self, moment: Duration, began: Duration) -> Option<bool> {
         let [moment, began] = [moment, began].map(|at| u64::try_from(at.as_nanos()).unwrap_or(u64::MAX));
         self.smallest(&self.state.lock()).map(|smallest| smallest.is_all_there(moment, began))
@@ -104,7 +104,7 @@ impl Fleet {
         state.clock.is_none() && state.lost.is_none()
     }
 
-    /// Step 1. A file that is just being written is as good as the one before it.
+    /// Step 1. While the file is being written, the previous reading stays in use.
     fn look_at_smallest(&self, clock: &dyn Clock) -> Result<()> {
         let uptime = clock.uptime();
         let began = nanos(clock.now());
@@ -131,7 +131,7 @@ impl Fleet {
         Ok(())
     }
 
-    /// Step 2. It says what it said.
+    /// Step 2. Repeats the file's contents.
     fn claim_smallest(&self, now: Duration) -> Result<()> {
         let smallest = {
             let mut state = self.state.lock();
@@ -143,7 +143,7 @@ impl Fleet {
         self.members.write_smallest(&smallest, self.id)
     }
 
-    /// As a collector: somebody else may begin at once.
+    /// Lets another member collect at once.
     pub(super) fn stop_collecting(&self) -> Result<()> {
         let smallest = {
             let mut state = self.state.lock();
@@ -156,7 +156,7 @@ impl Fleet {
         self.members.write_smallest(&smallest, self.id)
     }
 
-    /// Step 4. Another collector may have begun meanwhile, or this one may have been away for long.
+    /// Step 4. Another collector may have begun meanwhile, or this one may have been stalled.
     fn end_pass(&self, clock: &dyn Clock) -> Result<()> {
         let Some(pass) = self.duty(CollectorDuty::has_read_all).flatten() else { return Ok(()) };
         self.state.lock().read_all = Some(pass.began);
@@ -164,7 +164,7 @@ impl Fleet {
             self.look_at_smallest(clock)?; // It may give the pass up.
         }
         let is_for_file = self.duty(CollectorDuty::end_pass).flatten().is_some_and(|pass| pass.is_for_file);
-        // What it was when the round began says little: reading takes time.
+        // The check at the begin of the round is old by now: reading takes time.
         self.check_clock(clock);
         if !is_for_file || !self.may_collect() {
             return Ok(());

@@ -1,16 +1,16 @@
-//! Who collects the leases of a large fleet, and when each member looks at what was collected. Pure.
+//! Which member collects the leases of a large fleet, and when each looks at the result. Pure.
 //!
-//! The collector is the member that wrote the file last (`smallest.rs`). It reads all leases once in a period, some in each
-//! round, and writes the smallest. All members look at the file: with something pending four times in a period, else
-//! once. One that finds it unchanged for three periods and its turn *claims* it: it writes the same again in its own name.
-//! So does the collector once in a period while it reads, for that may take longer than three.
-//! The turns are half a period apart and repeat after 16 slots, so that somebody's turn comes soon whoever is left, and
-//! few members have the same one. Those that do nevertheless find at their next look that one of them was the last: only
-//! that one begins to collect. Nothing depends on there being one collector only, but for the number of requests.
+//! The collector is the member that wrote the file last (`smallest.rs`). It reads all leases once in a period, some in
+//! each round, and writes the smallest. All members look at the file: with something pending four times in a period,
+//! else once. A member that finds it unchanged for three periods, and whose turn it is, *claims* it: it writes the same
+//! again in its own name. The collector also does so once in a period while it reads, because that may take longer than
+//! three. The turns are half a period apart and repeat after 16 slots, so that a turn comes soon whichever members are
+//! left, and few members share one. Members that share one see at their next look which of them was the last: only that
+//! one begins to collect. Two collectors cost more requests, and do no harm.
 //!
-//! Whoever has read all writes it, although somebody else may have claimed the file meanwhile: else no file would ever come
-//! if each was taken for gone while it read. It gives up only if another one has written what it had read since, or goes on
-//! saying that it reads: of two that collect, one remains.
+//! A finished pass is always written, even if another member has claimed the file; otherwise slow passes never publish.
+//! A pass is given up only if another member has since written its own reading, or keeps announcing that it reads: of
+//! two collectors, one remains.
 
 use std::ops::Range;
 use std::time::Duration;
@@ -18,9 +18,9 @@ use std::time::Duration;
 use crate::tiers::fleet::periods::FleetPeriods;
 use crate::tiers::fleet::smallest::SmallestHead;
 
-/// After so many slots the turns repeat.
+/// After this many slots the turns repeat.
 const TURNS: u32 = 16;
-/// A file that nobody has renewed for so many periods has no collector.
+/// A file not renewed for this many periods has no collector.
 const PATIENCE: u32 = 3;
 
 /// One member's part.
@@ -37,10 +37,10 @@ pub(crate) struct CollectorDuty {
     has_looked: bool,
     /// When we wrote it last.
     written: Option<Duration>,
-    /// It has our name since then, or that of whoever was later.
+    /// We have claimed it since the last look, so the next look shows our name or a later claimer's.
     has_claimed: bool,
     pass: Option<LeasePass>,
-    /// When the last pass of ours began that was for the file.
+    /// When our last pass for the file began.
     collected: Option<Duration>,
 }
 
@@ -50,9 +50,9 @@ pub(crate) struct LeasePass {
     /// The first slot that was not read yet.
     next: u32,
     pub(crate) began: Duration,
-    /// For the file, and not only because somebody has asked.
+    /// For the file, not only because a caller has asked.
     pub(crate) is_for_file: bool,
-    /// Somebody has.
+    /// A caller has asked.
     is_asked: bool,
 }
 
@@ -81,7 +81,7 @@ impl CollectorDuty {
         self.looked.is_none_or(|looked| now.saturating_sub(looked) >= least)
     }
 
-    /// The file was read. `None`: there is none.
+    /// Notes that the file was read. `None`: there is none.
     pub(crate) fn note_look(&mut self, seen: Option<SmallestHead>, now: Duration) {
         if seen.is_some_and(|seen| self.is_done_by_another(seen)) {
             self.give_up_pass();
@@ -92,32 +92,32 @@ impl CollectorDuty {
         (self.looked, self.has_looked, self.has_claimed) = (Some(now), true, false);
     }
 
-    /// Whether this file shows that another member collects. When our pass began, the file was ours, so whatever has changed
-    /// has changed since.
+    /// Whether this file shows that another member collects. When our pass began, the file was ours, so any change came
+    /// after that.
     fn is_done_by_another(&self, now: SmallestHead) -> bool {
         let Some(before) = self.seen.filter(|_| now.by.is_some_and(|by| by != self.slot)) else { return false };
-        // It has read all, or this is not its claim any more.
+        // That member has finished a reading, or has renewed its claim.
         now.read > before.read || now.by == before.by && now.round != before.round
     }
 
-    /// Its file is somebody else's matter. Who has asked gets the answer.
+    /// Leaves the file to another member. A caller that has asked still gets the answer.
     fn give_up_pass(&mut self) {
         self.pass = self.pass.filter(|pass| pass.is_asked).map(|pass| LeasePass { is_for_file: false, ..pass });
     }
 
-    /// It could not be read, as while it is being written.
+    /// Notes that the file could not be read, for example while it is being written.
     pub(crate) fn note_unreadable(&mut self, now: Duration) {
         (self.looked, self.has_looked) = (Some(now), true);
         self.changed = self.changed.or(Some(now));
     }
 
-    /// Whether we wrote it last, and it was read since.
+    /// Whether we wrote it last, and have looked at it since.
     pub(crate) fn is_collector(&self) -> bool {
         self.seen.is_some_and(|seen| seen.by == Some(self.slot))
     }
 
-    /// Whether to claim the file, right after a look at it: what follows from that is seen at the next look. Or, as the
-    /// collector, to say that we are still reading.
+    /// Whether to claim the file, right after a look at it: the next look shows the outcome. As the collector: whether
+    /// to announce that we are still reading.
     pub(crate) fn is_to_claim(&mut self, now: Duration) -> bool {
         if !std::mem::take(&mut self.has_looked) {
             return false;
@@ -126,7 +126,7 @@ impl CollectorDuty {
         let patience = match self.seen.map(|seen| seen.by) {
             Some(Some(by)) if by == self.slot => return self.is_to_say_so(now),
             Some(Some(_)) => PATIENCE * self.periods.period + turn,
-            // Nobody will write it, or nobody has yet.
+            // It has no writer any more, or none yet.
             _ => turn,
         };
         self.changed.is_some_and(|changed| now.saturating_sub(changed) >= patience)
@@ -142,7 +142,7 @@ impl CollectorDuty {
         self.written = Some(now);
     }
 
-    /// What a pass has found was written.
+    /// Notes that a pass's result was written.
     pub(crate) fn note_written(&mut self, now: Duration) {
         self.written = Some(now);
     }
@@ -152,8 +152,7 @@ impl CollectorDuty {
         self.seen.map_or(0, |seen| seen.round).saturating_add(1)
     }
 
-    /// Begins to read all leases if it is time for that. `is_asked`: somebody wants to know all. Returns whether that is
-    /// what has begun.
+    /// Begins to read all leases if it is due. `is_asked`: a caller wants to know all. Returns whether a pass has begun.
     pub(crate) fn begin_pass(&mut self, is_asked: bool, now: Duration) -> bool {
         let is_due = self.collected.is_none_or(|began| now.saturating_sub(began) >= self.periods.period);
         let is_for_file = self.is_collector() && is_due;
@@ -180,12 +179,12 @@ impl CollectorDuty {
         self.pass.filter(|pass| pass.next >= self.size)
     }
 
-    /// The same. It is over.
+    /// Ends the pass, if all of it was read, and returns it.
     pub(crate) fn end_pass(&mut self) -> Option<LeasePass> {
         self.pass.take_if(|pass| pass.next >= self.size)
     }
 
-    /// Nothing is collected any more by this member, for now. Returns whether it was the collector.
+    /// Stops collecting for now. Returns whether this member was the collector.
     pub(crate) fn stop(&mut self) -> bool {
         self.give_up_pass();
         let was_collector = self.is_collector();
@@ -204,7 +203,7 @@ mod tests {
         Some(SmallestHead { round, read, by: Some(by) })
     }
 
-    /// The collector in slot 3, which has read all and not looked again since it claimed the file.
+    /// The collector in slot 3, which has read all leases and not looked again since it claimed the file.
     fn reader_of_all(is_asked: bool) -> CollectorDuty {
         let mut duty = CollectorDuty::new(3, 65, FleetPeriods::of(65));
         duty.note_look(head(7, 5, 3), Duration::ZERO);
@@ -213,14 +212,14 @@ mod tests {
         duty
     }
 
-    /// For the file or not, of what is left of the pass after these looks.
+    /// Whether the rest of the pass is for the file, after these looks. `None`: no pass is left.
     fn left_after(is_asked: bool, looks: &[Option<SmallestHead>]) -> Option<bool> {
         let mut duty = reader_of_all(is_asked);
         looks.iter().for_each(|look| duty.note_look(*look, Duration::from_secs(1)));
         duty.end_pass().map(|pass| pass.is_for_file)
     }
 
-    /// Else each would lose its pass to the next one, and no file would ever come.
+    /// Otherwise each member would lose its pass to the next one, and no file would ever be written.
     #[test]
     fn a_claim_of_another_member_takes_no_pass_away() {
         assert_eq!(left_after(false, &[head(8, 5, 3)]), Some(true), "our own");

@@ -1,5 +1,5 @@
-//! Counts the files that the members of a small fleet open, and how long an event waits once nobody holds it up any more.
-//! The members do what `step.rs` does, by the same rules, without a disk; all clocks agree.
+//! Counts the files that the members of a small fleet open, and how long an event waits once no member holds it up any
+//! more. The members follow the rules of `step.rs`, without a disk; all clocks agree.
 
 #![allow(clippy::print_stdout, reason = "the counts are for people to see, too")]
 
@@ -14,16 +14,16 @@ use crate::tiers::fleet::pace::LeasePace;
 use crate::tiers::fleet::periods::{FleetPeriods, LeaseNews, ROUND};
 use crate::tiers::fleet::rule::{self, MemberLease, SeenLease};
 
-/// The rounds of the members are not at the same time.
+/// The members' rounds are not simultaneous.
 const FINE: Duration = Duration::from_millis(20);
 const SECOND: Duration = Duration::from_secs(1);
 const NONE: Duration = Duration::ZERO;
 const SAVES: u32 = 4;
 const SIZES: [u32; 4] = [2, 8, 32, 64];
-/// Files that a member may open in a second, on the average.
+/// Average number of files that a member may open per second.
 const OPENS: f64 = 20.0;
 
-/// An event: its stamps, when it was logged and will have been copied, and since when all others let it go.
+/// An event: its stamps, when it was logged and will have been copied, and since when all others admit it.
 #[derive(Clone, Copy, Debug)]
 struct FewEvent {
     start: u64,
@@ -58,7 +58,7 @@ struct FewFleet {
     periods: FleetPeriods,
     members: Vec<FewMember>,
     now: Duration,
-    /// Of what was published: for how long nothing had held it up, and how old it was.
+    /// For each published event: how long nothing had held it up, and how old it was.
     behind: Vec<Duration>,
     age: Vec<Duration>,
 }
@@ -87,7 +87,7 @@ impl FewFleet {
         FewFleet { periods: FleetPeriods::new(size, false), members, now, behind: Vec::new(), age: Vec::new() }
     }
 
-    /// One in which all have published something, and know each other's clocks.
+    /// A fleet in which all have published something, and know each other's clocks.
     fn settled(size: u32) -> FewFleet {
         let mut fleet = FewFleet::new(size);
         (0..size as usize).for_each(|slot| fleet.log(slot, NONE, NONE));
@@ -97,7 +97,7 @@ impl FewFleet {
         fleet
     }
 
-    /// Something that began so long ago is logged.
+    /// Logs an event that began this long ago.
     fn log(&mut self, slot: usize, began: Duration, copying: Duration) {
         let (start, end) = (nanos(self.now - began), nanos(self.now));
         let (logged, copied) = (self.now, self.now + copying);
@@ -209,13 +209,13 @@ impl FewFleet {
         let gate = rule::gate(lease.member, slot as u32, seen, Duration::ZERO);
         while let Some(gone) = pending.pop_front_if(|front| front.copied <= now && gate.lets_go(front.start)) {
             *has_untold = true;
-            // One that goes together with those before it was not looked at.
+            // An event that goes together with earlier ones was not looked at.
             self.behind.extend(gone.free.map(|free| now - free.max(gone.copied)));
             self.age.push(now - gone.logged);
         }
     }
 
-    /// Whose oldest event nobody holds up any more, as the leases are on the slow tree.
+    /// Notes which members' oldest event no member holds up any more, as the leases are on the slow tree.
     fn note_free(&mut self) {
         let least = |(_, member): &(usize, &FewMember)| (member.lease.least, member.lease.member);
         let first = self.members.iter().enumerate().min_by_key(least).map(|(slot, _)| slot);
@@ -232,7 +232,7 @@ impl FewFleet {
         }
     }
 
-    /// What is opened within this time by a member in a second, on the average. `each`: before each moment.
+    /// Average opens per second of a member within this time. `each`: called before each moment.
     fn opens(&mut self, time: Duration, mut each: impl FnMut(&mut FewFleet)) -> [f64; 3] {
         self.members.iter_mut().for_each(|member| member.opens = Opens::default());
         let end = self.now + time;
@@ -258,7 +258,7 @@ fn assert_few(what: &str, size: u32, opens: [f64; 3]) {
     println!(
         "{size} members, {what}: {all:.1} opens a second each: {own:.1} own, {leases:.1} leases, {names:.1} names"
     );
-    // A member may have kept something, or be in debt, when the counting begins.
+    // A member may have saved up a share, or be in debt, when the counting begins.
     assert!(all <= OPENS + 0.1, "{size}, {what}: {opens:?}");
 }
 
@@ -268,7 +268,7 @@ fn no_member_opens_more_files_than_its_share_whatever_the_fleet_does() {
         let mut fleet = FewFleet::settled(size);
         assert_few("idle", size, fleet.opens(20 * SECOND, |_| ()));
         fleet.members.iter_mut().for_each(|member| member.is_used = true);
-        // What was kept until then.
+        // Uses up the shares saved until then.
         fleet.run(10 * SECOND);
         assert_few("used", size, fleet.opens(20 * SECOND, |_| ()));
 
@@ -279,7 +279,7 @@ fn no_member_opens_more_files_than_its_share_whatever_the_fleet_does() {
         fleet.run(10 * SECOND);
         assert_few("wait for one", size, fleet.opens(20 * SECOND, |_| ()));
 
-        // Each always has something pending, which was logged in turn with what the others have: nothing goes together.
+        // Each always has something pending, logged in turn with the others' events: nothing goes together.
         let mut fleet = FewFleet::settled(size);
         let busy = |fleet: &mut FewFleet| {
             let is_due = |member: &FewMember| member.next <= fleet.now && member.pending.len() < 10;
@@ -299,12 +299,12 @@ fn a_marker_goes_in_the_round_after_its_data() {
     for size in SIZES {
         let mut fleet = FewFleet::settled(size);
         let (mut behind, marker) = (Vec::new(), size as usize - 1);
-        // Programs read through all the mounts all the time.
+        // Programs read through all mounts all the time.
         fleet.members.iter_mut().for_each(|member| member.is_used = true);
         fleet.run(10 * SECOND);
         let mut opens = [0.0; 3];
         for save in 0..SAVES {
-            // Of the same length, or one takes longer than the others.
+            // Copies of equal length, or one takes longer than the others.
             let copying = |slot: u32| SECOND * 5 + SECOND * u32::from(save % 2 == 1 && slot == save % size) * 5;
             (0..size).for_each(|slot| fleet.log(slot as usize, SECOND, copying(slot)));
             fleet.run(SECOND / 10);
@@ -333,13 +333,13 @@ fn a_marker_goes_in_the_round_after_its_data() {
     }
 }
 
-/// Each member renames something, one right after another: the next one may go once those before it have.
+/// Each member renames something, one right after another: each may go once those before it have gone.
 #[test]
 fn members_whose_turns_follow_each_other_need_a_round_or_two_each() {
     for size in SIZES {
         let mut fleet = FewFleet::settled(size);
         for slot in 0..size as usize {
-            // In an order of their own.
+            // In a shuffled order.
             let slot = slot * 7 % size as usize;
             fleet.log(slot, NONE, NONE);
             fleet.now += Duration::from_nanos(1);

@@ -1,20 +1,18 @@
-//! Leaving a member of a fleet out for good, after its node was lost: the others do not wait for it any more.
+//! Leaving a member out for good after its node was lost: the others do not wait for it any more.
 //!
-//! 1. Somebody watches the member's lease for a while ([`Watched::is_silent`]): a member whose own lease has been older
-//!    than 20 s (more in a large fleet, `periods.rs`) publishes nothing, so one that is silent for longer does not publish
-//!    after step 4 either.
-//! 2. The group that it had begun to publish is finished, while the others still wait for it
-//!    (`recovery/lost_member.rs`).
-//! 3. A file that has the member's id in its name keeps it from ever joining this fleet again.
-//! 4. A lease that says "forgotten" takes the place of the member's, by one rename. The member, should it come back,
-//!    writes to the old file, which has no name any more; it reads its slot, finds itself forgotten, and publishes
-//!    nothing.
-//! 5. Its finished copies are moved from its directory in `tmp` to `saved`, under the paths that its journal says
-//!    (`fleet/journal.rs`). What had its turn before is in the tree; nothing of this is.
+//! 1. Watch the member's lease for a while ([`Watched::is_silent`]). A member whose own lease is older than 20 s (more
+//!    in a large fleet, `periods.rs`) publishes nothing, so one that is silent for longer does not publish after step 4
+//!    either.
+//! 2. Finish the group that it had begun to publish, while the others still wait for it (`recovery/lost_member.rs`).
+//! 3. Make a file with the member's id in its name; it keeps the member from ever joining this fleet again.
+//! 4. Replace the member's lease by one that says "forgotten", by one rename. If the member comes back, it writes to
+//!    the old file, which has no name any more; it reads its slot, finds itself forgotten, and publishes nothing.
+//! 5. Move its finished copies from its directory in `tmp` to `saved`, under the paths that its journal names
+//!    (`fleet/journal.rs`). Published copies are in the tree; these are not.
 //!
-//! A crash before the rename leaves a file that no one reads, and all steps are done again; one after it leaves copies in `tmp` for whoever forgets the
-//! member again. Nothing of the member is deleted. A step that the member had sent to the slow tier before it fell silent
-//! may still be carried out there.
+//! A crash before the rename leaves a file that no member reads, and all steps are repeated. A crash after it leaves
+//! copies in `tmp` for the next `forget`. Nothing of the member is deleted. A step that the member sent to the slow
+//! tier before it fell silent may still be carried out there.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -34,7 +32,7 @@ use crate::tiers::objects::parts::lane_of;
 /// A file, by its directory and name.
 type FoundFile = (Arc<dyn Dir>, Vec<u8>);
 
-/// The files below new directories in this `tmp` (`writeback/fill.rs`), by inode number. What cannot be read is left out.
+/// The files below new directories in this `tmp` (`writeback/fill.rs`), by inode number. Unreadable ones are left out.
 fn files_in_made(tmp: &Arc<dyn Dir>) -> HashMap<u64, FoundFile> {
     let mut found = HashMap::new();
     let is_made = |entry: &DirEntry| entry.kind == Kind::Dir && entry.name.starts_with(b"m");
@@ -61,7 +59,7 @@ pub struct Watched {
 
 impl Watched {
     /// Begins to watch member `slot` of a fleet on this slow tree. Errors: there is no such fleet or member, or it has
-    /// left, so nobody waits for it.
+    /// left, so no member waits for it.
     pub fn begin(slow: &dyn Dir, fleet: &str, slot: u32) -> Result<Watched> {
         let dir = dir_of(slow, fleet)?;
         let refused = |why: &str, remedy: &str| Error::refused(format!("member {slot} of fleet {fleet} {why}"), remedy);
@@ -91,17 +89,17 @@ impl Watched {
         self.slot
     }
 
-    /// Whether somebody has forgotten it before: only step 5 may be left to do.
+    /// Whether it was forgotten before: then at most step 5 is left to do.
     pub fn is_forgotten(&self) -> bool {
         self.first.standing == Standing::Forgotten
     }
 
-    /// Where the member was mounted.
+    /// The host where the member was mounted.
     pub fn host(&self) -> &str {
         &self.first.host
     }
 
-    /// Its fast tier's id: its finished copies are in this directory of `tmp`.
+    /// Its fast tier's id, which names the directory of `tmp` with its finished copies.
     pub fn id(&self) -> String {
         self.first.member.to_string()
     }
@@ -111,12 +109,12 @@ impl Watched {
         self.first.copy != 0 && !self.is_forgotten()
     }
 
-    /// What it logged with an `end` below this is on the slow tree: nanoseconds since 1970, by its clock.
+    /// Everything that it logged with an `end` below this is on the slow tree: nanoseconds since 1970, by its clock.
     pub fn least(&self) -> u64 {
         self.first.least
     }
 
-    /// Whether it has written no lease since this began.
+    /// Whether it has written no lease since the watch began.
     pub fn is_silent(&self) -> Result<bool> {
         Ok(read_settled(&*self.dir, self.slot)?.is_some_and(|lease| lease == self.first))
     }
@@ -141,7 +139,7 @@ impl Watched {
             let is_it = |dir: &Arc<dyn Dir>, name: &[u8]| {
                 dir.stat(name).is_ok_and(|stat| (stat.file(), stat.size) == (id, size))
             };
-            // It may be in a new directory already, which waits for its turn with all that is in it.
+            // It may already be in a new directory, which waits for its turn with all its contents.
             let moved_on = || {
                 let made = made.entry(part.to_vec()).or_insert_with(|| files_in_made(&in_part));
                 made.get(&id.ino).filter(|(dir, name)| is_it(dir, name)).cloned()
@@ -162,8 +160,8 @@ impl Watched {
         self.give_slot_to(&forgotten, || note_forgotten(&*self.dir, &forgotten)) // 3, 4
     }
 
-    /// Puts another lease in the place of the member's, by one rename, if the member is silent still and nobody else does
-    /// the same. `before` is done when that is known, and before the rename.
+    /// Replaces the member's lease by another, by one rename, if the member is still silent and no other process does
+    /// the same. `before` runs once that is known, before the rename.
     pub(super) fn give_slot_to(&self, next: &MemberLease, before: impl FnOnce() -> Result<()>) -> Result<()> {
         let beside = format!("{}.forgotten", self.slot).into_bytes();
         let what = || format!("the slot of member {}", self.slot);
@@ -176,7 +174,7 @@ impl Watched {
             made => made.at("create", what())?,
         };
         if !self.is_silent()? {
-            // Somebody else was quicker, and another member may have the slot.
+            // Another process was quicker, and another member may have the slot.
             remove_leftover(&*self.dir, &beside)?;
             let what = format!("member {} of the fleet has changed while it was watched", self.slot);
             return Err(Error::refused(what, "see whether anybody still waits for it"));

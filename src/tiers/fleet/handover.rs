@@ -1,8 +1,8 @@
-//! A copy of a member's fast tier takes the member's place in the fleet, after its node was lost. `recovery/handover.rs` has
-//! all the steps; those on the slow tree are here.
+//! A copy of a member's fast tier takes the member's place in the fleet after its node was lost. The steps on the slow
+//! tree are here; `recovery/handover.rs` has all of them.
 //!
-//! The others go on waiting for the member: its slot keeps the lease, so nothing that came later is published before what
-//! the copy has. What the member had logged and the copy does not have is missing, and the lease says from when on
+//! The others continue to wait for the member: its slot keeps the lease, so nothing later is published before the
+//! events in the copy. Events that the member had logged and the copy lacks are missing; the lease says from when on
 //! everything is there again.
 
 use crate::error::{Error, Result};
@@ -12,7 +12,7 @@ use crate::tiers::fleet::partner::CopyNote;
 use crate::tiers::fleet::rule::MemberLease;
 
 impl Watched {
-    /// Whose turn the slot says it is.
+    /// The turn that the slot names.
     pub(crate) fn turn(&self) -> u32 {
         self.first.turn
     }
@@ -22,7 +22,7 @@ impl Watched {
         note_handed_on(&*self.dir, &MemberLease { turn, ..self.first.clone() })
     }
 
-    /// Refuses a copy that the member's lease does not name: without it the fleet may have gone on.
+    /// Refuses a copy that the member's lease does not name: the fleet may have gone on without it.
     pub(crate) fn expect_good(&self, note: Option<&CopyNote>) -> Result<()> {
         let is_named = |note: &CopyNote| note.member == self.first.member && note.copy == self.first.copy;
         if note.is_some_and(is_named) && self.first.copy != 0 || left_out!(StaleCopy) {

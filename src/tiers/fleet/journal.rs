@@ -1,17 +1,17 @@
-//! Which finished copies a member has in `tmp` on the slow tree, and where they belong, and the steps of the group that it
-//! publishes: written by the member, read when its node is lost (`fleet/forget.rs`, `recovery/lost_member.rs`), as its
-//! log is lost with it.
+//! A member's finished copies in `tmp` on the slow tree with the places they belong to, and the steps of the group that
+//! it publishes. The member writes this; it is read when its node is lost together with its log (`fleet/forget.rs`,
+//! `recovery/lost_member.rs`).
 //!
-//! *Copies.* One line for each copy, in `journal.0` or `journal.1` beside the copies: the copy's name in `tmp`, which file it is, its
-//! size, and the path that its file had in the view. Streams write side by side, each at a place that it has taken for
-//! itself, so a line may be missing between others; lines that are not whole are skipped. A copy that was published has no
-//! name in `tmp` any more, and a start removes all copies and the journal. When the journal is full, a second one is begun
-//! in the place of the one before.
+//! *Copies.* One line for each copy, in `journal.0` or `journal.1` beside the copies: the copy's name in `tmp`, the
+//! file's identity and size, and its path in the view. Streams write in parallel, each at an offset it has reserved, so
+//! a line may be missing between others; incomplete lines are skipped. A published copy has no name in `tmp` any more,
+//! and a start removes all copies and the journal. When the journal is full, a second one replaces the older of the
+//! two.
 //!
-//! *The group.* `group` is overwritten before the first step of each group, by one write: a line with the length and the
-//! CRC of the rest, so that half a write is none; a line for each batch with the stamp of its last event; the intents as
-//! the log has them. It stays there: the member's lease, which says from which stamp on its events are not published, tells
-//! whether the group is over.
+//! *The group.* `group` is overwritten before the first step of each group, by one write: a line with the length and
+//! the CRC of the rest, so that a torn write does not count; a line for each batch with the stamp of its last event;
+//! the intents as the log has them. It is not removed: the member's lease, which says from which stamp on its events
+//! are unpublished, tells whether the group is over.
 
 use std::io;
 use std::sync::Arc;
@@ -26,7 +26,7 @@ use crate::tiers::disk::{Access, Dir, File, FileId};
 use crate::tiers::fleet::lines::{checked, with_crc};
 use crate::tiers::log::record::{EventOrigin, Path, Record, Step};
 
-/// The journals' names, which no copy has: theirs begin with other letters.
+/// The journals' names. Copies' names begin with other letters.
 const NAMES: [&[u8]; 2] = [b"journal.0", b"journal.1"];
 /// Some 80,000 lines.
 const FULL: u64 = 8 << 20;
@@ -37,11 +37,11 @@ const GROUP_MAX: u64 = 64 << 20;
 /// A finished copy that waits in `tmp`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct WaitingCopy {
-    /// Its name in `tmp`, behind the part that this is in.
+    /// Its name in `tmp`, after the path of its part.
     pub(crate) tmp: Path,
     pub(crate) id: FileId,
     pub(crate) size: u64,
-    /// Where its file is in the view.
+    /// The path of its file in the view.
     pub(crate) path: Path,
 }
 
@@ -52,7 +52,7 @@ impl WaitingCopy {
         with_crc(&words) + "\n"
     }
 
-    /// `None` if anything is wrong with it.
+    /// `None`: the line is invalid.
     fn decode(line: &str) -> Option<WaitingCopy> {
         let mut words = checked(line)?.strip_prefix("copy ")?.split(' ');
         let mut value = |key: &str| words.next()?.strip_prefix(key)?.strip_prefix('=');
@@ -87,7 +87,7 @@ fn encode_group(steps: &[GroupStep]) -> String {
     with_crc(&format!("group len={} crc={crc:08x}", body.len())) + "\n" + &body
 }
 
-/// `None` if anything is wrong with it.
+/// `None`: the file is invalid.
 fn decode_group(bytes: &[u8]) -> Option<Vec<GroupStep>> {
     let end = bytes.iter().position(|byte| *byte == b'\n')?;
     let (head, rest) = bytes.split_at(end);
@@ -111,7 +111,7 @@ fn decode_group(bytes: &[u8]) -> Option<Vec<GroupStep>> {
 #[derive(Debug)]
 struct OpenJournal {
     file: Arc<dyn File>,
-    /// Where the next lines go.
+    /// The offset of the next lines.
     end: AtomicU64,
     name: &'static [u8],
 }
@@ -119,7 +119,7 @@ struct OpenJournal {
 #[derive(Debug)]
 pub(crate) struct CopyJournal {
     open: Mutex<Option<Arc<OpenJournal>>>,
-    /// The name of a group's file is durable.
+    /// The name of the group's file is durable.
     has_group: AtomicBool,
 }
 
@@ -148,8 +148,8 @@ impl CopyJournal {
             Some(open) if open.name == first => second,
             _ => first,
         };
-        // Of two streams that come here at once the second one finds a file, and begins anew in it: a line of the first
-        // one may be lost.
+        // If two streams come here at once, the second one finds the file and truncates it: a line of the first one may
+        // be lost.
         let file = match tmp.create(name, 0o600) {
             Err(e) if is_taken(&e) => tmp.open(name, Access::ReadWrite)?,
             created => created?,
@@ -161,7 +161,7 @@ impl CopyJournal {
         Ok(begun)
     }
 
-    /// Writes down a group before its first step, or anew before its next one, durably. `tmp` is the root's.
+    /// Records a group durably, before its first step, or again before its next one. `tmp` is the root's.
     pub(crate) fn begin_group(&self, tmp: &dyn Dir, steps: &[GroupStep]) -> io::Result<()> {
         let file = match tmp.open(GROUP, Access::ReadWrite) {
             Err(e) if e.kind() == io::ErrorKind::NotFound => tmp.create(GROUP, 0o600)?,
@@ -169,20 +169,20 @@ impl CopyJournal {
         };
         file.write_at(encode_group(steps).as_bytes(), 0)?;
         file.sync()?;
-        // The name of a new one.
+        // Makes the name of a new file durable.
         if self.has_group.swap(true, Ordering::Relaxed) { Ok(()) } else { tmp.sync() }
     }
 
-    /// Nothing waits in `tmp` any more.
+    /// Called when nothing waits in `tmp` any more.
     pub(crate) fn clear(&self, tmp: &dyn Dir) {
         if self.open.lock().take().is_some() {
-            // What stays is swept by the next start.
+            // The next start sweeps what remains.
             NAMES.iter().for_each(|name| drop(tmp.unlink(name)));
         }
     }
 }
 
-/// The group that was written down last. `None`: there is none, or it was not begun.
+/// The last recorded group. `None`: there is none, or it was not begun.
 pub(crate) fn read_group(tmp: &dyn Dir) -> io::Result<Option<Vec<GroupStep>>> {
     let Some(file) = absent_is_none(tmp.open(GROUP, Access::Read))? else { return Ok(None) };
     Ok(decode_group(&read_all(&*file, GROUP_MAX)?))
@@ -204,11 +204,11 @@ pub(super) fn read(tmp: &dyn Dir) -> io::Result<Vec<WaitingCopy>> {
             file => file?,
         };
         let bytes = read_all(&*file, 2 * FULL)?;
-        // What was not written reads as zeros.
+        // Unwritten ranges read as zeros.
         let lines = bytes.split(|byte| matches!(byte, b'\n' | 0));
         found.extend(lines.filter_map(|line| WaitingCopy::decode(str::from_utf8(line).ok()?)));
     }
-    // Of two with one name the number tells which of them is there.
+    // Of two copies with one name, the inode number tells which one exists.
     found.sort_by(|one, other| (&one.tmp, one.id.ino).cmp(&(&other.tmp, other.id.ino)));
     found.dedup();
     Ok(found)

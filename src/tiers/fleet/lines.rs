@@ -4,7 +4,7 @@ pub(super) fn with_crc(words: &str) -> String {
     format!("{:08x} {words}", crc32fast::hash(words.as_bytes()))
 }
 
-/// The words. `None`: the line is not whole, as while it is being written.
+/// The words. `None`: the line is incomplete, for example while it is being written.
 pub(super) fn checked(line: &str) -> Option<&str> {
     let (crc, words) = line.split_once(' ')?;
     (u32::from_str_radix(crc, 16).ok()? == crc32fast::hash(words.as_bytes())).then_some(words)

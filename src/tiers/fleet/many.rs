@@ -1,5 +1,5 @@
-//! Counts what a large fleet asks of the slow tree, and how far a marker is behind its data. The members do what
-//! `step.rs` and `collected.rs` do, by the same rules, without a disk; all clocks agree.
+//! Counts a large fleet's requests to the slow tree, and the delay of a marker behind its data. The members follow the
+//! rules of `step.rs` and `collected.rs`, without a disk; all clocks agree.
 
 #![allow(clippy::print_stdout, reason = "the counts are for people to see, too")]
 
@@ -21,9 +21,9 @@ const WRITE_LEASE: u64 = periods::WRITE_LEASE as u64;
 const LOOK: u64 = periods::LOOK as u64;
 const WRITE_SMALLEST: u64 = 3;
 
-/// With reads that take time, the fleet is looked at so often.
+/// The simulation's step where reads take time.
 const FINE: Duration = Duration::from_millis(10);
-/// Between two rounds, if the first took long (`mount/background.rs`).
+/// The pause between two rounds if the first took long (`mount/background.rs`).
 const BREATH: Duration = Duration::from_millis(10);
 
 /// An event, with its stamps.
@@ -40,17 +40,17 @@ struct SimMember {
     duty: CollectorDuty,
     pace: LeasePace,
     seen: Option<SeenSmallest>,
-    /// What it has collected.
+    /// The leases that it has collected.
     leases: Vec<Option<SeenLease>>,
     pending: VecDeque<Pending>,
     published: u64,
     requests: u64,
-    /// Those among them that open a file.
+    /// The requests that open a file.
     opens: u64,
     is_gone: bool,
-    /// Its next round begins then, or what it is reading is there.
+    /// When its next round begins, or its pending read returns.
     next: Duration,
-    /// It is in a round that began then, and reads.
+    /// When the round began in which it is reading.
     reads_since: Option<Duration>,
 }
 
@@ -59,11 +59,11 @@ struct SimFleet {
     members: Vec<SimMember>,
     file: Option<SmallestLeases>,
     now: Duration,
-    /// Of one read of a lease. All else takes no time.
+    /// The duration of one read of a lease. Everything else takes no time.
     latency: Duration,
-    /// When what was read was written.
+    /// When each published reading was written.
     renewed: Vec<Duration>,
-    /// Who has claimed the file.
+    /// The members that have claimed the file.
     claimed: BTreeSet<usize>,
 }
 
@@ -117,7 +117,7 @@ impl SimFleet {
         SimFleet { periods, members, file: None, now, latency, renewed: Vec::new(), claimed: BTreeSet::new() }
     }
 
-    /// One round of one member, or a part of it: what is read is there when its time is over.
+    /// One round of one member, or a part of it: a read returns after its latency.
     fn round(&mut self, at: usize) {
         if self.now < self.members[at].next {
             return;
@@ -244,7 +244,7 @@ impl SimFleet {
         }
     }
 
-    /// Something is logged.
+    /// Logs an event.
     fn log(&mut self, slot: usize, start: u64) {
         let end = self.now.as_nanos() as u64;
         self.members[slot].pending.push_back(Pending { start, end });
@@ -271,8 +271,8 @@ impl SimFleet {
         (0..self.members.len()).filter(collects).collect()
     }
 
-    /// What is asked of the slow tree within some periods: by the collector, by one of the others for whose lease
-    /// nobody waits, and by all.
+    /// The requests to the slow tree within some periods: by the collector, by a member whose lease no member waits
+    /// for, and by all.
     fn requests(&mut self, periods: u32, mut before_each: impl FnMut(&mut SimFleet)) -> Requests {
         self.members.iter_mut().for_each(|member| (member.requests, member.opens) = (0, 0));
         let (began, end) = (self.now, self.now + periods * self.periods.period);
@@ -297,19 +297,19 @@ impl SimFleet {
     }
 }
 
-/// In a period, and of all together in a second.
+/// Requests per period, and of all members per second.
 #[derive(Debug)]
 struct Requests {
     collector: u64,
     plain: u64,
     all_per_second: u64,
-    /// By a member in a second, on the average.
+    /// Average opens of a member per second.
     opens_each: f64,
 }
 
 const SIZES: [u32; 6] = [65, 200, 512, 1000, 1024, 4096];
-/// Whatever the number of members: all of them with nothing pending, and all of them busy. A fleet of 64 in which each
-/// would read all leases ten times a second would send 80,000.
+/// Limits that do not depend on the number of members: all with nothing pending, and all busy. A fleet of 64 in which
+/// each reads all leases ten times a second would send 80,000.
 const ALL_IDLE: u64 = 2000;
 const ALL_BUSY: u64 = 8000;
 
@@ -319,7 +319,7 @@ fn the_requests_of_a_member_and_of_all_do_not_grow_with_the_fleet() {
         let mut fleet = SimFleet::new(size);
         fleet.rounds(3 * fleet.periods.period);
         let idle = fleet.requests(3, |_| ());
-        // Each has something else pending in each round, so each lease is news.
+        // Each has another event pending in each round, so each lease is news.
         let busy = fleet.requests(3, |fleet| {
             let start = fleet.now.as_nanos() as u64;
             fleet.members.iter_mut().for_each(|member| member.pending.clear());
@@ -327,7 +327,7 @@ fn the_requests_of_a_member_and_of_all_do_not_grow_with_the_fleet() {
         });
         println!("{size} members, {:?}: {idle:?}, busy {busy:?}", fleet.periods.period);
         let leases = READ_LEASE * u64::from(size);
-        // A lease and a look, or four of each; one more where a period does not begin with the counting.
+        // A lease and a look, or four of each; one more because a period does not begin with the counting.
         assert!(idle.plain <= 2 * (WRITE_LEASE + LOOK) && busy.plain <= 5 * (WRITE_LEASE + LOOK), "{size}");
         assert!(idle.collector >= leases * 3 / 4, "{size}");
         // Its own lease and looks, and one pass in a period.
@@ -335,7 +335,7 @@ fn the_requests_of_a_member_and_of_all_do_not_grow_with_the_fleet() {
             assert!(collector <= leases * 11 / 10 + 50, "{size}: {collector}");
         }
         assert!(idle.opens_each <= 20.0 && busy.opens_each <= 20.0, "{size}: {idle:?}, {busy:?}");
-        // What `dlio-fs doctor` says of it.
+        // What `dlio-fs doctor` reports.
         let (told_idle, told_busy) = fleet.periods.requests(size);
         for (told, counted) in [(told_idle, idle.all_per_second), (told_busy, busy.all_per_second)] {
             assert!(told * 2 > counted && told < counted * 2, "{size}: {told} are told, {counted} were counted");
@@ -356,7 +356,7 @@ fn a_marker_comes_a_few_periods_after_its_data() {
         fleet.rounds(3 * period);
         let start = fleet.now.as_nanos() as u64;
         fleet.rounds(ROUND);
-        // All were being written at the same time.
+        // All were written at the same time.
         (0..size as usize).for_each(|slot| fleet.log(slot, start - u64::from(size - slot as u32)));
         fleet.rounds(ROUND);
         let start = fleet.now.as_nanos() as u64;
@@ -376,13 +376,13 @@ fn a_marker_comes_a_few_periods_after_its_data() {
             "{size} members: {behind:?} behind its data, {:.1} periods",
             behind.as_secs_f64() / period.as_secs_f64()
         );
-        // The lease of the last shard, a pass that was under way, a whole one, and a look.
+        // The lease of the last shard, the current pass, a whole one, and a look.
         assert!(behind <= 3 * period + 4 * ROUND, "{size}: {behind:?}");
     }
 }
 
-/// Each member renames something, one right after another: the next one may go once those before it have. Those among the
-/// smallest need no new file for that.
+/// Each member renames something, one right after another: each may go once those before it have gone. Members among
+/// the smallest need no new file for that.
 #[test]
 fn members_whose_turns_follow_each_other_do_not_wait_a_period_each() {
     for size in [65, 200, 1024] {
@@ -391,7 +391,7 @@ fn members_whose_turns_follow_each_other_do_not_wait_a_period_each() {
         fleet.rounds(3 * period);
         let start = fleet.now.as_nanos() as u64;
         for slot in 0..size as usize {
-            // In an order of their own.
+            // In a shuffled order.
             let at = start + (slot * 7 % size as usize) as u64;
             fleet.members[slot].pending.push_back(Pending { start: at, end: at });
         }
@@ -407,7 +407,7 @@ fn members_whose_turns_follow_each_other_do_not_wait_a_period_each() {
     }
 }
 
-/// Whatever collector is gone, with any others.
+/// For every collector that may be gone, together with others.
 #[test]
 fn another_member_soon_collects_in_the_place_of_one_that_is_gone() {
     for size in [65, 512] {
@@ -418,12 +418,12 @@ fn another_member_soon_collects_in_the_place_of_one_that_is_gone() {
             let before = fleet.collectors();
             assert_eq!(before.len(), 1, "{before:?}");
             fleet.members[before[0]].is_gone = true;
-            // Those whose turn is first are, too.
+            // The members with the first turns are gone, too.
             for slot in (0..size as usize).filter(|slot| slot % 16 < 5 * gone) {
                 fleet.members[slot].is_gone = true;
             }
             fleet.claimed.clear();
-            // Three, and the turns of all sixteen; the claim is seen at the next look, and then all are read.
+            // Three periods, and the turns of all sixteen; the next look shows the claim, and then all leases are read.
             fleet.rounds((3 + 8 + 3) * period);
             let after = fleet.collectors();
             assert_eq!(after.len(), 1, "{after:?}");
@@ -434,14 +434,14 @@ fn another_member_soon_collects_in_the_place_of_one_that_is_gone() {
     }
 }
 
-/// Whatever a read of a lease takes: no member takes the file for given up while its collector is reading, so each pass ends
-/// with a new file, and markers come.
+/// However long a read of a lease takes: no member gives the file up while its collector is reading, so each pass ends
+/// with a new file, and markers arrive.
 #[test]
 fn the_file_is_renewed_and_markers_come_however_long_a_read_takes() {
     for (size, latency) in [65, 200, 1024].into_iter().flat_map(|size| [2, 8, 30].map(|latency| (size, latency))) {
         let mut fleet = SimFleet::with_latency(size, Duration::from_millis(latency));
         let period = fleet.periods.period;
-        // Its reads, the least time between two of its rounds, and what looking at the clock so seldom adds.
+        // Its reads, the least time between two of its rounds, and the error of looking at the clock so seldom.
         let rounds = size.div_ceil(fleet.periods.next_slots(0, size).len() as u32);
         let pass = (fleet.latency * size + rounds * 2 * FINE).max(rounds * ROUND).max(period) + period / 4;
         let of = format!("{size} members, {latency} ms a read, a pass in {pass:?}");
@@ -463,7 +463,7 @@ fn the_file_is_renewed_and_markers_come_however_long_a_read_takes() {
     }
 }
 
-/// Also one that is read late in a pass, and if a pass takes longer than a period.
+/// Also a member that is read late in a pass, and if a pass takes longer than a period.
 #[test]
 fn the_collector_tells_which_member_is_silent() {
     for slot in [3, 500, 1000] {
@@ -471,7 +471,7 @@ fn the_collector_tells_which_member_is_silent() {
         let silent = fleet.periods.silent;
         fleet.rounds(silent);
         fleet.members[slot].is_gone = true;
-        // Until it is, and the pass behind that.
+        // Until it is silent, and the pass after that.
         fleet.rounds(silent + 5 * fleet.periods.period);
         let collector = fleet.collectors()[0];
         assert_ne!(collector, slot);

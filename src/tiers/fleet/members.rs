@@ -1,22 +1,22 @@
-//! The fleet's files on the slow tree, in `.dlio-fs/fleet/NAME`: `fleet` says what all members agree on, and `0`, `1`,
+//! The fleet's files on the slow tree, in `.dlio-fs/fleet/NAME`: `fleet` has what all members agree on, and `0`, `1`,
 //! ... are the members' slots, each with one lease. `0.pub`, `1.pub`, ... have the names that each has published
 //! (`names.rs`). `smallest` has the smallest leases, if the fleet is large (`smallest.rs`).
 //!
 //! Readers open all slots by name and never list the directory: a listing may be a minute old on a network file system.
-//! A lease is overwritten in place, so that a reader who has it open elsewhere sees the new one.
+//! A lease is overwritten in place, so that a reader with an open descriptor sees the new one.
 //!
-//! The slot of a member that has left goes to that member when it comes back, or to another one, whoever is first; that of
-//! a forgotten one to another one only:
+//! The slot of a member that has left goes to that member if it comes back first, or else to another one; the slot of a
+//! forgotten member only to another one:
 //!
-//! 1. Make the *claim*, a file that has the slot, the member and the beat of the lease that is to be replaced in its name:
-//!    one can be made for each lease. Whoever finds somebody else's has no right to the slot.
-//! 2. Another member puts a new file in the slot's place, by one rename: what the old one may still write goes nowhere.
+//! 1. Make the *claim*, a file named after the slot, the member and the beat of the lease to be replaced: one can be
+//!    made for each lease. A member that finds another's claim has no right to the slot.
+//! 2. Another member renames a new file over the slot's: later writes of the old member are lost.
 //! 3. Write the lease, before anything is logged.
 //!
-//! After a crash the claim is there, and its maker goes on.
+//! After a crash the claim exists, and its maker continues.
 //!
-//! Beside a slot, `0.accepted` is the beat up to which somebody has accepted what was lost with members that had it. It is
-//! read only while the slot's lease tells of a loss.
+//! Beside a slot, `0.accepted` is the beat up to which an operator has accepted the losses of its former members. It is
+//! read only while the slot's lease names a loss.
 
 use std::fmt;
 use std::io;
@@ -42,7 +42,7 @@ use crate::tiers::fleet::smallest::{SMALLEST_LEN, SmallestLeases};
 
 /// For how many seconds a claim is kept.
 const CLAIM_KEPT_S: i64 = 24 * 60 * 60;
-/// How often, and after what pause, a lease that cannot be read is read again at a start.
+/// How often, and at what interval, an unreadable lease is read again at a start.
 const TRIES: u32 = 10;
 const PAUSE: Duration = Duration::from_millis(20);
 
@@ -54,8 +54,8 @@ pub(super) struct Members {
 }
 
 impl Members {
-    /// Finds the member's slot, or takes the first free one with its first lease, or one that a member has given up.
-    /// Returns the slot's number, and the lease that is in it.
+    /// Finds the member's slot, or takes the first slot that is free or given up. Returns the slot's number and its
+    /// lease.
     pub(super) fn join(
         ours: &dyn Dir,
         settings: &FleetSettings,
@@ -98,8 +98,9 @@ impl Members {
             if claim(&*dir, slot, &lease, first)? {
                 // The beats of a slot only grow, so that no two claims have one name.
                 let (beat, lost) = (lease.beat + 1, lease.lost);
-                // Nor do the stamps of a slot go back when its next member's clock is behind: somebody may have read the last
-                // lease. Nobody waits for what a forgotten one had, and at least a minute is between it and the next.
+                // Nor do a slot's stamps go back when its next member's clock is behind: a member may have read the
+                // last lease. No member waits for a forgotten one's events, and at least a minute lies between it and
+                // the next.
                 let least = if lease.standing == Standing::Left { lease.least } else { 0 };
                 let first = MemberLease { least, beat, names: lease.names, lost, ..first.clone() };
                 replace(&*dir, slot, &first)?;
@@ -120,7 +121,7 @@ impl Members {
         lease: MemberLease,
     ) -> Result<(Members, u32, MemberLease)> {
         let own = dir.open(slot_name(slot).as_bytes(), Access::ReadWrite).at("open", label(fleet, slot))?;
-        // Somebody may have given the place to a copy since the lease was read: this file is then the copy's.
+        // The place may have gone to a copy since the lease was read: then this file is the copy's.
         if read_lease(&*own, slot)?.is_some_and(|opened| opened.turn != lease.turn && !left_out!(PartnerTurn)) {
             return Err(was_handed_on(fleet));
         }
@@ -132,13 +133,13 @@ impl Members {
         &self.dir
     }
 
-    /// Reads one member's lease. `None`: nobody has taken the slot. An unreadable lease, which is being written, is an
+    /// Reads one member's lease. `None`: the slot was never taken. An unreadable lease, which is being written, is an
     /// error.
     pub(super) fn read(&self, slot: u32) -> Result<Option<MemberLease>> {
         read(&*self.dir, slot)
     }
 
-    /// Whether the members still agree on what they did when this one joined.
+    /// Whether the fleet's agreed settings are still those of this member's join.
     pub(super) fn still_agree(&self) -> Result<bool> {
         let same = |agreed: Agreed| (agreed.size, agreed.error) == (self.agreed.size, self.agreed.error);
         Ok(agreed(&*self.dir)?.is_some_and(same))
@@ -151,9 +152,9 @@ impl Members {
     }
 }
 
-/// The file of the smallest leases. It is opened by its name each time, as the leases are.
+/// The file of the smallest leases. It is opened by name each time, like the leases.
 impl Members {
-    /// `None`: there is none yet. One that is being written is an error.
+    /// `None`: there is none yet. A file that is being written is an error.
     pub(super) fn read_smallest(&self) -> Result<Option<SmallestLeases>> {
         let what = "the smallest leases of the fleet";
         let Some(file) = absent_is_none(self.dir.open(SMALLEST, Access::Read)).at("open", what)? else {
@@ -167,36 +168,37 @@ impl Members {
             .ok_or_else(|| Error::refused(format!("{what} are not readable"), "see who writes to `smallest`"))
     }
 
-    /// Overwrites it in place, as another member may do at the same time: a mixed one is not readable, and the next one is.
+    /// Overwritten in place, perhaps by another member at the same time: a mixed file is unreadable, and the next one
+    /// is whole.
     pub(super) fn write_smallest(&self, smallest: &SmallestLeases, by: Uuid) -> Result<()> {
         let what = "the smallest leases of the fleet";
         let bytes = smallest.encode();
         let Some(file) = absent_is_none(self.dir.open(SMALLEST, Access::ReadWrite)).at("open", what)? else {
-            // If somebody else is quicker, this one comes later.
+            // If another member is quicker, ours comes later.
             return make(&*self.dir, SMALLEST, by, &bytes).map(drop);
         };
         file.write_at(&bytes, 0).at("write", what)?;
-        // For others to see it: nothing depends on its being durable.
+        // So that others see it: it need not be durable.
         file.sync().at("fsync", what)
     }
 }
 
 const SMALLEST: &[u8] = b"smallest";
 
-/// The slots in the order in which a member looks for its own, or for a free one. No slot becomes free again, so its own one
-/// comes before the first that is free. In a large fleet each begins elsewhere: N mounts that begin at once would read half of
-/// N² leases before each has found a slot.
+/// The slots in the order in which a member looks for its own, or for a free one. No slot becomes free again, so its
+/// own one comes before the first free one. In a large fleet each member begins elsewhere: N simultaneous mounts would
+/// otherwise read half of N² leases before each has found a slot.
 fn slots_from(member: Uuid, size: u32) -> impl Iterator<Item = u32> {
     let first = if size > COLLECT_ABOVE { (member.as_u128() % u128::from(size)) as u32 } else { 0 };
     (first..size).chain(0..first)
 }
 
-/// What another member has published since somebody read it last.
+/// What another member has published since its names were last read.
 pub(super) enum ToldNames {
     These(Vec<ChangedName>),
-    /// Its file is about to be another one: the next lease tells.
+    /// Its file is about to be replaced: the next lease names the new one.
     Later,
-    /// Some cannot be read any more.
+    /// Some can no longer be read.
     Lost,
 }
 
@@ -208,7 +210,7 @@ pub(super) struct OwnNames {
 }
 
 impl OwnNames {
-    /// What comes next begins a file.
+    /// The next lines begin a new file.
     pub(super) fn ending_at(end: NamesEnd) -> OwnNames {
         OwnNames { end, file: None }
     }
@@ -228,7 +230,8 @@ impl Members {
             file.sync().at("fsync", what)?;
             return Ok(OwnNames { end: NamesEnd { len: end.len + len, ..*end }, file: Some(Arc::clone(file)) });
         }
-        // Whole before it has its name. If the name is lost with the server's power, the readers find another number.
+        // Written before it gets its name. If a power cut of the server loses the name, the readers find another
+        // number.
         let next = NamesEnd { file: end.file + 1, len: HEADER_LEN + len };
         let (name, beside) = (names_name(slot), format!("{slot}.pub.new").into_bytes());
         remove_leftover(&*self.dir, &beside)?;
@@ -239,17 +242,17 @@ impl Members {
         Ok(OwnNames { end: next, file: Some(file) })
     }
 
-    /// What member `slot`, whose lease says `told`, has published since somebody has read to `known`. An error: the slow
-    /// tier does not answer.
+    /// What member `slot`, whose lease says `told`, has published since `known`. An error: the slow tier does not
+    /// answer.
     pub(super) fn names_since(&self, slot: u32, known: NamesEnd, told: NamesEnd) -> Result<ToldNames> {
         match self.read_names(slot, known, told).at("read", "a list of published names") {
             Err(error) if is_silence(&error) => Err(error),
-            // Whatever the reason: who forgets what it knows looks it up again.
+            // For any reason: a reader that forgets what it knows looks it up again.
             names => Ok(names.ok().flatten().unwrap_or(ToldNames::Lost)),
         }
     }
 
-    /// `None`: a part of it is not there.
+    /// `None`: a part of it does not exist.
     fn read_names(&self, slot: u32, known: NamesEnd, told: NamesEnd) -> io::Result<Option<ToldNames>> {
         if told.len == 0 {
             return Ok(None);
@@ -267,7 +270,7 @@ impl Members {
     }
 }
 
-/// `None`: the file ends before.
+/// `None`: the file is shorter.
 fn read_range(file: &dyn File, offset: u64, len: u64) -> io::Result<Option<Vec<u8>>> {
     let mut bytes = vec![0; len as usize];
     let got = file.read_at(&mut bytes, offset)?;
@@ -286,7 +289,8 @@ fn label(fleet: &str, slot: u32) -> String {
     format!("slot {slot} of fleet {fleet}")
 }
 
-/// Reads one member's lease. `None`: nobody has taken the slot. An unreadable lease, which is being written, is an error.
+/// Reads one member's lease. `None`: the slot was never taken. An unreadable lease, which is being written, is an
+/// error.
 pub(super) fn read(dir: &dyn Dir, slot: u32) -> Result<Option<MemberLease>> {
     let what = || format!("slot {slot} of the fleet");
     let Some(file) = absent_is_none(dir.open(slot_name(slot).as_bytes(), Access::Read)).at("open", what())? else {
@@ -306,19 +310,19 @@ fn accepted_name(slot: u32) -> Vec<u8> {
     format!("{slot}.accepted").into_bytes()
 }
 
-/// From now on the verdicts leave out what the lease in this slot says is lost. What is lost later is told again.
+/// From now on verdicts ignore the loss that this slot's lease names. A later loss is reported again.
 pub(super) fn accept(dir: &dyn Dir, slot: u32, loss: &Loss) -> Result<()> {
     replace_text(dir, &accepted_name(slot), &format!("{}\n", loss.beat))
 }
 
-/// `None`: it is not readable.
+/// `None`: the lease is unreadable.
 fn read_lease(file: &dyn File, slot: u32) -> Result<Option<MemberLease>> {
     let mut bytes = [0; LEASE_LEN];
     let got = file.read_into(&mut bytes, 0).at("read", format!("slot {slot} of the fleet"))?;
     Ok(MemberLease::decode(got))
 }
 
-/// The same, and a lease that is just being written is read again.
+/// Like [`read`], but retries a lease that is being written.
 pub(super) fn read_settled(dir: &dyn Dir, slot: u32) -> Result<Option<MemberLease>> {
     for _ in 0..TRIES {
         if let Ok(lease) = read(dir, slot) {
@@ -341,7 +345,7 @@ fn claim(dir: &dyn Dir, slot: u32, lease: &MemberLease, by: &MemberLease) -> Res
     Ok(read_text(dir, &name)?.is_some_and(|text| text == wanted))
 }
 
-/// A claim is needed for as long as somebody may have read the lease that it is about. Others are left for a later one.
+/// A claim is needed while a member may have read the lease that it names. Newer claims are left for a later call.
 fn remove_old_claims(dir: &dyn Dir, slot: u32, new: &[u8]) {
     let prefix = format!("{slot}.after-").into_bytes();
     let Ok(Stat { mtime: now, .. }) = dir.stat(new) else { return };
@@ -356,7 +360,7 @@ fn forgotten_name(member: &MemberLease) -> Vec<u8> {
     format!("forgotten-{}", member.member).into_bytes()
 }
 
-/// The place of the member, as it is in this turn, went to a copy of its fast tier.
+/// The name of the note that the member's place, at this turn, went to a copy of its fast tier.
 fn handed_on_name(member: &MemberLease) -> Vec<u8> {
     format!("handed-on-{}-{}", member.member, member.turn).into_bytes()
 }
@@ -376,7 +380,7 @@ fn was_handed_on(fleet: &str) -> Error {
     )
 }
 
-/// Of a member's fast tier and its copies, only the one that was handed its place last has it.
+/// Of a member's fast tier and its copies, only the one that received its place last may join.
 fn check_turn(fleet: &str, lease: &MemberLease, own: &MemberLease) -> Result<()> {
     if lease.turn > own.turn && !left_out!(PartnerTurn) {
         return Err(was_handed_on(fleet));
@@ -388,7 +392,7 @@ fn check_turn(fleet: &str, lease: &MemberLease, own: &MemberLease) -> Result<()>
     Ok(())
 }
 
-/// The member may not join again, whoever has its slot then.
+/// Keeps the member from joining again, regardless of who has its slot then.
 pub(super) fn note_forgotten(dir: &dyn Dir, member: &MemberLease) -> Result<()> {
     make(dir, &forgotten_name(member), member.member, format!("{}\n", member.host).as_bytes()).map(drop)
 }
@@ -405,7 +409,7 @@ fn replace(dir: &dyn Dir, slot: u32, first: &MemberLease) -> Result<()> {
     dir.sync().at("fsync", what())
 }
 
-/// The directory of a fleet on this slow tree. Errors: it has none of this name; which ones there are.
+/// The directory of a fleet on this slow tree. The error, if there is none of this name, lists those that exist.
 pub(super) fn dir_of(slow: &dyn Dir, fleet: &str) -> Result<Arc<dyn Dir>> {
     let fleets = absent_is_none(slow.dir(OURS).and_then(|ours| ours.dir(b"fleet"))).at("open", ".dlio-fs/fleet")?;
     let dir = fleets.as_ref().map(|fleets| absent_is_none(fleets.dir(fleet.as_bytes())));
@@ -426,7 +430,7 @@ pub(super) struct Agreed {
     pub(super) size: u32,
     /// The bound for the errors of all clocks.
     pub(super) error: Duration,
-    /// An operator has set the bound for all: what the machines say of their clocks is not asked.
+    /// An operator has set the bound for all: the kernels' estimates of their clocks are ignored.
     pub(super) is_believed: bool,
 }
 
@@ -450,17 +454,18 @@ impl FromStr for Agreed {
     }
 }
 
-/// `None`: not there, or not readable.
+/// `None`: missing or unreadable.
 pub(super) fn agreed(dir: &dyn Dir) -> Result<Option<Agreed>> {
     Ok(read_text(dir, b"fleet")?.and_then(|text| text.parse().ok()))
 }
 
-/// Changes the bound for all. The caller has seen that no member is there.
+/// Changes the bound for all. The caller has verified that no member is mounted.
 pub(super) fn agree_on(dir: &dyn Dir, agreed: &Agreed) -> Result<()> {
     replace_text(dir, b"fleet", &agreed.to_string())
 }
 
-/// The first member writes down what all have to agree on; the others compare it. One that names no bound takes what is there.
+/// The first member writes what all have to agree on; the others compare. A member without a configured bound takes the
+/// fleet's.
 fn agree(dir: &dyn Dir, settings: &FleetSettings, usual: Duration, first: &MemberLease) -> Result<Agreed> {
     let FleetSettings { name, size, error } = settings;
     let wanted = Agreed { size: *size, error: error.unwrap_or(usual), is_believed: false };
@@ -486,7 +491,7 @@ fn agree(dir: &dyn Dir, settings: &FleetSettings, usual: Duration, first: &Membe
     Err(Error::refused(format!("fleet {name} was begun with {begun}; this mount has {}", told(&wanted)), remedy))
 }
 
-/// Makes a file that must not exist and whose bytes are all there as soon as its name is: `false` if it exists.
+/// Makes a new file that is complete as soon as it has its name. `false`: it exists.
 fn make(dir: &dyn Dir, name: &[u8], by: Uuid, bytes: &[u8]) -> Result<bool> {
     let own = format!("{by}.new").into_bytes();
     let what = || escape(name);
@@ -520,7 +525,7 @@ mod tests {
         (names, lines)
     }
 
-    /// Each begins to look elsewhere, and finds its own slot again.
+    /// Each begins elsewhere, and finds its own slot again.
     #[test]
     fn each_of_many_members_has_one_slot_and_reads_few_to_find_it() {
         let root = tempfile::tempdir().expect("a directory");
@@ -562,10 +567,10 @@ mod tests {
             assert!(own.end.len <= FILE_MAX);
             files.push(own.end.file);
             assert!(matches!(since(known, own.end), ToldNames::These(names) if names == some), "{known}");
-            // One that was away when the file was replaced has missed lines.
+            // A reader that was away when the file was replaced has missed lines.
             let late = since(NamesEnd { file: 1, len: HEADER_LEN }, own.end);
             assert_eq!(own.end.file > 1, matches!(late, ToldNames::Lost), "{}", own.end);
-            // One with a lease from before.
+            // A reader with an older lease.
             let early = since(known, before);
             assert!(before.file == own.end.file || before.file == 0 || matches!(early, ToldNames::Later), "{before}");
             known = own.end;
@@ -581,7 +586,7 @@ mod tests {
         let after = append(&lost, &bytes);
         assert!(matches!(since(lost.end, after.end), ToldNames::These(names) if names == some));
         assert!(matches!(since(next.end, after.end), ToldNames::Lost));
-        // The file server has lost its end.
+        // The file server has lost the end of the file.
         let short = NamesEnd { len: after.end.len + 1, ..after.end };
         assert!(matches!(since(after.end, short), ToldNames::Lost));
     }

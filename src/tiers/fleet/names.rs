@@ -1,11 +1,11 @@
-//! The names whose meaning a member has changed by publishing: the other members look them up again. Pure; `members.rs`
-//! has the files.
+//! The names that a member has changed by publishing: the other members look them up again. Pure; `members.rs` has the
+//! files.
 //!
 //! A member's file is `<slot>.pub`: a header of [`HEADER_LEN`] bytes, then a line for each name. Its lease says how far
-//! the file goes ([`NamesEnd`]), so the others open it only if there is something new. A file that is long enough is
-//! replaced by the next one, whose header says where the one before it ended: who has read to there goes on behind the
-//! header. Whoever cannot go on has lost its place and trusts nothing that it knows of the slow tree. So a member that
-//! has lost lines says with a length of zero that its place is behind all of them.
+//! the file goes ([`NamesEnd`]), so the others open it only if there is something new. A long file is replaced by the
+//! next one, whose header says where the one before it ended: a reader that has read to there continues after the
+//! header. A reader that cannot continue trusts nothing that it knows of the slow tree. A member that has lost lines
+//! says so with a length of zero, which no reader has reached.
 
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
@@ -16,10 +16,10 @@ use crate::tiers::fleet::lines::{checked, with_crc};
 
 /// Bytes of a header.
 pub(crate) const HEADER_LEN: u64 = 128;
-/// A longer file is replaced by the next one. More lines at once are not written: nobody is quicker for reading them.
+/// A longer file is replaced by the next one. More lines at once are not written: reading them would save no time.
 pub(crate) const FILE_MAX: u64 = 1 << 20;
 
-/// How far a member's names go: its file's number, and bytes in it. Nobody has read a file with a length of zero.
+/// How far a member's names go: its file's number, and bytes in it. No reader has reached a length of zero.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct NamesEnd {
     pub(crate) file: u64,
@@ -27,7 +27,7 @@ pub(crate) struct NamesEnd {
 }
 
 impl NamesEnd {
-    /// The end behind lines that nobody will read.
+    /// The end after lines that no reader will see.
     pub(crate) fn lost(self) -> NamesEnd {
         NamesEnd { file: self.file + 1, len: 0 }
     }
@@ -51,22 +51,22 @@ impl FromStr for NamesEnd {
 /// What publishing has done to a name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum NameChange {
-    /// Another node is there.
+    /// Another node has the name.
     Placed,
     Gone,
     /// The same node has other attributes.
     Touched,
 }
 
-/// One name, as its line tells it.
+/// One name, as its line gives it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ChangedName {
-    /// `end` of the event; of several that were published as one, that of the last.
+    /// `end` of the event; the last one's, if several were published as one.
     pub(crate) end: u64,
     pub(crate) change: NameChange,
-    /// The node, by its number on the slow tier. 0: none, or one of another device.
+    /// The node's inode number on the slow tier. 0: none, or on another device.
     pub(crate) ino: u64,
-    /// The same for the directory of the name: another member may have moved it.
+    /// The inode number of the name's directory: another member may have moved it.
     pub(crate) dir: u64,
     /// On the slow tree.
     pub(crate) path: Vec<u8>,
@@ -99,8 +99,8 @@ impl ChangedName {
     }
 }
 
-/// What the others have published lately: by its path on the slow tree, its number there, and when the last change of it was
-/// over. So an event of ours that comes later in time is told from one that overlaps it.
+/// What the others have published lately: the path on the slow tree, the inode number, and when the last change of it
+/// ended. It tells a later event of ours from one that overlaps the change.
 #[derive(Debug, Default)]
 pub(crate) struct RecentNames {
     names: HashMap<Vec<u8>, (u64, u64)>,
@@ -108,7 +108,7 @@ pub(crate) struct RecentNames {
 }
 
 impl RecentNames {
-    /// Of more names nothing is known, and what has them counts as overlapping.
+    /// Beyond this many, names are unknown, and count as overlapping.
     const MOST: usize = 1 << 14;
 
     pub(crate) fn add(&mut self, changed: &ChangedName) {
@@ -121,15 +121,15 @@ impl RecentNames {
         }
     }
 
-    /// Whether what has this path and number was there, for all to see, before this moment of another clock, which is off
-    /// by `errors` at most.
+    /// Whether the node with this path and number was visible to all before this moment of another clock, which is off
+    /// by at most `errors`.
     pub(crate) fn was_there(&self, path: &[u8], ino: u64, before: u64, errors: u64) -> bool {
         let told = self.names.get(path).filter(|(told, _)| *told != 0 && *told == ino);
         told.is_some_and(|(_, end)| end.saturating_add(errors) < before)
     }
 }
 
-/// The header of a file. `after`: where the file before it ended.
+/// The header of a file. `after`: where the previous file ended.
 pub(crate) fn header(file: u64, after: NamesEnd) -> Vec<u8> {
     let mut line = with_crc(&format!("names file={file} after={after}")).into_bytes();
     line.resize(HEADER_LEN as usize - 1, b' ');
@@ -137,7 +137,7 @@ pub(crate) fn header(file: u64, after: NamesEnd) -> Vec<u8> {
     line
 }
 
-/// Where a reader goes on.
+/// Where a reader continues.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum NamesFrom {
     Offset(u64),
@@ -146,7 +146,7 @@ pub(crate) enum NamesFrom {
     Lost,
 }
 
-/// Where somebody who has read to `known` goes on in the file with this header, if the lease says `told`.
+/// Where a reader that has read to `known` continues in the file with this header, if the lease says `told`.
 pub(crate) fn goes_on(known: NamesEnd, told: NamesEnd, header: &[u8]) -> NamesFrom {
     let Some((file, after)) = decode_header(header) else { return NamesFrom::Lost };
     let offset = if known.file == told.file { known.len } else { HEADER_LEN };
@@ -166,7 +166,7 @@ fn decode_header(header: &[u8]) -> Option<(u64, NamesEnd)> {
     Some((file.parse().ok()?, after.parse().ok()?))
 }
 
-/// The names in these bytes, which begin and end with whole lines. `None`: they do not, or a line is not readable.
+/// The names in these bytes, which must begin and end with whole lines. `None`: they do not, or a line is unreadable.
 pub(crate) fn decode_names(bytes: &[u8]) -> Option<Vec<ChangedName>> {
     let lines = std::str::from_utf8(bytes).ok()?;
     (lines.is_empty() || lines.ends_with('\n')).then(|| lines.lines().map(ChangedName::decode).collect())?
@@ -232,12 +232,12 @@ mod tests {
             (end(0, 0), end(1, 500), &first, Offset(HEADER_LEN)),
             (end(1, 500), end(1, 900), &first, Offset(500)),
             (end(1, 900), end(2, 300), &second, Offset(HEADER_LEN)),
-            // The last lines of the file before it are gone with it.
+            // The last lines of the previous file are gone with it.
             (end(1, 500), end(2, 300), &second, Lost),
             (end(0, 0), end(2, 300), &second, Lost),
-            // The lease is from before the new file.
+            // The lease is older than the new file.
             (end(1, 500), end(1, 900), &second, Later),
-            // The new file was lost with the power of the file server, or lines were.
+            // A power cut of the file server lost the new file, or lines.
             (end(1, 900), end(2, 300), &first, Lost),
             (end(1, 900), end(1, 500), &first, Lost),
             (end(2, 0), end(2, 300), &second, Lost),

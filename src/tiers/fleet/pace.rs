@@ -1,19 +1,20 @@
-//! How many files a member of a fleet opens to know the leases of the others, and whose lease it reads next. Pure.
+//! How many files a member of a fleet opens to know the other leases, and whose lease it reads next. Pure.
 //!
-//! N members that read each other ten times a second open 10 N² files a second. So each has a *share*, a bit less than twenty
-//! a second, however many they are: for its own slot, the leases of the others and their files of names. What it does not use
-//! it may use later, so that it can read all of them at once when that matters. With something pending, a round is:
+//! N members that read each other ten times a second open 10 N² files a second. So each has a *share* of a bit less
+//! than twenty a second, whatever their number: for its own slot, the leases of the others and their files of names.
+//! What it does not use it may use later, so that it can read all of them at once when that matters. With something
+//! pending, a round reads:
 //!
-//! 1. whatever is left, those of which nothing is known: this member has not looked at them lately, or their clock is not
-//!    known yet, as after a mount (`clocks.rs`). And for a second in ten minutes, from when there is something pending, all:
-//!    only a lease that is read soon after it was written shows that its clock is a bit ahead;
-//! 2. the smallest of those that hold the oldest event up (`rule::next_to_read`), and if that lets it go now, the next one.
-//!    If it does not, no other one would help;
-//! 3. those that were not looked at for a second: for their names, and to see whether their members are alive. That is one,
-//!    or more if at least half of what may be kept is left.
+//! 1. regardless of the share, the unknown members: this one has not looked at them lately, or their clock is not known
+//!    yet, as after a mount (`clocks.rs`). And for one second in ten minutes with something pending, all: only a lease
+//!    read soon after it was written shows that its clock is slightly ahead;
+//! 2. the smallest lease that holds up the oldest event (`rule::next_to_read`), and if that now admits it, the next
+//!    one. If it does not, no other lease would help;
+//! 3. leases not read for a second: for their names, and to see whether their members are alive. That is one, or more
+//!    if at least half of what may be saved up is left.
 //!
-//! So a member that waits for another one reads that in each round. When it has gone on, the rest are read at once. With
-//! nothing pending, all are read in one pass, by the rule of step 3.
+//! So a member that waits for another one reads that lease in each round. Once it admits the event, the rest are read
+//! at once. With nothing pending, all are read in one pass, by the rule of step 3.
 
 use std::time::Duration;
 
@@ -21,32 +22,32 @@ use crate::tiers::fleet::clocks::SeenClock;
 use crate::tiers::fleet::periods::ROUND;
 use crate::tiers::fleet::rule::SeenLease;
 
-/// A member may open one file more in each such time.
+/// A member may open one more file in each such time.
 const SHARE: Duration = Duration::from_millis(55);
-/// So often all clocks are looked at, for so long: each member writes a lease by then. Not counted in the share.
+/// How often, and for how long, all clocks are looked at: each member writes a lease by then. Not counted in the share.
 const CLOCKS: Duration = Duration::from_secs(600);
 const CLOCKS_FOR: Duration = Duration::from_millis(1200);
-/// So much of the share is kept at least, that of a second, and at most.
+/// The least and the most that is saved up; the least is the share of a second.
 const KEPT_LEAST: u32 = 20;
 const KEPT_MOST: u32 = 256;
-/// Without a reason to do so earlier, a lease is read again after this.
+/// Without an earlier reason, a lease is read again after this.
 const READ: Duration = Duration::from_secs(1);
 
 /// One member's part.
 #[derive(Debug)]
 pub(crate) struct LeasePace {
     slot: u32,
-    /// So many files may be opened now. Less than zero: some more had to be, of which so many are remembered as may be kept.
+    /// How many files may be opened now. Negative: more had to be opened, of which at most `kept` are counted.
     left: i64,
-    /// No more than that is kept: half of it is enough for all leases of a small fleet, and their names.
+    /// The most that is saved up: half of it is enough for all leases of a small fleet, and their names.
     kept: i64,
-    /// A file was opened in this round for which nobody waits.
+    /// This round opened a file for which no event waits.
     has_more: bool,
-    /// Our uptime until which the share is in `left`.
+    /// Our uptime up to which the share is included in `left`.
     counted: Option<Duration>,
-    /// Our uptime when we looked at each slot last, whether there was a lease or not.
+    /// Our uptime at the last look at each slot, whether or not it had a lease.
     looked: Vec<Option<Duration>>,
-    /// Our uptime when the clocks of all were looked at last.
+    /// Our uptime when all clocks were last looked at.
     clocks: Option<Duration>,
     /// Our uptime when the last pass with nothing pending began.
     pass: Option<Duration>,
@@ -59,7 +60,7 @@ impl LeasePace {
         LeasePace { slot, left: kept, kept, has_more: false, counted: None, looked, clocks: None, pass: None }
     }
 
-    /// A round begins.
+    /// Begins a round.
     pub(crate) fn begin_round(&mut self, now: Duration) {
         self.has_more = false;
         let counted = self.counted.get_or_insert(now);
@@ -68,27 +69,27 @@ impl LeasePace {
         self.left = (self.left + i64::from(shares)).min(self.kept);
     }
 
-    /// A file is opened, whatever is left.
+    /// Counts a file that is opened regardless of the share.
     pub(crate) fn spend(&mut self) {
         self.left = (self.left - 1).max(-self.kept);
     }
 
-    /// Whether one more may be opened. If so, it is.
+    /// Takes one file from the share, if one more may be opened.
     pub(crate) fn take(&mut self) -> bool {
         let may = self.left > 0;
         self.left -= i64::from(may);
         may
     }
 
-    /// Whatever was found there.
+    /// Notes a look at a slot, whatever it found.
     pub(crate) fn note_look(&mut self, slot: u32, now: Duration) {
         if let Some(looked) = self.looked.get_mut(slot as usize) {
             *looked = Some(now);
         }
     }
 
-    /// Step 1. `is_right`: our own clock is, so that those of the others can be known. `watched`: whoever looked within this
-    /// time knows whether a member is alive.
+    /// Step 1. `is_right`: our own clock is right, so that the others' can be known. `watched`: a look within this time
+    /// shows whether a member is alive.
     pub(crate) fn unknown(
         &mut self,
         seen: &[Option<SeenLease>],
@@ -115,12 +116,12 @@ impl LeasePace {
 
     /// Step 3.
     pub(crate) fn one_more(&mut self, now: Duration) -> Option<u32> {
-        // A round less than that, for the next one would come too late.
+        // A round less than that, because the next one would come too late.
         let slot = self.not_since(now.checked_sub(READ.saturating_sub(ROUND))?)?;
         self.take_more().then_some(slot)
     }
 
-    /// With nothing pending: whether a pass is under way. `is_used`: somebody wants to know what the others publish.
+    /// With nothing pending: whether a pass is in progress. `is_used`: a program uses what the others publish.
     pub(crate) fn begin_pass(&mut self, is_used: impl FnOnce() -> bool, now: Duration) -> bool {
         if self.pass.is_some_and(|began| self.not_since(began).is_some()) {
             return true;
@@ -138,13 +139,13 @@ impl LeasePace {
         self.take_more().then_some(slot)
     }
 
-    /// The same of a file for which nobody waits.
+    /// Takes a file for which no event waits from the share, if at least half of what may be saved up is left.
     fn take_more(&mut self) -> bool {
         let is_first = !std::mem::replace(&mut self.has_more, true);
         (is_first || self.left > self.kept / 2) && self.take()
     }
 
-    /// The slot at which nobody has looked for longest, if that was before this.
+    /// The slot that was looked at longest ago, if that was before `since`.
     fn not_since(&self, since: Duration) -> Option<u32> {
         let others = (0..).zip(&self.looked).filter(|(slot, _)| *slot != self.slot);
         let (looked, slot) = others.map(|(slot, looked)| (*looked, slot)).min()?;
@@ -221,7 +222,7 @@ mod tests {
         };
         round(0, false);
         round(0, true);
-        // The first ones take all but what is not for them.
+        // The first rounds use up all but the part reserved for other reads.
         [900, 1000].into_iter().for_each(|at| round(at, true));
         (20..50).for_each(|tenth| round(tenth * 100, true));
         assert_eq!(seen[..5], [(false, 0), (true, 63), (false, 0), (true, 63), (true, 38)]);
@@ -247,7 +248,7 @@ mod tests {
         assert_eq!(pace.unknown(&seen, false, watched, ms(100)), [0; 0], "nobody's clock can be known");
         (2..5).for_each(|slot| pace.note_look(slot, ms(9000)));
         assert_eq!(pace.unknown(&seen, false, watched, ms(10_000)), [1], "not mounted yet, as of long ago");
-        // Those that are read for their clocks are not counted.
+        // Leases that are read for their clocks are not counted.
         assert_eq!(std::iter::from_fn(|| pace.take().then_some(())).count(), 20 - 5);
         (1..5).for_each(|slot| pace.note_look(slot, ms(600_000)));
         assert_eq!(pace.unknown(&seen, true, watched, ms(600_000)), [1, 2, 3, 4], "again");

@@ -1,17 +1,17 @@
-//! What is known of the copy that a member keeps at its partner (`tiers/partner.rs`), and what follows from it for the
-//! lease and for publishing. Pure.
+//! The state of the copy that a member keeps at its partner (`tiers/partner.rs`), and what follows for the lease and
+//! for publishing. Pure.
 //!
-//! The lease says whether there is a copy that may take the member's place, and which. As long as it may say so,
+//! The lease says whether a copy may take the member's place, and which one. As long as it may say so,
 //!
-//! - no group is applied before its intents are in the copy ([`PartnerState::lets_go`]): otherwise the copy would publish
-//!   again what is there;
-//! - the lease is no larger than the copy allows ([`PartnerState::limit`]): the `applied` records of what it passes are in
-//!   the copy. Otherwise others could remove what the copy would then publish again.
+//! - no group is applied before its intents are in the copy ([`PartnerState::lets_go`]): otherwise the copy would
+//!   publish again what is already there;
+//! - the lease is no larger than the copy allows ([`PartnerState::limit`]): the `applied` records of the events below
+//!   it are in the copy. Otherwise others could remove what the copy would then publish again.
 //!
-//! A copy becomes good in two rounds. After the first one publishing and the lease wait for it; the second one, which begins
-//! later, has the intents of all that was published before without waiting, and the `applied` records of all that the lease
-//! has passed. Only then the lease names the copy. A copy that fails is given up in the other order: the lease says that
-//! there is none, and then publishing no longer waits.
+//! A copy becomes good in two rounds. After the first one, publishing and the lease wait for it; the second one, which
+//! begins later, has the intents of all that was published before without waiting, and the `applied` records of all
+//! that the lease has passed. Only then does the lease name the copy. A failing copy is given up in the other order:
+//! first the lease says that there is none, then publishing no longer waits.
 
 use std::time::Duration;
 
@@ -20,24 +20,24 @@ use uuid::Uuid;
 use crate::tiers::Lsn;
 use crate::tiers::fleet::lines::{checked, with_crc};
 
-/// A partner that has taken no byte for so long while it was asked to is given up.
+/// A partner that takes no byte for this long although asked is given up.
 pub(crate) const HANGS: Duration = Duration::from_secs(20);
-/// A round that takes longer is named, because others wait for it.
+/// A round that takes longer is reported, because others wait for it.
 pub(crate) const LONG: Duration = Duration::from_secs(5);
 
-/// Bytes of a note in its file, which has two places for notes: the one that is overwritten may be torn.
+/// Bytes of a note in its file, which has room for two notes: the one being overwritten may be torn.
 pub(crate) const NOTE_LEN: usize = 256;
 /// The file of notes in the copy's `.dlio-fs`.
 pub(crate) const NOTES: &[u8] = b"partner";
 
-/// What a copy says of itself: it has the log up to here, and all that this part of the log needs.
+/// What a copy says of itself: it has the log up to here, and everything that this part of the log needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct CopyNote {
     pub(crate) member: Uuid,
-    /// The copy's number, never 0: one that was begun anew has another.
+    /// The copy's number, never 0; a new copy gets another one.
     pub(crate) copy: u64,
     pub(crate) lsn: Lsn,
-    /// The last segment of the log, and how many bytes of it count. What is behind them was not made durable.
+    /// The last segment of the log, and how many bytes of it count. Later bytes were not made durable.
     pub(crate) segment: Lsn,
     pub(crate) len: u64,
 }
@@ -74,9 +74,9 @@ impl CopyNote {
 pub(crate) struct CopyRound {
     /// The copy's log goes up to here.
     pub(crate) noted: Lsn,
-    /// A power cut now would leave every event up to here in the copy.
+    /// After a power cut now, the copy has every event up to here.
     pub(crate) whole: Lsn,
-    /// `end` of the oldest pending event when the round began, and the lease of that moment.
+    /// `end` of the oldest pending event when the round began, and the lease at that time.
     pub(crate) oldest: Option<u64>,
     pub(crate) least: u64,
 }
@@ -86,7 +86,7 @@ enum CopyStage {
     #[default]
     NoCopy,
     Begun,
-    /// Publishing waits for it, and so does the lease.
+    /// Publishing and the lease wait for it.
     Awaited,
     /// It may take the member's place.
     Good,
@@ -100,19 +100,19 @@ pub(crate) struct PartnerState {
     round: CopyRound,
     /// The largest lease that may have been written.
     passed: u64,
-    /// The copy that the lease on the slow tree may name; 0: it names none for certain.
+    /// The copy that the lease on the slow tree may name; 0: certainly none.
     told: u64,
-    /// It does name it.
+    /// The lease does name it.
     is_named: bool,
     /// Our uptime when the partner answered last, if it is being asked.
     asked: Option<Duration>,
-    /// Our uptime when the round began that is under way, or the first one after the last that was done.
+    /// Our uptime when the current round began, or the first round after the last finished one.
     began: Option<Duration>,
     trouble: Option<String>,
 }
 
 impl PartnerState {
-    /// A copy is begun. `false`: the lease may still name the one before, which must not be touched.
+    /// Begins a copy. `false`: the lease may still name the previous one, which must not be touched.
     pub(crate) fn begin(&mut self, copy: u64) -> bool {
         if self.told != 0 {
             return false;
@@ -121,7 +121,7 @@ impl PartnerState {
         true
     }
 
-    /// The partner is asked from now on, or has just answered. `false`: this copy was given up.
+    /// Notes that the partner is asked from now on, or has just answered. `false`: this copy was given up.
     pub(crate) fn asked(&mut self, copy: u64, now: Duration) -> bool {
         let is_kept = self.copy == copy && self.stage != CopyStage::NoCopy;
         if is_kept {
@@ -130,23 +130,23 @@ impl PartnerState {
         is_kept
     }
 
-    /// A round begins.
+    /// Notes that a round begins.
     pub(crate) fn round_begins(&mut self, now: Duration) {
         self.began = self.began.or(Some(now));
     }
 
-    /// How long publishing and the lease have been waiting for a round that takes long.
+    /// How long publishing and the lease have been waiting for a long round.
     pub(crate) fn waits(&self, now: Duration) -> Option<Duration> {
         let began = self.began.filter(|_| self.stage >= CopyStage::Awaited)?;
         Some(now.saturating_sub(began)).filter(|waits| *waits >= LONG)
     }
 
-    /// A round was cut off, through no fault of the partner.
+    /// Notes that a round was cut off, through no fault of the partner.
     pub(crate) fn is_not_asked(&mut self) {
         self.asked = None;
     }
 
-    /// A round is done. `false`: this copy was given up.
+    /// Notes a finished round. `false`: this copy was given up.
     pub(crate) fn done(&mut self, copy: u64, round: CopyRound) -> bool {
         if self.copy != copy || self.stage == CopyStage::NoCopy {
             return false;
@@ -159,7 +159,7 @@ impl PartnerState {
         true
     }
 
-    /// The copy is worth nothing from here on.
+    /// Gives up the copy, which is worthless from here on.
     pub(crate) fn give_up(&mut self, why: String) {
         (self.copy, self.stage, self.asked, self.trouble) = (0, CopyStage::NoCopy, None, Some(why));
         (self.is_named, self.began) = (false, None);
@@ -174,11 +174,11 @@ impl PartnerState {
         hangs
     }
 
-    /// The oldest pending event and the lease, as the copy allows them. The caller holds the state lock, and writes a lease
-    /// that is no larger.
+    /// The oldest pending event and the lease, as the copy allows them. The caller holds the state lock, and writes a
+    /// lease that is no larger.
     ///
-    /// Not only a good copy holds the lease: the round that makes it good may have begun before events were applied that are
-    /// no longer pending. What the lease has passed before it was held was applied before that round began.
+    /// Not only a good copy limits the lease: the round that makes it good may have begun before events were applied
+    /// that are no longer pending. What the lease had passed before was applied before that round began.
     pub(crate) fn limit(&mut self, oldest: Option<u64>, least: u64) -> (Option<u64>, u64) {
         let (oldest, least) = match self.stage >= CopyStage::Awaited && !left_out!(PartnerLease) {
             // A lease never goes back.
@@ -189,11 +189,11 @@ impl PartnerState {
         (oldest, least)
     }
 
-    /// The copy to name in the lease that is about to be written; 0: none.
+    /// The copy to name in the next lease; 0: none.
     pub(crate) fn name_copy(&mut self) -> u64 {
         let copy = if self.stage == CopyStage::Good { self.copy } else { 0 };
         if copy != 0 {
-            // A write that fails may have been done.
+            // A failed write may have been done.
             self.told = copy;
         }
         copy
@@ -204,7 +204,7 @@ impl PartnerState {
         self.told != if self.stage == CopyStage::Good { self.copy } else { 0 }
     }
 
-    /// The lease was written, and names this copy.
+    /// Notes that the lease was written, and names this copy.
     pub(crate) fn named(&mut self, copy: u64) {
         (self.told, self.is_named) = (copy, copy != 0 && copy == self.copy);
     }
@@ -215,7 +215,7 @@ impl PartnerState {
         !is_awaited || self.round.noted >= intents || left_out!(PartnerIntents)
     }
 
-    /// Up to which event everything is in a copy that the lease names; 0: there is none.
+    /// The LSN up to which everything is in a copy that the lease names; 0: there is none.
     pub(crate) fn whole(&self) -> Lsn {
         if self.is_good() { self.round.whole } else { 0 }
     }

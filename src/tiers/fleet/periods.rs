@@ -1,47 +1,47 @@
-//! How often a member of a fleet writes and reads on the slow tree, and after which silence it is given up: all these times
-//! have their one source here, because each depends on others. Pure.
+//! How often a member of a fleet writes and reads on the slow tree, and after which silence it is given up. All these
+//! times depend on each other, so they are defined together here. Pure.
 //!
-//! In a small fleet each member reads the leases of the others itself, so many a second and no more (`pace.rs`). In a larger
-//! one it would read each too seldom, so one member collects them ([`COLLECT_ABOVE`], `smallest.rs`), and all periods grow
-//! with the number of members, so that the slow tree gets no more requests from 4,096 members than from 200: the period is
-//! 5 ms for each member, which is also what a slow tier of 2 ms for each request needs for an open and a read. The longer
-//! times follow once the period is longer than 5 s, which is beyond 1,000 members.
+//! In a small fleet each member reads the other leases itself, limited per second (`pace.rs`). In a larger one it would
+//! read each too seldom, so one member collects them ([`COLLECT_ABOVE`], `smallest.rs`), and all periods grow with the
+//! number of members, so that the slow tree gets no more requests from 4,096 members than from 200: the period is 5 ms
+//! for each member, which is also the cost of an open and a read on a slow tier of 2 ms for each request. The longer
+//! times grow once the period exceeds 5 s, which is beyond 1,000 members.
 
 use std::ops::Range;
 use std::time::Duration;
 
-/// In a fleet of more members, one of them reads the leases of all.
+/// Above this many members, one of them reads the leases of all.
 pub(crate) const COLLECT_ABOVE: u32 = 64;
 
 /// The shortest time between two rounds of a member's work for the fleet.
 pub(crate) const ROUND: Duration = Duration::from_millis(100);
 
-/// The period of a fleet in which each reads all.
+/// The period of a fleet in which each member reads all leases.
 const PERIOD_LEAST: Duration = Duration::from_secs(1);
-/// What each member adds to it: two requests of 2 ms, and a bit.
+/// What each member adds to it: two requests of 2 ms, and a reserve.
 const PERIOD_EACH: Duration = Duration::from_millis(5);
 /// What each member adds to the time between two questions about all: half of the share of `pace.rs`.
 const QUESTION_EACH: Duration = Duration::from_millis(100);
-/// With this period the longer times are as they are for all smaller ones.
+/// Up to this period the longer times are constant.
 const PERIOD_PLAIN: Duration = Duration::from_secs(5);
-/// In a fleet whose leases are collected, a member with something pending does so often in a period what else is done once.
+/// Where leases are collected, a member with something pending does this many times per period what others do once.
 const BUSY_TIMES: u32 = 4;
 
-/// Requests to the slow tree, where opening by a name is one and closing none: a lease is read by two, and written after it was
-/// read. A look at the smallest ones is an open and a read.
+/// Requests to the slow tree; an open by name is one, a close is none. Two read a lease; it is written after it was
+/// read. A look at the smallest leases is an open and a read.
 pub(crate) const READ_LEASE: u32 = 2;
 pub(crate) const WRITE_LEASE: u32 = 4;
 pub(crate) const LOOK: u32 = 2;
-/// So many leases a member of a small fleet reads in a second, at most (`pace.rs`).
+/// How many leases a member of a small fleet reads per second, at most (`pace.rs`).
 const LOOKS_EACH: f64 = 18.0;
-/// So many members at most write their leases for others to read them at once.
+/// How many members at most write their leases for others that read them at once.
 pub(crate) const AMONG_THE_SMALLEST: u32 = 40;
 
 /// What a lease has to say.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum LeaseNews {
     Plain,
-    /// Others read it to see whether they may go on: each of them, in a small fleet; in a large one, if it is among the
+    /// Others read it to see whether they may go on: in a small fleet each of them; in a large one, if it is among the
     /// smallest.
     WaitedFor,
 }
@@ -49,32 +49,33 @@ pub(crate) enum LeaseNews {
 /// The times of a fleet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct FleetPeriods {
-    /// A lease is written at least as often. Where the leases are collected, the smallest are, too, and a member with
-    /// nothing pending reads them as often.
+    /// A lease is written at least this often. Where the leases are collected, so are the smallest, and a member with
+    /// nothing pending reads them this often.
     pub(crate) period: Duration,
-    /// The shortest time between two leases of a member for which nobody waits, and between two looks at the smallest ones.
+    /// The shortest time between two leases of a member for which no member waits, and between two looks at the
+    /// smallest.
     pub(crate) busy: Duration,
-    /// A member whose own lease could not be written for so long publishes nothing.
+    /// A member that could not write its own lease for this long publishes nothing.
     pub(crate) own_lease_max: Duration,
-    /// A member whose lease has not changed for so long, by the reader's own clock, is reported.
+    /// A member whose lease has not changed for this long, by the reader's own clock, is reported.
     pub(crate) silent: Duration,
     /// A reader that has looked within this time would have seen an alive member's lease change.
     pub(crate) watched: Duration,
-    /// Who is to be forgotten must be silent for so long.
+    /// A member to be forgotten must be silent for this long.
     pub(crate) forget: Duration,
-    /// By then every member has had the time to say in its lease that it has nothing pending, and somebody to read it.
+    /// By then every member could say in its lease that it has nothing pending, and another could read it.
     pub(crate) answer: Duration,
-    /// Between two questions about all members that nobody has asked in person. Each is answered by reading all leases at once.
+    /// Between two automatic questions about all members. Each is answered by reading all leases at once.
     pub(crate) question: Duration,
-    /// For so long a lease that does not change leaves its member's clock unknown (`clocks.rs`). Where the leases are
-    /// collected, most are read late, and nobody waits for a better reading.
+    /// How long an unchanged lease leaves its member's clock unknown (`clocks.rs`). Where the leases are collected,
+    /// most are read late, and no reader waits for a better reading.
     pub(crate) patience: Duration,
-    /// So many leases are collected in one round, so that the slow tree gets them spread over the period.
+    /// How many leases are collected in one round, so that the requests are spread over the period.
     slots_at_once: u32,
 }
 
 impl FleetPeriods {
-    /// Those of a fleet of this size. `is_collected`: one of the members reads the leases of all.
+    /// The times of a fleet of this size. `is_collected`: one of the members reads the leases of all.
     pub(crate) fn new(size: u32, is_collected: bool) -> FleetPeriods {
         let period = if is_collected { (PERIOD_EACH * size).max(PERIOD_LEAST) } else { PERIOD_LEAST };
         let longer =
@@ -87,7 +88,7 @@ impl FleetPeriods {
             silent: longer(30),
             watched: longer(10),
             forget: longer(60),
-            // A pass over all leases may be under way, and another one begins behind it.
+            // A pass over all leases may be in progress, and another one follows it.
             answer: period * if is_collected { 6 } else { 3 },
             question: if is_collected { Duration::ZERO } else { QUESTION_EACH * size },
             patience: if is_collected { Duration::ZERO } else { period * 3 },
@@ -95,14 +96,14 @@ impl FleetPeriods {
         }
     }
 
-    /// Those that every member of a fleet of this size has, and that whoever looks at it from outside counts on.
+    /// The times that every member of a fleet of this size uses, and that readers from outside rely on.
     pub(crate) fn of(size: usize) -> FleetPeriods {
         let size = u32::try_from(size).unwrap_or(u32::MAX / 1000);
         FleetPeriods::new(size, size > COLLECT_ABOVE)
     }
 
-    /// About how many requests a second all members of a fleet of this size send for their leases: with nothing pending, and
-    /// with all of them busy.
+    /// About how many requests per second all members of a fleet of this size send for their leases: with nothing
+    /// pending, and with all of them busy.
     pub(crate) fn requests(&self, size: u32) -> (u64, u64) {
         let (members, rounds) = (f64::from(size), 1.0 / ROUND.as_secs_f64());
         let (read, write, look) = (f64::from(READ_LEASE), f64::from(WRITE_LEASE), f64::from(LOOK));
@@ -143,12 +144,13 @@ mod tests {
         let both = |size| [(size, false), (size, true)];
         (1..=FLEET_MAX)
             .flat_map(both)
-            // One that collects, though each could read all, is for tests.
+            // A small fleet with a collector is only for tests.
             .filter(|(size, is_collected)| *is_collected || *size <= COLLECT_ABOVE)
             .map(|(size, is_collected)| (size, is_collected, FleetPeriods::new(size, is_collected)))
     }
 
-    /// A member is named and forgotten only after it had many occasions to write, and never while it may still publish.
+    /// A member is reported and forgotten only after it had many occasions to write, and never while it may still
+    /// publish.
     #[test]
     fn the_times_of_a_fleet_fit_each_other_whatever_its_size() {
         for (size, is_collected, times) in all() {
@@ -159,12 +161,12 @@ mod tests {
             assert!(4 * period <= own_lease_max, "{of}");
             // What a member had begun when its lease became too old has two thirds of the time to end.
             assert!(3 * own_lease_max <= forget, "{of}");
-            // An alive member has by then written a lease, and a collector has read and written it, twice, and everybody has
-            // looked.
+            // By then an alive member has written a lease, and a collector has read and written it, twice, and every
+            // member has looked.
             assert!(6 * period <= silent && own_lease_max < silent && silent < forget, "{of}");
-            // Who looks once in a period always watches.
+            // A member that looks once in a period always watches.
             assert!(2 * period <= watched && 2 * watched < silent, "{of}");
-            // A lease, a pass that was under way, and a whole one, each of them twice as long as it should be.
+            // A lease, the current pass, and a whole one, each of them twice as long as it should be.
             assert!(!is_collected || period + 2 * (2 * period) + busy <= times.answer, "{of}");
             let rounds = size.div_ceil(times.slots_at_once);
             assert!(rounds * ROUND <= period && times.next_slots(0, size).len() <= 22, "{of}");

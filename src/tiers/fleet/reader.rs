@@ -1,5 +1,5 @@
-//! Reads the leases of a fleet from outside of it: a machine that sees only the slow tree asks how far all members are.
-//! It writes nothing there, but that somebody accepts a loss.
+//! Reads the leases of a fleet from outside: a machine that sees only the slow tree asks how far all members are. It
+//! writes only the acceptance of a loss and a new bound for the clocks.
 
 use std::sync::Arc;
 use std::time::{Duration, UNIX_EPOCH};
@@ -14,17 +14,17 @@ use crate::tiers::fleet::rule::{self, SeenLease, Standing};
 use crate::tiers::fleet::{nanos, not_exact};
 use crate::tiers::incarnation::last_start;
 
-/// A member's lease at one moment, and who it is of.
+/// A member's lease at one moment, and its owner.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SlotLook {
     pub host: String,
     /// It is mounted, or was not left.
     pub is_here: bool,
-    /// One more with each lease that is written.
+    /// Increases with each lease written.
     pub beat: u64,
-    /// The start of the daemon that wrote it. Empty: an earlier version did.
+    /// The start of the daemon that wrote it. Empty: an earlier version wrote it.
     pub start: String,
-    /// The last start of the fast tier, and where that was. Of two daemons with one fast tier each says another one.
+    /// The last start of the fast tier, and its host. Two daemons with one fast tier each name another one.
     pub last_start: Option<(String, String)>,
 }
 
@@ -52,7 +52,7 @@ impl FleetReader {
         Ok(FleetReader { dir, fleet: fleet.to_owned(), agreed, clock, seen, looked: None })
     }
 
-    /// For how long a member of this fleet must be silent before somebody may forget it.
+    /// How long a member of this fleet must be silent before it may be forgotten.
     pub fn forget_after(&self) -> Duration {
         FleetPeriods::of(self.seen.len()).forget
     }
@@ -63,14 +63,14 @@ impl FleetReader {
         not_exact(&self.fleet, self.clock.error(), error).filter(|_| !is_believed)
     }
 
-    /// Who writes leases: the beats of all slots, and the hosts.
+    /// The beats of all slots, and the hosts: a change shows who writes leases.
     pub fn beats(&self) -> Result<Vec<(u64, String)>> {
         let beat =
             |slot| Ok(read_settled(&*self.dir, slot)?.map_or((0, String::new()), |lease| (lease.beat, lease.host)));
         (0..self.seen.len() as u32).map(beat).collect()
     }
 
-    /// One look at each slot. `None`: nobody has taken it.
+    /// One look at each slot. `None`: it was never taken.
     pub fn slots(&self, slow: &dyn Dir) -> Result<Vec<Option<SlotLook>>> {
         let look = |slot| {
             let Some(lease) = read_settled(&*self.dir, slot)? else { return Ok(None) };
@@ -83,25 +83,26 @@ impl FleetReader {
         (0..self.seen.len() as u32).map(look).collect()
     }
 
-    /// About how many requests a second the members send to the slow tree for their leases: with nothing pending, and with all
-    /// of them busy.
+    /// About how many requests per second the members send to the slow tree for their leases: with nothing pending, and
+    /// with all of them busy.
     pub fn requests(&self) -> (u64, u64) {
         FleetPeriods::of(self.seen.len()).requests(self.agreed.size)
     }
 
-    /// For how long nobody must have written a lease before the bound of the clocks is changed.
+    /// How long no member must have written a lease before the bound of the clocks is changed.
     pub fn change_after(&self) -> Duration {
         FleetPeriods::of(self.seen.len()).watched
     }
 
     /// Sets the bound for the errors of all clocks, which all members take from now on. The caller has seen for
-    /// [`Self::change_after`] that no member is there; one that was only frozen finds the other bound before it writes a lease.
+    /// [`Self::change_after`] that no member is mounted; one that was only frozen finds the new bound before it writes
+    /// a lease.
     pub fn set_clock_error(&self, error: Duration) -> Result<()> {
         agree_on(&*self.dir, &Agreed { error, is_believed: true, ..self.agreed })
     }
 
-    /// Accepts what may be lost with members of this fleet that did not come back: the verdicts leave it out from now on.
-    /// Returns what, one line for each.
+    /// Accepts what may be lost with members of this fleet that did not come back: verdicts ignore it from now on.
+    /// Returns one line for each loss.
     pub fn accept_losses(&self) -> Result<Vec<String>> {
         let mut accepted = Vec::new();
         for slot in 0..self.seen.len() as u32 {

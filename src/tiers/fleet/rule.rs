@@ -1,4 +1,4 @@
-//! What a member's lease says, what the leases of the others let go, and what the leases of all tell about the fleet.
+//! The contents of a member's lease, the events that the others' leases admit, and what all leases say about the fleet.
 //! Pure.
 
 use std::time::Duration;
@@ -11,7 +11,7 @@ use crate::tiers::fleet::lines::{checked, with_crc};
 use crate::tiers::fleet::names::NamesEnd;
 use crate::tiers::fleet::periods::FleetPeriods;
 
-/// Bytes of a lease in its file. It is overwritten in place by one write, so it has always the same length. Those of earlier
+/// Bytes of a lease in its file. It is overwritten in place by one write, so its length is constant. Leases of earlier
 /// versions are shorter, and say less.
 pub(crate) const LEASE_LEN: usize = 512;
 /// A longer host name is cut.
@@ -25,13 +25,13 @@ pub(crate) struct MemberLease {
     /// `end` of the member's oldest event that is not durable on the slow tree, or its clock if there is none:
     /// nanoseconds since 1970.
     pub(crate) least: u64,
-    /// One more with each write.
+    /// Increases with each write.
     pub(crate) beat: u64,
     /// How far its file of published names goes.
     pub(crate) names: NamesEnd,
-    /// What may be missing of those that had the slot before.
+    /// What may be missing of the slot's former members.
     pub(crate) lost: Option<Loss>,
-    /// How often the member's place was handed to a copy of its fast tier (`handover.rs`).
+    /// How often the member's place went to a copy of its fast tier (`handover.rs`).
     pub(crate) turn: u32,
     /// The copy that may take the member's place (`partner.rs`); 0: none.
     pub(crate) copy: u64,
@@ -41,16 +41,16 @@ pub(crate) struct MemberLease {
     pub(crate) standing: Standing,
 }
 
-/// What a member had logged that was forgotten, or whose place a copy took, and that may be missing on the slow tree.
+/// What a forgotten member, or one whose place a copy took, had logged and may be missing on the slow tree.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Loss {
-    /// What it logged with a smaller `end` is there.
+    /// Events with a smaller `end` are there.
     pub(crate) from: u64,
-    /// Nor did it log anything later. The largest number until the next one has written its first own lease.
+    /// It logged nothing later. The largest number until the slot's next member has written its first own lease.
     pub(crate) before: u64,
-    /// The beat of its last lease: who accepts the loss names this.
+    /// The beat of its last lease, which an acceptance names.
     pub(crate) beat: u64,
-    /// Somebody has (`members.rs`). Not written in the lease.
+    /// The loss was accepted (`members.rs`). Not written in the lease.
     pub(crate) is_accepted: bool,
 }
 
@@ -59,7 +59,7 @@ impl Loss {
         loss.map_or_else(|| "0".to_owned(), |Loss { from, before, beat, .. }| format!("{before}:{from}:{beat}"))
     }
 
-    /// Earlier versions wrote the end only. The outer `None`: it is not readable.
+    /// Earlier versions wrote the end only. The outer `None`: unreadable.
     fn decode(word: &str) -> Option<Option<Loss>> {
         let mut numbers = word.split(':').map(|number| number.parse::<u64>().ok());
         let before = numbers.next()??;
@@ -73,11 +73,10 @@ impl Loss {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Standing {
     Here,
-    /// The member was unmounted with nothing pending. Whoever has its slot next, it or another member, writes a lease
+    /// The member was unmounted with nothing pending. The slot's next member, the same or another one, writes a lease
     /// before it logs anything.
     Left,
-    /// Its node is lost, somebody has said, and the member comes back no more (`forget.rs`). Another one may have its
-    /// slot.
+    /// An operator has declared its node lost for good (`forget.rs`). Another member may have its slot.
     Forgotten,
 }
 
@@ -95,13 +94,13 @@ impl Standing {
     }
 }
 
-/// A host's name as a word of a line, also one that others have written.
+/// A host's name as a word of a line; it may be foreign input.
 pub(crate) fn plain_host(host: &str) -> String {
     host.chars().filter(|c| c.is_ascii_graphic() && *c != '=').take(HOST_MAX).collect()
 }
 
 impl MemberLease {
-    /// Of a member that has logged nothing yet.
+    /// The lease of a member that has logged nothing yet.
     pub(crate) fn first(member: Uuid, host: String, turn: u32) -> MemberLease {
         let (names, clock, standing) = (NamesEnd::default(), LeaseClock::Untold, Standing::Here);
         MemberLease {
@@ -139,7 +138,7 @@ impl MemberLease {
         line
     }
 
-    /// `None` if anything is wrong with it, as while it is being overwritten.
+    /// `None`: invalid, for example while it is being overwritten.
     pub(crate) fn decode(bytes: &[u8]) -> Option<MemberLease> {
         let words = checked(std::str::from_utf8(bytes).ok()?.trim_end())?;
         let mut words = words.strip_prefix("lease ")?.split(' ');
@@ -165,18 +164,18 @@ impl MemberLease {
         let standing = Standing::of_word(standing)?;
         let lease = MemberLease { member, host, least, beat, names, lost, turn, copy, clock, start, standing };
         words.next().is_none().then(|| match (standing, lost) {
-            // Earlier versions did not write what a forgotten member's loss is.
+            // Earlier versions did not write a forgotten member's loss.
             (Standing::Forgotten, loss) if loss.is_none_or(|loss| loss.before < u64::MAX) => lease.forgotten(),
             _ => lease,
         })
     }
 
-    /// What the fleet goes on with once nobody waits for the member any more.
+    /// The lease once no member waits for this one any more.
     pub(crate) fn forgotten(&self) -> MemberLease {
         MemberLease { standing: Standing::Forgotten, lost: Some(self.loss()), ..self.clone() }
     }
 
-    /// What may be missing if the member does not come back, with what may be missing before. One that wrote no lease of its
+    /// What may be missing if the member does not come back, including earlier losses. A member without a lease of its
     /// own has logged nothing.
     pub(crate) fn loss(&self) -> Loss {
         let from = match self.lost {
@@ -203,10 +202,10 @@ pub(crate) struct SeenLease {
 }
 
 impl SeenLease {
-    /// Takes a lease that was read for what is known of its slot, unless it is older: an old cache may show it.
+    /// Replaces what is known of a slot by this lease, unless it is older: an old cache may show it.
     pub(crate) fn renew(seen: &mut Option<SeenLease>, lease: MemberLease, at: ReadAt) {
         let since = match seen {
-            // The beats of a slot only grow, whoever has it.
+            // The beats of a slot only grow, across its members.
             Some(seen) if seen.lease.beat > lease.beat => return,
             Some(seen) if seen.lease.beat == lease.beat && at.has_watched => seen.since,
             _ => at.uptime,
@@ -228,14 +227,14 @@ impl SeenLease {
         *seen = Some(SeenLease { lease, read: at.began, since, seen_at: at.uptime, after, clock });
     }
 
-    /// Whether a reader that now comes to this slot has watched it. It reads all slots one after another, so how long ago it
-    /// did counts for each by itself: a pass over many may take longer than the time between two.
+    /// Whether a reader of this slot has watched it. It reads all slots one after another, so this counts per slot: a
+    /// pass over many may take longer than the time between two.
     pub(crate) fn is_watched(seen: Option<&SeenLease>, uptime: Duration, silent: Duration) -> bool {
         seen.is_some_and(|seen| uptime.saturating_sub(seen.seen_at) < silent / 2)
     }
 
-    /// The member's lease. Nobody waits for one that has left or is forgotten, but whoever takes its slot next logs
-    /// with stamps of now, by a clock that is off by as much as ours at most.
+    /// The member's lease. No member waits for one that has left or is forgotten, but the slot's next member logs with
+    /// stamps of now, by a clock that is off by at most as much as ours.
     pub(crate) fn least(&self, errors: u64) -> u64 {
         match self.lease.standing {
             Standing::Here => self.lease.least,
@@ -244,17 +243,17 @@ impl SeenLease {
         }
     }
 
-    /// What was logged until then may be missing. The largest number: nobody knows until when.
+    /// Events logged until then may be missing. The largest number: the end is unknown.
     pub(crate) fn lost_before(&self) -> u64 {
         if self.clock.lets_go() { self.lease.lost.map_or(0, |loss| loss.before) } else { u64::MAX }
     }
 }
 
-/// What the leases of all members tell. `asked` is the reader's clock, in nanoseconds since 1970.
+/// What the leases of all members say. `asked` is the reader's clock, in nanoseconds since 1970.
 ///
-/// A member has on the slow tier whatever it logged with an `end` below its lease. When the reader's clock shows `t`, no
-/// member's clock shows more than `t` and the errors of both: so what was logged by then has an `end` of that at most,
-/// and is on the slow tier if the lease is larger.
+/// The slow tier has everything that a member logged with an `end` below its lease. When the reader's clock shows `t`,
+/// no member's clock shows more than `t` and the errors of both: so what was logged by then has at most that `end`, and
+/// is on the slow tier if the lease is larger.
 pub(crate) fn fleet_status(
     fleet: &str,
     seen: &[Option<SeenLease>],
@@ -267,17 +266,17 @@ pub(crate) fn fleet_status(
         None => MemberStatus { slot, ..MemberStatus::default() },
         Some(seen) => seen.status(slot, errors, silent),
     });
-    // Rounded to the side on which the verdict is none too early.
+    // Rounded so that the verdict is never too early.
     let asked_at = Duration::from_millis(asked.div_ceil(1_000_000));
     FleetStatus { fleet: fleet.to_owned(), clock_error: error, asked_at, read_ago, members: members.collect() }
 }
 
 impl SeenLease {
     fn status(&self, slot: u32, errors: u64, silent: Duration) -> MemberStatus {
-        // What a forgotten member still had is lost, whoever has its slot next.
+        // A forgotten member's pending events are lost, even if its slot has a new member.
         let is_forgotten = self.lease.standing == Standing::Forgotten;
         let least = if is_forgotten { self.lease.least } else { self.least(errors) };
-        // By the reader's clock, rounded to the side on which a verdict is none too good.
+        // By the reader's clock, rounded so that the verdict is never too good.
         let there = |least: u64| least.checked_sub(errors + 1).map(|nanos| Duration::from_millis(nanos / 1_000_000));
         let up_to = there(least);
         let unchanged_for = self.seen_at.saturating_sub(self.since);
@@ -306,9 +305,9 @@ impl SeenLease {
 pub(crate) enum FleetGate {
     /// All: the mount is in no fleet, or the only member of one.
     Open,
-    /// Those that began before this, of the member with the second id.
+    /// Events that began before this, of the member with the second id.
     Before((u64, Uuid), Uuid),
-    /// None: a member is not known, or its clock is not as right as it has to be, or this one may be taken for gone.
+    /// None: a member is unknown, its clock exceeds the bound, or this member may have been declared lost.
     Shut,
 }
 
@@ -323,7 +322,7 @@ impl FleetGate {
     }
 }
 
-/// The gate that the leases of the other members make. `errors` is twice the bound for the clocks' errors.
+/// The gate that the leases of the other members form. `errors` is twice the bound for the clocks' errors.
 pub(crate) fn gate(own: Uuid, slot: u32, seen: &[Option<SeenLease>], errors: Duration) -> FleetGate {
     let errors = errors.as_nanos() as u64;
     let mut least = None;
@@ -335,8 +334,8 @@ pub(crate) fn gate(own: Uuid, slot: u32, seen: &[Option<SeenLease>], errors: Dur
     least.map_or(FleetGate::Open, |least| FleetGate::Before(least, own))
 }
 
-/// The member whose lease is worth reading again for an event that began at `start`: of those that hold it up, the one that is
-/// the furthest behind, as far as anybody knows.
+/// The member whose lease to read again for an event that began at `start`: of those that hold it up, the furthest
+/// behind, as far as is known.
 pub(crate) fn next_to_read(
     own: Uuid,
     slot: u32,
@@ -354,7 +353,7 @@ pub(crate) fn next_to_read(
     least.is_none_or(|least| least <= (start, own)).then_some(other)
 }
 
-/// The member for which others wait and which does nothing: not there yet, or silent. Or its clock is off.
+/// The member for which others wait although it does nothing: not there yet, or silent, or its clock is off.
 pub(crate) fn missing(slot: u32, seen: &[Option<SeenLease>], now: Duration) -> Option<String> {
     let silent = FleetPeriods::of(seen.len()).silent;
     let others = (0..).zip(seen).filter(|(other, _): &(u32, _)| *other != slot);
@@ -363,7 +362,7 @@ pub(crate) fn missing(slot: u32, seen: &[Option<SeenLease>], now: Duration) -> O
         Some(SeenLease { lease, clock, .. }) if clock.trouble().is_some() && lease.standing != Standing::Forgotten => {
             Some(clock_off(&format!("member {other} on {}", lease.host), clock.trouble().flatten()))
         }
-        // As of when somebody looked at it.
+        // As of the last look at it.
         Some(SeenLease { lease, since, seen_at, .. })
             if lease.standing == Standing::Here && seen_at.saturating_sub(*since) > silent =>
         {
@@ -377,7 +376,7 @@ pub(crate) fn missing(slot: u32, seen: &[Option<SeenLease>], now: Duration) -> O
     })
 }
 
-/// The member whose lease is the least: the others wait for it.
+/// The member with the smallest lease, for which the others wait.
 pub(crate) fn last(slot: u32, seen: &[Option<SeenLease>], errors: Duration) -> Option<String> {
     let errors = errors.as_nanos() as u64;
     let others = (0..).zip(seen).filter(|(other, _): &(u32, _)| *other != slot);
@@ -443,7 +442,7 @@ mod tests {
         // It may come back at once.
         let left = gate(&[seen(MemberLease { standing: Standing::Left, ..lease(5, 9) }), None, of(2000, 8)]);
         assert!(left.lets_go(960) && !left.lets_go(961));
-        // A lease says nothing if its clock is ahead, or may be.
+        // A lease does not count if its clock is ahead, or may be.
         let of_clock = |clock| gate(&[of(20, 9).map(|seen| SeenLease { clock, ..seen }), None, of(2000, 8)]);
         assert_eq!([SeenClock::Unknown(2), SeenClock::Off(1, 9)].map(of_clock), [FleetGate::Shut; 2]);
         assert!([SeenClock::Off(-1, 9), SeenClock::SaysOff].map(of_clock).iter().all(|gate| gate.lets_go(19)));
@@ -451,7 +450,7 @@ mod tests {
         assert!(forgotten.lets_go(960) && !forgotten.lets_go(961), "another one may have its slot");
     }
 
-    /// The one that is the furthest behind, as far as is known, until nobody holds the event up.
+    /// The one furthest behind, as far as is known, until no member holds the event up.
     #[test]
     fn of_those_that_hold_an_event_up_the_smallest_is_read_again() {
         let own = Uuid::from_u128(5);
@@ -464,7 +463,7 @@ mod tests {
         assert_eq!(next(&[of(30, 9), None, None, of(10, 7)], 5), Some(2), "not mounted yet");
         let ahead = of(90, 9).map(|seen| SeenLease { clock: SeenClock::Off(1, 9), ..seen });
         assert_eq!(next(&[ahead, None, of(10, 7)], 20), Some(0));
-        // Who has left is so as of when somebody looked.
+        // A member that has left counts as of the last look.
         let left = seen(MemberLease { standing: Standing::Left, ..lease(5, 9) });
         assert_eq!([960, 961].map(|start| next(&[left.clone(), None], start)), [None, Some(0)]);
         assert_eq!(next_to_read(own, 0, &[None], Duration::ZERO, 9), None, "alone");
@@ -485,7 +484,7 @@ mod tests {
 
     const MS: u64 = 1_000_000;
 
-    /// What one reading of a lease at 1 s by all clocks says, 10 ms being the clocks' bound.
+    /// What one reading of a lease at 1 s by all clocks says; the clocks' bound is 10 ms.
     fn told(lease: MemberLease) -> MemberStatus {
         let mut seen = None;
         let errors = 20 * MS;

@@ -1,15 +1,15 @@
-//! The smallest leases of a fleet that is too large for each member to read all of them: what their file says, and what
-//! they let go. Pure; `collector.rs` has whose turn it is to write them, `collected.rs` does it.
+//! The smallest leases of a fleet too large for each member to read all of them: the contents of their file, and which
+//! events they admit. Pure; `collector.rs` decides whose turn it is to write them, `collected.rs` does it.
 //!
 //! A member waits for the smallest lease that is not its own, so two would be enough for all. With some more, members
-//! whose turns follow each other need not wait for the next file: one that is among them reads those before it again
-//! itself, but goes no further than the largest one that is written, for the members that are not written may be there.
+//! whose turns follow each other need not wait for the next file: a member among them reads the leases before its own
+//! again itself, but goes no further than the largest one in the file, where an unlisted member may be.
 //!
 //! Any member may write them at any time, and several may at once, without a lock: a lease never goes back, so an old
-//! value delays and nothing more. Each is what it counts as for the member that collected it, by its clock when it began
-//! to read that lease ([`SeenLease::least`]): whoever takes the slot later has larger stamps, whenever somebody reads the
-//! file. A reader takes it as it is; by the reader's clock, which is later, it would be too much. As long as a slot was
-//! never taken, nothing may go.
+//! value only delays. Each lease is written as it counts for the member that collected it, by its clock when it began
+//! to read that lease ([`SeenLease::least`]): the slot's next member has larger stamps, whenever the file is read. A
+//! reader takes it as it is; by the reader's later clock it would be too large. As long as a slot was never taken, no
+//! event is admitted.
 
 use std::time::Duration;
 
@@ -19,23 +19,24 @@ use crate::tiers::fleet::clocks::ReadAt;
 use crate::tiers::fleet::lines::{checked, with_crc};
 use crate::tiers::fleet::rule::{FleetGate, SeenLease, Standing, plain_host};
 
-/// Bytes of the file. It is overwritten in place by one write, so it has always the same length.
+/// Bytes of the file. It is overwritten in place by one write, so its length is constant.
 pub(crate) const SMALLEST_LEN: usize = 8192;
-/// So many leases are written at most, and of a small fleet half of them.
+/// How many leases are written at most; in a small fleet, half of them.
 const KEPT_MOST: usize = 40;
 
 /// The file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct SmallestLeases {
-    /// One more with each write; after a power cut of the slow tier, or when two write at once, it may go back.
+    /// Increases with each write; after a power cut of the slow tier, or when two members write at once, it may go
+    /// back.
     pub(crate) round: u64,
-    /// The round of the file that first had what is in this one: then the leases had been read. Before this round: this
-    /// file repeats it, for its member to be seen. 0: nobody has read them yet.
+    /// The round of the file that first had these leases, which had been read then. If smaller than this round: this
+    /// file repeats it, to show its writer. 0: not read yet.
     pub(crate) read: u64,
-    /// The slot of the member that wrote it: it goes on doing so. `None`: it will not.
+    /// The slot of the member that wrote it and keeps doing so. `None`: no member does.
     pub(crate) by: Option<u32>,
-    /// 0, or what was logged until then by a forgotten member may be missing. The largest number: nobody has its slot yet,
-    /// or a member's clock is off, so that nobody knows.
+    /// If not 0: events that a forgotten member logged until then may be missing. The largest number: the end is
+    /// unknown, because its slot has no new member yet, or a member's clock is off.
     pub(crate) lost_before: u64,
     pub(crate) found: CollectedLeases,
 }
@@ -51,7 +52,7 @@ pub(crate) struct SmallestHead {
 /// What a collector has found.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum CollectedLeases {
-    /// This slot has never been taken, or was never readable.
+    /// This slot was never taken, or never readable.
     NotTaken(u32),
     /// The clock of the member in this slot is ahead of the collector's.
     ClockOff(u32),
@@ -59,20 +60,20 @@ pub(crate) enum CollectedLeases {
     Smallest(Vec<SmallLease>),
 }
 
-/// One of them.
+/// One of the smallest leases.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct SmallLease {
     pub(crate) slot: u32,
     pub(crate) member: Uuid,
     pub(crate) host: String,
-    /// What it counts as, for everybody.
+    /// The value that counts for all members.
     pub(crate) least: u64,
     pub(crate) beat: u64,
     pub(crate) standing: Standing,
 }
 
 impl CollectedLeases {
-    /// Of all leases that somebody has read. `errors` is twice the bound for the clocks' errors.
+    /// From all leases that were read. `errors` is twice the bound for the clocks' errors.
     pub(crate) fn of(seen: &[Option<SeenLease>], errors: u64) -> CollectedLeases {
         let mut all = Vec::with_capacity(seen.len());
         for (slot, seen) in (0..).zip(seen) {
@@ -104,7 +105,7 @@ impl CollectedLeases {
 }
 
 impl SmallestLeases {
-    /// The file to write, of all leases that the member of slot `by` has read.
+    /// The file to write, from all leases that the member of slot `by` has read.
     pub(crate) fn of(seen: &[Option<SeenLease>], errors: u64, round: u64, by: u32) -> SmallestLeases {
         let lost = seen.iter().flatten().map(SeenLease::lost_before);
         SmallestLeases {
@@ -116,7 +117,7 @@ impl SmallestLeases {
         }
     }
 
-    /// The file that says the same again in the name of this member, or of none. `known`: the file as it was read last.
+    /// The file with the same contents in the name of this member, or of none. `known`: the file as it was read last.
     pub(crate) fn again(known: Option<&SmallestLeases>, round: u64, by: Option<u32>) -> SmallestLeases {
         match known {
             Some(known) => SmallestLeases { round, by, ..known.clone() },
@@ -144,7 +145,7 @@ impl SmallestLeases {
         line
     }
 
-    /// `None` if anything is wrong with it, as while it is being overwritten.
+    /// `None`: invalid, for example while it is being overwritten.
     pub(crate) fn decode(bytes: &[u8]) -> Option<SmallestLeases> {
         let words = checked(std::str::from_utf8(bytes).ok()?.trim_end())?;
         let words: Vec<&str> = words.strip_prefix("smallest ")?.split(' ').collect();
@@ -200,15 +201,15 @@ impl SmallLease {
 #[derive(Clone, Debug)]
 pub(crate) struct SeenSmallest {
     pub(crate) smallest: SmallestLeases,
-    /// Our uptime when we first saw the lease for which we wait, in a file that somebody renewed.
+    /// Our uptime when we first saw the lease for which we wait, in a file that was renewed.
     since: Duration,
-    /// Our uptime when we first saw what this file says that was read.
+    /// Our uptime when we first saw this file's reading.
     renewed: Duration,
 }
 
 impl SeenSmallest {
-    /// Takes what the member of this slot has read for what it knew. Nothing in it is compared: an old one only delays. Who
-    /// repeats a file has not looked at the leases, so it says nothing about whether their members are alive.
+    /// Replaces what the member of this slot knew by what it has read. Nothing is compared: an old file only delays. A
+    /// repeated file is no new look at the leases, so it does not show whether their members are alive.
     pub(crate) fn renew(seen: &mut Option<SeenSmallest>, smallest: SmallestLeases, slot: u32, at: ReadAt) {
         let waits_for = |smallest: &SmallestLeases| smallest.first_other(slot).map(|small| (small.slot, small.beat));
         let (since, renewed) = match seen {
@@ -221,7 +222,7 @@ impl SeenSmallest {
         *seen = Some(SeenSmallest { smallest, since, renewed });
     }
 
-    /// Whether somebody has read the leases for this file since. A claim may repeat one that is older than what we have.
+    /// Whether the leases were read for this file since. A claim may repeat an older file than ours.
     fn is_read_since(&self, smallest: &SmallestLeases) -> bool {
         let (before, read) = (self.smallest.read, smallest.read);
         // After a power cut of the slow tier the rounds may have gone back.
@@ -235,7 +236,7 @@ impl SeenSmallest {
 }
 
 impl SmallestLeases {
-    /// The smallest one that is not this slot's.
+    /// The smallest lease that is not this slot's.
     fn first_other(&self, slot: u32) -> Option<&SmallLease> {
         self.found.smallest().iter().find(|small| small.slot != slot)
     }
@@ -258,7 +259,7 @@ impl SmallestReader<'_> {
         self.seen.map_or(&[], |seen| seen.smallest.found.smallest())
     }
 
-    /// Of another member: as it is written, or as it was read since.
+    /// The value of another member: as in the file, or as it was read since.
     fn least(&self, small: &SmallLease) -> (u64, Uuid) {
         let written = (small.least, small.member);
         let again = self.leases.get(small.slot as usize).and_then(Option::as_ref);
@@ -278,8 +279,8 @@ impl SmallestReader<'_> {
         FleetGate::Before(least.map_or(written, |least| least.min(written)), self.own)
     }
 
-    /// The member whose lease is worth reading again, for an event that began at `start`: the smallest of those that keep it
-    /// from going, if the others may not be there. Only for one that is among the smallest itself: else all would read it.
+    /// The member whose lease to read again for an event that began at `start`: the smallest that holds it up, if
+    /// unlisted members may not. Only for a member among the smallest: otherwise all members would read it.
     pub(crate) fn next_to_read(&self, start: u64) -> Option<u32> {
         let largest = self.smallest().last().filter(|_| self.seen.is_some_and(|seen| seen.has(self.slot)))?;
         let is_before = |least: (u64, Uuid)| least <= (start, self.own);
@@ -287,7 +288,8 @@ impl SmallestReader<'_> {
         (is_before(least) && !is_before((largest.least, largest.member))).then_some(small.slot)
     }
 
-    /// The member for which the others wait and which does nothing: not there yet, or silent. Or nobody renews the file.
+    /// The member for which the others wait although it does nothing: not there yet, or silent. Or no member renews the
+    /// file.
     pub(crate) fn missing(&self, now: Duration, silent: Duration) -> Option<String> {
         let SeenSmallest { smallest, since, renewed } = self.seen?;
         let ago =
@@ -300,7 +302,7 @@ impl SmallestReader<'_> {
             ));
         }
         if let CollectedLeases::NotTaken(other) = smallest.found {
-            // Before the first reading nobody knows.
+            // Unknown before the first reading.
             let is_known = smallest.read > 0;
             return is_known.then(|| format!("waits for member {other}, which has not been mounted yet"));
         }
@@ -310,7 +312,7 @@ impl SmallestReader<'_> {
                  status --fleet tells more"
             ));
         }
-        // By the last file that was new: before, nobody has looked at the lease.
+        // By the last new file: earlier looks at the lease do not count.
         let SmallLease { slot, host, standing, .. } = smallest.first_other(self.slot)?;
         let is_silent = *standing == Standing::Here && renewed.saturating_sub(*since) > silent;
         let ago = ago(*since);
@@ -321,14 +323,14 @@ impl SmallestReader<'_> {
         })
     }
 
-    /// The member whose lease is the least: the others wait for it.
+    /// The member with the smallest lease, for which the others wait.
     pub(crate) fn last(&self) -> Option<String> {
         let (_, SmallLease { slot, host, .. }) = self.others().min_by_key(|(least, _)| *least)?;
         Some(format!("waits for member {slot} on {host}, which has older changes; see .dlio/stats there"))
     }
 
-    /// Whether the slow tier has all that any member had logged when the reader's clock showed `moment`, and no member was
-    /// lost that may have had something which began at `began` or later.
+    /// Whether the slow tier has all that any member had logged when the reader's clock showed `moment`, and no member
+    /// was lost that may have had something that began at `began` or later.
     pub(crate) fn is_all_there(&self, moment: u64, began: u64) -> bool {
         let (Some(seen), Some(first)) = (self.seen, self.smallest().first()) else { return false };
         let lost_before = seen.smallest.lost_before;
@@ -427,7 +429,7 @@ mod tests {
         assert_eq!(reader(0, &None, &leases).gate(), FleetGate::Shut);
     }
 
-    /// Whenever somebody reads the file: the member may have come back since.
+    /// Whenever the file is read: the member may have come back since.
     #[test]
     fn one_that_has_left_counts_as_the_collectors_clock_when_it_read_the_lease() {
         for standing in [Standing::Left, Standing::Forgotten] {
@@ -454,7 +456,7 @@ mod tests {
         assert!(
             missing(&file, 33).is_some_and(|why| why.contains("member 0 on h") && why.contains("last seen 31s ago"))
         );
-        // Nobody has looked at its lease since then, so nothing is said of it.
+        // The lease was not looked at since, so nothing is said of it.
         read(&leases, 33, 1, at(60), &mut file);
         assert!(missing(&file, 64).is_some_and(|why| why.contains("have not been renewed for 31s")));
         read(&[seen(1, 0, Standing::Left), here(2, 1), here(3, 2)], 34, 1, at(65), &mut file);
@@ -462,7 +464,7 @@ mod tests {
         assert!(reader(1, &file, &[]).last().is_some_and(|why| why.contains("member 2 on h")));
     }
 
-    /// A claim, or the collector that says that it is reading.
+    /// A claim, or the collector that announces that it is reading.
     #[test]
     fn a_file_that_repeats_another_is_no_reading_of_the_leases() {
         let silent = Duration::from_secs(30);

@@ -1,19 +1,18 @@
 //! The fleet's work in the background. One round, which `views.rs` runs:
 //!
-//! 1. compare the clock with what the fleet was promised;
-//! 2. if a lease is to be written, read our own slot: a member that is no longer itself publishes nothing;
+//! 1. compare the clock with the fleet's bound;
+//! 2. if a lease is to be written, read our own slot: a member that has lost it publishes nothing;
 //! 3. read the lease under the state lock: an event that is logged later has a larger stamp;
-//! 4. write the names of what was published before step 3 (`names.rs`): whoever is let go by the lease can read of them;
-//! 5. write the lease, if the last one is a period old, the oldest event is another one, or there were names;
-//! 6. while something is pending, read the leases of those others that hold it up, and now and then of the rest (`pace.rs`).
-//!    While a file is open, or if somebody has asked for a name since, read those of all others about once a second: nobody
-//!    waits for that, so the first answer after a pause may be an old one. If somebody has asked about the fleet, read all
-//!    of them at once;
-//!    In a large fleet, what `collected.rs` does comes in the place of this and of step 7;
+//! 4. write the names published before step 3 (`names.rs`): a member that the lease admits can read them;
+//! 5. write the lease, if the last one is a period old, the oldest event has changed, or there were names;
+//! 6. while something is pending, read the leases that hold it up, and now and then the rest (`pace.rs`). While a file
+//!    is open, or if a program has asked for a name since, read all others about once a second: no program waits for
+//!    that, so the first answer after a pause may be old. If a caller has asked about the fleet, read all at once. In a
+//!    large fleet `collected.rs` replaces this step and step 7;
 //! 7. look up again what they have published (`views.rs`).
 //!
-//! An event leaves the queue only after the slow tree was synced and its names are waiting for step 4, so step 5 never
-//! says too much.
+//! An event leaves the queue only after the slow tree was synced and its names wait for step 4, so the lease of step 5
+//! is never too large.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -31,21 +30,21 @@ use crate::tiers::fleet::{Fleet, FleetState, nanos};
 use crate::tiers::incarnation::mounted_elsewhere;
 use crate::tiers::{Lsn, Tiers};
 
-/// What becomes of a member that was taken for lost.
+/// Reason given by a member that was forgotten.
 const FORGOTTEN: &str = "it was forgotten (dlio-fs forget), and the others have gone on without it; save what is pending with \
                          `dlio-fs rescue`";
-/// The same of one whose place has a copy of its fast tier.
+/// Reason given by a member whose place a copy of its fast tier has taken.
 const HANDED_ON: &str = "a copy of its fast tier has taken its place (dlio-fs forget --partner); save what is pending with \
                          `dlio-fs rescue`";
-/// And of one that was away while an operator set another bound for the clocks.
+/// Reason given by a member that was away while an operator set another bound for the clocks.
 const ANOTHER_BOUND: &str =
     "the fleet has agreed on another bound for its clocks (dlio-fs clock-error): mount it again";
 
 impl Tiers {
-    /// Steps 1 to 5. Also called by a start, behind the replay and before anything new is logged.
+    /// Steps 1 to 5. Also called by a start, after the replay and before anything new is logged.
     pub(crate) fn renew_lease(&self, fleet: &Fleet) -> Result<()> {
         fleet.check_clock(&*self.clock); // 1
-        // Before step 2: what was read in it may be old when the lease is written.
+        // Before step 2, whose reading may be old when the lease is written.
         let now = self.uptime();
         let (oldest, least, clock) = {
             let st = self.state.lock();
@@ -54,7 +53,7 @@ impl Tiers {
             let oldest = st.queue.oldest_stamps(usize::from(left_out!(LeaseLast)));
             let oldest = oldest.map(|stamps| stamps.end);
             let least = oldest.unwrap_or_else(|| fleet.stamp(self.now()));
-            // What the copy does not know of holds the lease as if it were pending (`partner.rs`).
+            // Events that the copy lacks limit the lease as if they were pending (`partner.rs`).
             let (oldest, least) = fleet.partner.lock().limit(oldest, least);
             (oldest, fleet.at_most(least), clock)
         }; // 3
@@ -75,7 +74,7 @@ impl Tiers {
     }
 
     /// At the end of a mount with nothing pending: the others need not wait for this member. Nothing is logged
-    /// afterwards. `given_up`: the caller, who may not wait for a slow tier that hangs, has gone on.
+    /// afterwards. `given_up`: the caller, which must not wait for a hanging slow tier, has gone on.
     pub fn leave_fleet(&self, given_up: impl Fn() -> bool) -> Result<()> {
         let Some(fleet) = &self.fleet else { return Ok(()) };
         {
@@ -83,7 +82,7 @@ impl Tiers {
             if !st.queue.is_empty() || st.uncommitted.len() > 0 {
                 return Ok(());
             }
-            // Under this lock events get their place in the log.
+            // Events get their place in the log under this lock.
             self.log.make_read_only();
         }
         let is_off = fleet.state.lock().off;
@@ -103,8 +102,8 @@ impl Tiers {
         Ok(())
     }
 
-    /// How long the answer of a call has to wait that has logged this ([`Cx::logged`]). `all`: it tells that what any
-    /// call did before is durable.
+    /// How long to delay the answer of a call that has logged this (`Cx::logged`). `all`: the answer says that
+    /// everything done before is durable, by any process.
     pub fn commit_wait(&self, logged: u64, all: bool) -> Duration {
         match &self.fleet {
             None => Duration::ZERO,
@@ -113,26 +112,26 @@ impl Tiers {
         }
     }
 
-    /// What the other members let go.
+    /// Which events the other members admit.
     pub(crate) fn fleet_gate(&self) -> FleetGate {
         self.fleet.as_ref().map_or(FleetGate::Open, |fleet| fleet.gate(self.uptime()))
     }
 
-    /// Whether a step may be made on the slow tree: not by a member that the others may have taken for lost.
+    /// Whether a step may be made on the slow tree: not by a member that may have been declared lost.
     pub(crate) fn may_go_on(&self) -> bool {
         let is_last = self.incarnation.as_ref().is_none_or(|this| this.lost().is_none());
         is_last && self.fleet.as_ref().is_none_or(|fleet| fleet.may_go_on(self.uptime()))
     }
 
-    /// All members of the fleet as they were read last; soon they will have been read again. Asks neither tier. `None`:
-    /// the mount is in no fleet.
+    /// All members of the fleet as they were read last; requests a new reading in the background. Asks neither tier.
+    /// `None`: the mount is in no fleet.
     pub fn fleet_status(&self) -> Option<FleetStatus> {
         self.fleet.as_ref()?.is_asked.store(true, Ordering::Release);
         self.fleet_as_read()
     }
 
-    /// The same for whoever looks all the time. In a large fleet nothing is read for that: only what was read lately counts,
-    /// by the member that reads all anyway, or because somebody has asked.
+    /// The fleet's figures, for callers that poll. In a large fleet this causes no reads: it uses only what was read
+    /// recently, by the collector, or because a caller has asked.
     pub fn fleet_figures(&self) -> Option<FleetFigures> {
         let fleet = self.fleet.as_ref()?;
         if !fleet.is_collected() {
@@ -155,7 +154,7 @@ impl Tiers {
         self.fleet.is_some()
     }
 
-    /// A program asks for a name or an attribute: what the others publish matters.
+    /// A program asks for a name or an attribute: names published by others matter.
     pub(crate) fn note_use(&self) {
         if let Some(fleet) = &self.fleet {
             fleet.note_use();
@@ -174,7 +173,7 @@ impl Fleet {
     fn is_ourselves(&self, now: Duration) -> Result<bool> {
         self.state.lock().pace.spend();
         let in_slot = self.members.read(self.slot)?;
-        // The bound is changed only while nobody writes a lease.
+        // The bound is changed only while no member writes a lease.
         let was_away = self.state.lock().written.is_none_or(|at| now.saturating_sub(at) > 2 * self.periods.period);
         let lost = match in_slot {
             _ if was_away && !self.members.still_agree()? => Some(ANOTHER_BOUND.to_owned()),
@@ -212,8 +211,8 @@ impl Fleet {
         lease.start == self.start && lease.beat <= self.state.lock().beat
     }
 
-    /// The log ends with this record, and this is the first event that is pending. What was logged while the clock was off has
-    /// stamps that say nothing: once that is right again, no verdict goes by the lease before these events are published.
+    /// Notes the end of the log and the first pending event. Events logged while the clock was off have meaningless
+    /// stamps: once the clock is right again, no verdict relies on the lease before these events are published.
     fn note_undated(&self, last: Lsn, front: Option<Lsn>) {
         let mut state = self.state.lock();
         if state.off {
@@ -222,7 +221,7 @@ impl Fleet {
         state.undated = state.undated.filter(|upto| state.off || front.is_some_and(|front| front <= *upto));
     }
 
-    /// The lease to write: with a clock that is off the last one.
+    /// The lease to write; with a clock that is off, the last one.
     fn at_most(&self, least: u64) -> u64 {
         let state = self.state.lock();
         if state.off { state.least.min(least) } else { least }
@@ -240,7 +239,8 @@ impl Fleet {
         self.periods.is_lease_due(state.written.map(|at| now.saturating_sub(at)), is_news.then_some(news))
     }
 
-    /// Step 4. Names that cannot be written are lost, and the lease says so: it must not wait for room on the slow tier.
+    /// Step 4. Names that cannot be written are lost, and the lease says so: it must not wait for room on the slow
+    /// tier.
     fn tell_names(&self) {
         let (own, lines) = {
             let mut state = self.state.lock();
@@ -261,7 +261,7 @@ impl Fleet {
         {
             let mut state = self.state.lock();
             if let Some(loss) = state.loss.as_mut().filter(|loss| loss.before == u64::MAX) {
-                // Our first one: what begins from now on is ours. A copy's log may end long before.
+                // Our first lease: what begins from now on is ours. A copy's log may end long before.
                 loss.before = now.max(self.floor.load(Ordering::Acquire));
             }
         }
@@ -273,8 +273,7 @@ impl Fleet {
         self.write_lease(least, clock, standing)
     }
 
-    /// The same of a member that has only just found its slot and knows neither its log nor the time: from when on
-    /// everything is there stays as it is.
+    /// Writes the lease at join, before replay; leaves `lost_before` unchanged.
     pub(super) fn write_as_found(&self, least: u64, standing: Standing) -> Result<()> {
         self.write_lease(least, LeaseClock::Untold, standing)
     }
@@ -285,10 +284,10 @@ impl Fleet {
             (state.beat + 1, state.names.end, state.loss)
         };
         let (member, host, turn, start) = (self.id, self.host.clone(), self.turn, self.start);
-        // Who leaves has nothing that a copy could give back.
+        // A member that leaves has nothing that a copy could give back.
         let copy = if standing == Standing::Here { self.partner.lock().name_copy() } else { 0 };
         let lease = MemberLease { member, host, least, beat, names, lost, turn, copy, clock, start, standing };
-        // Also one of which nobody says that it is there is ours.
+        // A failed write may have been done: such a lease is ours, too.
         self.state.lock().beat = beat;
         self.members.write(&lease)?;
         self.partner.lock().named(copy);
@@ -296,7 +295,7 @@ impl Fleet {
         Ok(())
     }
 
-    /// Step 6, of all leases at once. `own`: ours, too.
+    /// Step 6, for all leases at once. `own`: including ours.
     pub(super) fn read_all_leases(&self, clock: &dyn Clock, own: bool) {
         let uptime = clock.uptime();
         let all = (0..self.size).filter(|slot| own || *slot != self.slot);
@@ -305,7 +304,7 @@ impl Fleet {
         state.read = Some(uptime);
         if own {
             state.read_all = Some(uptime);
-            // An answer says nothing about a member whose clock is not known: it is read again at once.
+            // A member with an unknown clock gives no answer: it is read again at once.
             let is_unknown = |seen: &SeenLease| matches!(seen.clock, SeenClock::Unknown(_));
             if !state.off && state.seen.iter().flatten().any(is_unknown) {
                 self.is_asked.store(true, Ordering::Release);
@@ -313,8 +312,8 @@ impl Fleet {
         }
     }
 
-    /// Step 6, as the share of this member goes (`pace.rs`). `start`: when the oldest pending event began. Returns whether there
-    /// was a reason to read.
+    /// Step 6, within the share of this member (`pace.rs`). `start`: when the oldest pending event began. Returns
+    /// whether there was a reason to read.
     pub(super) fn read_some_leases(&self, clock: &dyn Clock, start: Option<u64>, is_open: bool) -> bool {
         let now = clock.uptime();
         let Some(start) = start else { return self.read_for_names(clock, is_open, now) };
@@ -346,11 +345,11 @@ impl Fleet {
         self.state.lock().read = Some(clock.uptime());
     }
 
-    /// Reads again those that hold up an event which began at `start`, as long as each lets this member look at the next.
+    /// Reads again the leases that hold up an event that began at `start`, until one still holds it up.
     pub(super) fn read_those_before(&self, clock: &dyn Clock, start: u64) {
         let mut before = None;
         while let Some(slot) = self.next_to_read(start) {
-            // It was read, and it is still the one.
+            // It was read, and still holds the event up.
             if before == Some(slot) || !self.state.lock().pace.take() {
                 return;
             }
@@ -367,7 +366,7 @@ impl Fleet {
         }
     }
 
-    /// A lease that cannot be read does not replace one that was.
+    /// An unreadable lease does not replace an earlier one.
     pub(super) fn read_lease(&self, clock: &dyn Clock, slot: u32) {
         let (began, uptime) = (nanos(clock.now()), clock.uptime());
         let lease = self.members.read(slot);

@@ -1,11 +1,11 @@
-//! What the other members have published is looked up again: their names, and nothing else.
+//! The names that other members have published are looked up again, and nothing else.
 //!
-//! A member tells its names before its lease lets anybody go on, but a killed one may have published more than it told.
-//! Its next mount says so, and what never comes back is seen after `revalidate`. A name that has a change pending here,
-//! or that publishing moves, is left alone: it wins.
+//! A member announces its names before its lease admits others, but a killed one may have published more than it
+//! announced. Its next mount says so; if it never comes back, `revalidate` limits the delay. A name with a pending
+//! change here, or one that publishing moves, is left alone: ours wins.
 //!
-//! In a directory that is known in full, names are looked up at once, so that it stays known; elsewhere the next look-up
-//! asks. An answer that was on its way meanwhile does not count: the directory's generation rises.
+//! In a fully known directory names are looked up at once, so that it stays fully known; elsewhere the next lookup
+//! asks. The directory's generation rises, so an answer that was in flight meanwhile does not count.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
@@ -20,10 +20,10 @@ use crate::tiers::fleet::names::{ChangedName, NameChange, NamesEnd};
 use crate::tiers::fleet::periods::ROUND;
 use crate::tiers::{Cx, Ino, Lsn, Progress, ROOT, Tiers};
 
-/// So many names are taken in with the state locked once, and so many directories.
+/// How many names, and directories, are taken in under one state lock.
 const NAMES_AT_ONCE: usize = 256;
 const DIRS_AT_ONCE: usize = 64;
-/// If more names of a directory have changed, it is no longer known in full.
+/// If more names of a directory have changed, it is no longer fully known.
 const LOOKED_UP_MOST: usize = 64;
 
 impl Tiers {
@@ -52,7 +52,7 @@ impl Tiers {
         Ok(Progress::Wait(ROUND))
     }
 
-    /// When the event began that is published next.
+    /// When the event that is published next began.
     fn oldest_start(&self) -> Option<u64> {
         let st = self.state.lock();
         st.queue.front().map(|lsn| st.queue.stamps(lsn).start)
@@ -73,8 +73,8 @@ impl Tiers {
         self.follow_others(fleet)
     }
 
-    /// Takes in what the others have published since the last call. An error: the slow tier does not answer. Then what is
-    /// known is all there is, and the next call begins with the same names.
+    /// Takes in what the others have published since the last call. An error: the slow tier does not answer. Then the
+    /// known state stays, and the next call begins with the same names.
     pub(crate) fn follow_others(&self, fleet: &Fleet) -> Result<()> {
         for (slot, known, told) in fleet.not_followed() {
             fleet.state.lock().pace.spend();
@@ -91,8 +91,8 @@ impl Tiers {
         Ok(())
     }
 
-    /// Directories that others have renamed are renamed here: an open file, and what is pending, goes with its directory.
-    /// An error: the slow tier does not answer.
+    /// Renames here the directories that others have renamed: open files and pending events go with them. An error: the
+    /// slow tier does not answer.
     fn follow_dirs(&self, names: &[ChangedName]) -> Result<()> {
         for changed in names.iter().filter(|changed| changed.change == NameChange::Placed) {
             let (dir, above) = {
@@ -108,7 +108,7 @@ impl Tiers {
             let found = self.slow.parent(&changed.path).and_then(|(above, name)| above.stat_now(name));
             let found = match found.at("look for", escape(&changed.path)) {
                 Err(error) if is_silence(&error) && error.errno() != Errno::ESTALE => return Err(error),
-                // It has another name by now, or is gone: that is told, too.
+                // It has another name by now, or is gone: that is announced, too.
                 Err(_) => continue,
                 Ok(found) => found,
             };
@@ -133,8 +133,8 @@ impl Tiers {
         Ok(())
     }
 
-    /// Whether the directory into which publishing puts something, and which is not at this path any more, has another path
-    /// by what the others have told until now.
+    /// Whether the directory that a step changes, which is no longer at this path, has another path by what the others
+    /// have announced so far.
     pub(crate) fn has_moved_on(&self, dir: Ino, path: &[u8]) -> Result<bool> {
         let Some(fleet) = self.fleet.as_ref().filter(|fleet| !fleet.is_collected()) else { return Ok(false) };
         fleet.read_all_leases(&*self.clock, false);
@@ -176,12 +176,12 @@ impl Tiers {
         for (dir, names) in known_in_full {
             self.relearn_names(dir, if names.len() > LOOKED_UP_MOST { None } else { Some(&names) })?;
         }
-        // Last: what the kernel asks from here on has the new answer.
+        // Last: from here on the kernel gets the new answer.
         nodes.into_iter().for_each(|ino| self.forget_attrs(ino));
         Ok(())
     }
 
-    /// Some names are not known any more: the slow tier is asked for each again.
+    /// Some names are no longer known: the slow tier is asked for each again.
     fn expire_all(&self) {
         let mut from = Some(ROOT);
         while let Some(first) = from {
@@ -193,7 +193,7 @@ impl Tiers {
 }
 
 impl Fleet {
-    /// The members whose names we have not followed to their end: how far we have, and the end.
+    /// Members whose names we have not fully followed: slot, our position, and the end.
     fn not_followed(&self) -> Vec<(u32, NamesEnd, NamesEnd)> {
         let state = self.state.lock();
         let all = (0..).zip(&state.seen).zip(&state.followed);

@@ -1,15 +1,16 @@
-//! Files of `saved` get their names in the tree back, where nothing newer has them.
+//! Files of `saved` get their names in the tree back, where no newer file has them.
 //!
 //! For each directory in `saved`:
 //!
-//! 1. Make the directories of the tree that are missing above it, durably. Each is made in `saved`, with the owner of the
-//!    file, and moved: nobody else may put another one in its place meanwhile.
-//! 2. Move each file whose name is free, never over something. If something older has the name, exchange the two: what was
-//!    older is in `saved` from then on, which is as old as if it were new.
+//! 1. Make the missing directories of the tree above it, durably. Each is made in `saved`, with the owner of the file,
+//!    and moved: no other user can put another one in its place meanwhile.
+//! 2. Move each file whose name is free, never over another. If an older file has the name, exchange the two: the older
+//!    one is in `saved` from then on, whose age begins anew.
 //! 3. Sync the directory of the tree, then the one in `saved`.
 //!
-//! A file has one name or the other at any moment. Where the slow tier cannot move without replacing, nor exchange (NFS), it
-//! gets its second name first, durably, and what is in its way a second name in `saved`. After a crash the same command goes on.
+//! A file has one name or the other at any time. Where the slow tier can neither move without replacing nor exchange
+//! (NFS), the file first gets its second name, durably, and the file in its way a second name in `saved`. After a crash
+//! the same command continues.
 
 use std::io;
 use std::sync::Arc;
@@ -24,10 +25,10 @@ use crate::tiers::disk::saved::{SavedKind, below, dirs_below, join, open, save};
 use crate::tiers::disk::{Dir, Kind, NewAttr, RenameMode, Stat, Time};
 
 const MODE: u32 = 0o755;
-/// A file system that does not have a call says one of these.
+/// The errors of a file system that lacks a call.
 const LACKS: [Errno; 3] = [Errno::EINVAL, Errno::ENOSYS, Errno::EOPNOTSUPP];
 
-/// What came of a directory of `saved`.
+/// The outcome for a directory of `saved`.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Adopted {
     /// Files that have their names again, and those of them that have taken the place of an older one.
@@ -37,7 +38,7 @@ pub struct Adopted {
     pub left: Vec<(Vec<u8>, String)>,
 }
 
-/// What came of a file.
+/// The outcome for a file.
 enum AdoptedFile {
     Placed,
     Exchanged,
@@ -60,7 +61,7 @@ pub fn adopt(slow: &Arc<dyn Dir>, name: &[u8], path: &[u8], now: Time) -> Result
     }
     let mut adoption = Adoption { slow, top: &top, name: escape(name), now, adopted: Adopted::default() };
     adoption.all(path).at("adopt", shown())?;
-    // One that has something stays.
+    // A directory with contents stays.
     saved.rmdir(name).ok();
     saved.sync().at("fsync", ".dlio-fs/saved")?;
     Ok(adoption.adopted)
@@ -81,7 +82,7 @@ impl Adoption<'_> {
         dirs.iter().try_for_each(|dir| self.files_in(dir, path))?;
         for dir in dirs.iter().rev().filter(|dir| !dir.is_empty()) {
             let (above, last) = split(dir);
-            // One that has something stays.
+            // A directory with contents stays.
             below(self.top, above).and_then(|above| above.rmdir(last)).ok();
         }
         self.top.sync()
@@ -162,7 +163,7 @@ impl Adoption<'_> {
         path: &[u8],
         there: &Stat,
     ) -> io::Result<AdoptedFile> {
-        // Whoever counts the age of what is here counts from now on.
+        // The age of these contents counts from now on.
         self.top.set_attr(b".", &NewAttr { mtime: Some(self.now), ..NewAttr::default() })?;
         match from.rename(name, to, name, RenameMode::Exchange) {
             Err(e) if lacks(&e) => return self.replace(from, name, to, path),
@@ -175,26 +176,26 @@ impl Adoption<'_> {
         Ok(AdoptedFile::Left("somebody has replaced what is there meanwhile".to_owned()))
     }
 
-    /// Without an exchange: what is there gets its name in another directory of `saved` first.
+    /// Without an exchange: the present file first gets its name in another directory of `saved`.
     fn replace(&self, from: &dyn Dir, name: &[u8], to: &dyn Dir, path: &[u8]) -> io::Result<AdoptedFile> {
         save(self.slow, &self.name, path, |saved, as_name| to.link(name, saved, as_name))?;
         from.rename(name, to, name, RenameMode::Replace).map(|()| AdoptedFile::Exchanged)
     }
 }
 
-/// Makes a directory in the tree, or finds the one that somebody else has made meanwhile.
+/// Makes a directory in the tree, or finds the one that another program has made meanwhile.
 fn make(from: &dyn Dir, above: &dyn Dir, name: &[u8], owner: &Stat) -> io::Result<Arc<dyn Dir>> {
     let new = Uuid::new_v4().to_string().into_bytes();
     from.mkdir(&new, MODE)?;
     let dir = from.dir(&new)?;
     let attrs = NewAttr { uid: Some(owner.uid), gid: Some(owner.gid), perm: Some(MODE), ..NewAttr::default() };
     match dir.set_attr(b".", &attrs) {
-        // Not on a tier that gives all files one owner.
+        // Fails on a tier that gives all files one owner.
         Err(e) if !is_refusal(&e) => return Err(e),
         _ => dir.sync()?,
     }
     let moved = match from.rename(&new, above, name, RenameMode::NoReplace) {
-        // A directory replaces an empty one only.
+        // A directory replaces only an empty one.
         Err(e) if lacks(&e) => from.rename(&new, above, name, RenameMode::Replace),
         moved => moved,
     };
@@ -227,7 +228,7 @@ fn lacks(error: &io::Error) -> bool {
     LACKS.iter().any(|errno| error.raw_os_error() == Some(*errno as i32))
 }
 
-/// About this one file: others may get their names all the same.
+/// Concerns this one file: others may get their names.
 fn is_refusal(error: &io::Error) -> bool {
     const ABOUT_IT: [Errno; 10] = [
         Errno::EXDEV,

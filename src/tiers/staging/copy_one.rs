@@ -5,7 +5,7 @@
 //! 2. copy its bytes to `staged/new`, holes as holes;
 //! 3. stat it again; if it has changed, discard the copy;
 //! 4. record on the copy which file it equals, and in which epoch it becomes durable (`copies/epochs.rs`);
-//! 5. with the file's lock held, and if nobody writes to it, rename the copy to the place where an open finds it.
+//! 5. with the file's lock held, and if no program writes to it, rename the copy to the place where an open finds it.
 //!
 //! A crash leaves a file in `staged/new`, which the next start removes, or, after step 5, a copy that counts only if
 //! its epoch was synced. Nothing else needs to be durable: without the name less is staged, and nothing is lost.
@@ -34,7 +34,7 @@ const SAME_TIME: Duration = Duration::from_secs(1);
 pub enum StageOutcome {
     /// This many bytes were copied.
     Copied(u64),
-    /// The fast tier has its bytes already.
+    /// The fast tier already has its bytes.
     There,
     /// There is no room for this many bytes.
     NoRoom(u64),
@@ -165,7 +165,7 @@ impl Tiers {
         let epoch = self.copies.label(copy, fingerprint, &path, self.uptime())?; // 4
         let mut io = state.io.write();
         let writers = state.writers.load(Ordering::Acquire) > 0;
-        // A writer would take the new copy by the name, and the kernel goes on in the former one.
+        // A writer would open the new copy by name, while the kernel keeps using the former one.
         let is_kept = io.copy.is_some() && state.is_pinned();
         if io.place != Bytes::Slow || writers || is_kept || self.copy_number(ino) != Some(fingerprint.file.ino) {
             return Ok(StageOutcome::Changing);
@@ -174,21 +174,21 @@ impl Tiers {
         if !finished {
             return Ok(StageOutcome::Changing);
         }
-        // Whoever reads the former copy goes on in this one.
+        // Handles on the former copy continue in this one.
         io.copy = None;
         Ok(StageOutcome::Copied(fingerprint.size))
     }
 }
 
-/// Tells whether a slow file was changed a moment ago. The tier's times are never compared with our clock, which may be
-/// minutes ahead of its server's or behind it: they are compared with a time that the tier itself gave lately, or a
-/// file is checked twice with a pause by our clock between.
+/// Decides whether a slow file was changed a moment ago. The tier's times are never compared with our clock, which may
+/// differ from its server's by minutes: they are compared with a time that the tier itself gave recently, or a file is
+/// checked twice with a pause by our clock between.
 #[derive(Debug, Default)]
 pub(crate) struct TierTime {
-    /// The tier's time, and our uptime when we had received it.
+    /// The tier's time, and our uptime when it was received.
     told: Option<(Time, Duration)>,
-    /// Files that may have been changed a moment ago, by number: their fingerprint, and since when it is known, by our
-    /// uptime.
+    /// Files that may have been changed a moment ago, by number: their fingerprint, and our uptime when it was first
+    /// seen.
     looks: HashMap<u64, (Fingerprint, Duration)>,
 }
 
@@ -227,7 +227,7 @@ impl TierTime {
 }
 
 impl Tiers {
-    /// Whether the file was changed so lately that it may change again unnoticed. Waits for the slow tier.
+    /// Whether the file was changed so recently that it may change again unnoticed. Waits for the slow tier.
     fn is_recent(&self, stat: &Stat, fingerprint: &Fingerprint) -> bool {
         let now = self.uptime();
         if !self.staging.time.lock().is_told(now) {

@@ -1,9 +1,9 @@
 //! The staging queue: requested jobs, and files that were read (promotion).
 //!
-//! A job is a list of paths, and of directories whose files are wanted. Directories are scanned first, so that it is
-//! known how much is left; then the files are copied one after the other in the order of the list. Within a directory
-//! that is the order of their inode numbers, which on a disk is nearly the order of their bytes. `staging/copy_one.rs`
-//! copies the files.
+//! A job is a list of paths, and of directories whose files are wanted. Directories are scanned first, so that the
+//! remaining amount is known; then the files are copied one after the other in the order of the list. Within a
+//! directory that is the order of their inode numbers, which on a disk is nearly the order of their bytes.
+//! `staging/copy_one.rs` copies the files.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -33,9 +33,9 @@ const ENDED_KEPT: usize = 16;
 const WAITING_MAX: u64 = 4_000_000;
 /// Most jobs in progress of one user other than the mount's owner.
 const JOBS_MAX: usize = 16;
-/// How long jobs rest for a checkpoint before they check again.
+/// How long jobs pause for a checkpoint before they check again.
 const PAUSE: Duration = Duration::from_millis(100);
-/// How often a file that is changing is tried, and how long it is left alone in between.
+/// How often a changing file is tried, and the pause between two tries.
 const TRIES: u32 = 3;
 const LEFT_ALONE: Duration = Duration::from_secs(2);
 
@@ -66,10 +66,10 @@ struct RunningJob {
     told: JobStatus,
     /// Which files of directories are wanted.
     wanted: Option<Arc<Pattern>>,
-    /// To be scanned, the next one last.
+    /// Directories to scan, the next one last.
     directories: Vec<Vec<u8>>,
     files: VecDeque<Item>,
-    /// Files that were changing, and when they are tried again.
+    /// Files that were changing, and when to retry them.
     later: VecDeque<(Duration, Item)>,
     /// Items taken from the queue and not settled yet.
     under_way: u64,
@@ -177,7 +177,7 @@ impl JobQueue {
         taken.collect()
     }
 
-    /// Counts copies as failed that were not made durable and are gone.
+    /// Counts copies as failed that could not be made durable and are gone.
     fn lost(&mut self, copies: &[(u64, u64, u64)], why: &Error) {
         for (number, files, bytes) in copies {
             let Some(job) = self.jobs.get_mut(number) else { continue };
@@ -212,7 +212,7 @@ impl JobQueue {
         jobs.map(|job| job.waiting() + job.directories.len() as u64).sum()
     }
 
-    /// Errors: no more paths may wait, or none of this user, who is not the mount's owner.
+    /// Errors: no more paths may wait at all, or for this user, who is not the mount's owner.
     fn expect_room(&self, by: Option<u32>, more: usize) -> Result<()> {
         let left = WAITING_MAX.checked_sub(self.waiting(|_| true)).filter(|left| *left >= more as u64);
         let theirs = || self.waiting(|job| job.told.by == by);
@@ -249,7 +249,8 @@ impl Tiers {
         self.begin_job(what, paths, None, None)
     }
 
-    /// The same for a user other than the mount's owner. EDQUOT if that user has too many jobs in progress.
+    /// Begins a job like [`Tiers::stage`] for a user other than the mount's owner. EDQUOT if that user has too many
+    /// jobs in progress.
     pub fn stage_for(&self, uid: u32, what: &str, paths: Vec<Vec<u8>>) -> Result<u64> {
         self.begin_job(what, paths, None, Some(uid))
     }
@@ -293,7 +294,7 @@ impl Tiers {
         Ok(number)
     }
 
-    /// Adds paths to a job that was not cancelled, behind those it has. `false`: there is no such job.
+    /// Adds paths to a job that was not cancelled, after its others. `false`: there is no such job.
     pub fn stage_more(&self, number: u64, paths: Vec<Vec<u8>>) -> Result<bool> {
         let mut queue = self.staging.queue.lock();
         let by = queue.jobs.get(&number).and_then(|job| job.told.by);
@@ -373,7 +374,7 @@ impl Tiers {
         Ok(Progress::Did)
     }
 
-    /// Makes the copies durable when they have waited long enough, or when a job only waits for that. `false`: not yet.
+    /// Makes the copies durable when they have waited long enough, or when a job waits only for that. `false`: not yet.
     fn end_epoch(&self) -> Result<bool> {
         let is_due = self.copies_are_due();
         let taken = {
@@ -412,7 +413,7 @@ impl Tiers {
         match staged {
             Ok(StageOutcome::Copied(_)) => queue.promoted += 1,
             Ok(StageOutcome::There) => {}
-            // The next read may have more luck.
+            // The next read may succeed.
             _ => self.reads.pass_over(),
         }
     }
@@ -496,8 +497,8 @@ impl Tiers {
         self.slow.root.rotates()
     }
 
-    /// Between two pieces of a copy: rests while others need the disks, and keeps to the rate. `false`: the copy is no
-    /// longer wanted.
+    /// Between two pieces of a copy: pauses while other work needs the disks, and keeps to the rate. `false`: the copy
+    /// is no longer wanted.
     fn make_room_for_others(&self, job: u64, bytes: u64, took: Duration) -> bool {
         const AT_ONCE: Duration = Duration::from_millis(50);
         let is_wanted = || {
@@ -533,7 +534,7 @@ impl Tiers {
             goes_on
         };
         let staged = self.at_path(&cx, &path, |ino| {
-            // A path that was named may lead to a directory.
+            // A named path may lead to a directory.
             match self.getattr(&cx, ino)?.kind {
                 Kind::Dir => Ok(None),
                 _ => self.stage_file(&cx, ino, &mut between).map(Some),
@@ -594,7 +595,7 @@ fn put_off(job: &mut RunningJob, item: Item, now: Duration) {
 mod tests {
     use super::*;
 
-    /// All paths that may wait were one user's, and nobody else could begin a job.
+    /// One user took the whole limit of waiting paths, and no other user could begin a job.
     #[test]
     fn of_the_paths_that_may_wait_one_user_has_no_more_than_are_left() {
         let mut queue = JobQueue::default();

@@ -14,7 +14,7 @@ use crate::tiers::pending::uncommitted;
 use crate::tiers::progress::{copied_in, to_copy};
 use crate::tiers::{Ino, Lsn, Tiers};
 
-/// How many paths are named of those that are cut off or written.
+/// How many paths are listed of cut-off files, and of files being written.
 const SHOWN: usize = 100;
 
 impl Tiers {
@@ -44,8 +44,8 @@ impl Tiers {
         queue
     }
 
-    /// The same for a user other than the mount's owner: lists their own events among the first `limit`, in their
-    /// places. Of other events, and of what holds the order, only the numbers are shown.
+    /// The pending events for a user other than the mount's owner: lists their own events among the first `limit`, in
+    /// their places. Of other events, and of what holds the order, only the numbers are shown.
     pub fn queue_of(&self, uid: u32, limit: usize) -> Queue {
         let theirs: HashSet<Lsn> = {
             let st = self.state.lock();
@@ -58,7 +58,7 @@ impl Tiers {
         queue.pending.retain(|pending| theirs.contains(&pending.lsn));
         const ELSEWHERE: &str = "the mount's owner sees why in .dlio/queue";
         for pending in &mut queue.pending {
-            // The front may be held by a change that is published together with it: another user's.
+            // Another user's change may hold the front, if both are published together.
             let own = pending.path.trim_start_matches('/');
             pending.reason =
                 pending.reason.take().map(|why| if why.contains(own) { why } else { ELSEWHERE.to_owned() });
@@ -70,8 +70,8 @@ impl Tiers {
         queue
     }
 
-    /// The first files without a place in the order: those that were cut off, and those that somebody is writing. `of`: of this
-    /// user only.
+    /// The first files without a place in the order: those that were cut off, and those that are being written. `of`:
+    /// only this user's.
     fn uncommitted_shown(&self, of: Option<u32>) -> (Vec<String>, Vec<String>) {
         let files: Vec<_> = {
             let st = self.state.lock();

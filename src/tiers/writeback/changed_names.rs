@@ -9,8 +9,8 @@ use crate::tiers::writeback::step::{Met, step_path};
 use crate::tiers::{Ino, Tiers};
 
 impl Tiers {
-    /// Called when the steps are done and durable and the view has followed, before the events leave the queue: from
-    /// then on the lease lets others go on.
+    /// Called when the steps are durable and the view is updated, before the events leave the queue: from then on the
+    /// lease allows other members to continue.
     pub(super) fn note_changed_names(&self, group: &Unfinished) {
         let Some(fleet) = &self.fleet else { return };
         let mut names = Vec::new();

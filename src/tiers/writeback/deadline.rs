@@ -1,4 +1,4 @@
-//! Deadlines: what the drain skips while someone has one, and saving the newest checkpoint beside the user's tree.
+//! Deadlines: what the drain skips while a deadline is set, and saving the newest checkpoint beside the user's tree.
 //!
 //! The slow tree is a prefix of what happened (P1), even if not everything arrives in time. So a checkpoint whose turn
 //! would come too late is copied to `<slow>/.dlio-fs/saved/HOST-TIME/`, as plain files under their paths, and nothing
@@ -79,7 +79,7 @@ pub(crate) struct SaveTask {
 #[derive(Clone)]
 pub(crate) enum SaveWhat {
     Version(Arc<Content>),
-    /// No regular file.
+    /// Not a regular file.
     Node(Spec),
 }
 
@@ -157,7 +157,7 @@ impl Tiers {
         Ok(format!(".dlio-fs/saved/{}", escape(&name)))
     }
 
-    /// The versions of a checkpoint that are not published, and how many files it has.
+    /// The unpublished versions of a checkpoint, and its number of files.
     fn to_save(&self, number: u64) -> (Vec<SaveTask>, u64) {
         let st = self.state.lock();
         let newest = st.queue.newest_versions().map(|(ino, (_, content))| (ino, content.clone()));
@@ -217,7 +217,7 @@ impl Tiers {
     }
 }
 
-/// A free name, and the name it has while it is being made.
+/// A free name, and its temporary name while it is being made.
 fn new_name(above: &dyn Dir) -> Result<(Vec<u8>, Vec<u8>)> {
     let suffix = host_and_time();
     for attempt in 0..1000 {

@@ -4,9 +4,9 @@
 //!    leftover of an earlier attempt, if there is one.
 //! 2. Copy the first `size` bytes, holes as holes, and hash them. Streams without a version of their own help with a
 //!    large one (`helping.rs`). A large file shares its blocks where both tiers are one file system that can do that.
-//!    What the copy brings into the page cache is dropped again: a checkpoint is hardly ever read again, and training
-//!    data is read in each epoch. About once a second sync what was written, to know what has arrived and to keep the
-//!    disk's queue short for others. An error is treated as in 4.
+//!    What the copy brings into the page cache is dropped: a checkpoint is hardly ever read again, training data is
+//!    read in each epoch. About once a second sync what was written, to know what has arrived and to keep the disk's
+//!    queue short for other programs. An error is treated as in 4.
 //! 3. Set owner and mode, where they differ, and extended attributes, then the times.
 //! 4. fsync. After an error discard the copy and copy again; never fsync a second time. The disk starts writing
 //!    several small copies before the first fsync, so that one journal commit often serves many.
@@ -41,18 +41,18 @@ use crate::tiers::objects::split::Split;
 use crate::tiers::objects::version::{Content, Copied};
 use crate::tiers::{Cx, Ino, Lsn, Progress, ROOT, Tiers, Wake};
 
-/// How many versions are copied at once, and the largest size for that; larger ones are copied alone.
+/// How many small versions are copied at once, and the largest size that counts as small.
 const AT_ONCE: usize = 32;
 const SMALL: u64 = 256 << 10;
 
 /// A version to copy. While it exists, its file is marked as draining.
 struct CopyTask {
     lsn: Lsn,
-    /// The stream that copies it.
+    /// The stream that copies this version.
     stream: u32,
     state: Arc<FileState>,
     content: Arc<Content>,
-    /// Bytes copied of it, without holes.
+    /// Bytes copied so far, without holes.
     copied: Cell<u64>,
 }
 
@@ -62,7 +62,7 @@ impl Drop for CopyTask {
     }
 }
 
-/// A copy that is not durable yet, or never will be.
+/// A written copy that is not durable yet; it may fail to become so.
 struct Written {
     tmp: Vec<u8>,
     /// The directory of `tmp`.
@@ -79,13 +79,13 @@ impl Tiers {
         self.drain_stream_step(0)
     }
 
-    /// The same for one of several streams, counted from 0, each on a thread of its own. While fewer streams are
-    /// allowed it has nothing to do. What is held is tried at once if nothing else is to be copied.
+    /// Like [`Tiers::drain_step`], for one of several streams, counted from 0, each on its own thread. Idle while fewer
+    /// streams are allowed. Held versions are retried at once if nothing else is to be copied.
     pub fn drain_stream_step(&self, stream: u32) -> Result<Progress> {
         self.drain_once(stream, false).map_err(|(error, _)| error)
     }
 
-    /// The same, but what is held is not tried before its time, and is no failure.
+    /// Like [`Tiers::drain_stream_step`], but held versions are not retried before their time, and are no failure.
     pub fn drain_patiently(&self, stream: u32) -> Result<Progress> {
         match self.drain_once(stream, true) {
             Err((error, is_held)) => {
@@ -99,7 +99,7 @@ impl Tiers {
         }
     }
 
-    /// An error also tells whether it holds some users only.
+    /// The flag beside an error: it holds only some users.
     fn drain_once(&self, stream: u32, patient: bool) -> Result<Progress, (Error, bool)> {
         let streams = self.drain_streams();
         if stream >= streams {
@@ -126,7 +126,7 @@ impl Tiers {
         let cpu = self.thread_cpu();
         let done = self.copy_versions(&wanted);
         let spent = self.cpu_since(cpu);
-        // Of a file in two parts it is not counted what was copied.
+        // For a file in two parts the copied bytes are not counted.
         if !wanted.iter().any(|wanted| wanted.content.object().needs_slow()) {
             self.counters.copies_cost(spent, wanted.iter().map(|wanted| wanted.copied.get()).sum());
         }
@@ -136,12 +136,12 @@ impl Tiers {
             && !self.removes_first(&error, bytes)
         {
             if is_held {
-                // Others may go on.
+                // Other streams may continue.
                 self.wake();
             }
             return Err((error, is_held));
         }
-        // The stream that met a failure waits before it tries again; another one may have made the copy.
+        // The stream that failed waits before it retries; another stream may have made the copy meanwhile.
         if !self.counters.notes.has_failed_copies() {
             self.forget_failures("drain");
         }
@@ -154,7 +154,7 @@ impl Tiers {
 
     /// How many streams may copy now.
     pub fn drain_streams(&self) -> u32 {
-        // Outside the allowed hours copying only makes room that is needed: do no more than that.
+        // Outside the allowed hours copying only makes room that is needed: one stream is enough.
         if self.outside_hours().is_some() {
             return 1;
         }
@@ -172,14 +172,14 @@ impl Tiers {
         }
     }
 
-    /// Paused, outside the allowed hours, or a checkpoint is being saved before a deadline. Or this member of a fleet may
-    /// have been taken for lost: then a copy of its fast tier may have its place, and its `tmp`.
+    /// True if paused, outside the allowed hours, or while a checkpoint is saved before a deadline. Also if this member
+    /// of a fleet may have been declared lost: then a copy of its fast tier may have taken its place and its `tmp`.
     pub(super) fn copies_nothing(&self) -> bool {
         self.is_paused() || self.waits().is_some() || self.drain_control.is_saving() || !self.may_go_on()
     }
 
-    /// Whether the next event needs no copy, or has one: publishing takes time, too. Checks only the front, as this is
-    /// called at each wake.
+    /// Whether the next event needs no copy or already has one: publishing takes time, too. Checks only the front,
+    /// because each wake calls this.
     fn publishes(&self) -> bool {
         if self.is_paused() || self.waits().is_some() {
             return false;
@@ -206,13 +206,13 @@ impl Tiers {
         if patient || planned.iter().any(|(_, (lsn, _))| !is_held(*lsn)) {
             planned.retain(|(_, (lsn, _))| !is_held(*lsn));
         }
-        // The end of a single version, which is a sync, would be no measurement beside the middle of another.
+        // The end of a single version is a sync: measured beside the middle of another copy it would mislead.
         let is_enough = planned.len() >= streams.max(2);
         let at_once = if self.outside_hours().is_some() { 1 } else { planned.len().div_ceil(streams).min(AT_ONCE) };
         let needed = StillNeeded::of(&st, pressure, refused);
         let required = st.queue.required();
         let first = self.first_to_copy(&st);
-        // Their batches are published in their turn, far behind perhaps.
+        // Their batches may be published much later.
         let out_of_turn: Vec<Lsn> = required.iter().chain(&first).map(|(_, (lsn, _))| *lsn).collect();
         let is_required = required.as_ref().map(|(_, (lsn, _))| *lsn);
         for (ino, (lsn, content)) in required.into_iter().chain(first).chain(planned) {
@@ -242,7 +242,7 @@ impl Tiers {
         (found, is_enough)
     }
 
-    /// Goes on with the others if one fails. Returns the first error, and whether all errors hold some users only.
+    /// Continues with the others if one fails. Returns the first error, and whether all errors hold only some users.
     fn copy_versions(&self, wanted: &[CopyTask]) -> Result<(), (Error, bool)> {
         wanted.iter().for_each(|wanted| self.counters.notes.copying(wanted.lsn));
         let written: Vec<_> = wanted.iter().map(|wanted| self.write_version(wanted)).collect();
@@ -282,7 +282,7 @@ impl Tiers {
         failed
     }
 
-    /// For the case that this member of a fleet is lost with its fast tier: a line says where each copy belongs.
+    /// Notes where each copy belongs, in case this member of a fleet is lost with its fast tier.
     fn note_copies(&self, finished: &[&CopyTask]) {
         let Some(fleet) = &self.fleet else { return };
         let copies: Vec<WaitingCopy> = {
@@ -300,7 +300,7 @@ impl Tiers {
         }
     }
 
-    /// Steps 1 to 3. `None`: the bytes are on the slow tier already.
+    /// Steps 1 to 3. `None`: the bytes are already on the slow tier.
     fn write_version(&self, task: &CopyTask) -> Result<Option<Written>> {
         let CopyTask { lsn, state, content, .. } = task;
         if content.object().needs_slow() {
@@ -319,8 +319,8 @@ impl Tiers {
         Ok(Some(Written { tmp, dir, file, reads_back, sum }))
     }
 
-    /// Makes an empty copy with as much of its mode as writing allows, and returns how it was born: what is right by
-    /// then needs no request later.
+    /// Makes an empty copy with as much of its mode as writing allows, and returns its stat: attributes that are right
+    /// already need no later request.
     fn create_copy<L: Display>(&self, tmp: &[u8], perm: u32, label: impl Fn() -> L) -> Result<(Arc<dyn File>, Stat)> {
         // A write clears the other bits. If the mode cannot be changed later, it is the file's mode from the start.
         let perm = if self.slow.abilities.modes { perm & 0o777 | 0o600 } else { perm };
@@ -331,7 +331,7 @@ impl Tiers {
                 remove_leftover(&*dir, name)?;
                 create()
             }
-            // Somebody has removed the lane.
+            // Another program has removed the lane.
             Err(e) if is_elsewhere(&e) => {
                 self.slow.forget_lanes();
                 create()
@@ -343,8 +343,8 @@ impl Tiers {
         Ok((file, born))
     }
 
-    /// The directory in which a version will be placed, as far as is known now: if publishing finds that this is
-    /// another part, it brings the copy over then.
+    /// The directory in which a version will be placed, as far as is known now. If publishing finds that this is in
+    /// another part, it copies the version over.
     fn dir_of(&self, ino: Ino) -> Ino {
         let st = self.state.lock();
         let node = st.view.get(ino);
@@ -375,8 +375,8 @@ impl Tiers {
                 };
             }
         };
-        // 6: exclusive, so that no earlier write is still on its way. The event may be published already, with another
-        // that made it superfluous; that looks for copies with the engine's lock held.
+        // 6: exclusive, so that no earlier write is in flight. The event may already be published, together with one
+        // that superseded it; that path looks for copies under the engine's lock.
         let intact = {
             let _io = state.io.write();
             let st = self.state.lock();
@@ -409,7 +409,7 @@ impl Tiers {
     ) -> Result<Hash, NotCopied> {
         let CopyEnd { sum, data_end } = self.copy_jointly(*lsn, content, (source, file), copied)?; // 2
         if data_end != content.size {
-            // It ends with a hole.
+            // The file ends with a hole.
             file.set_len(content.size).map_err(NotCopied::Written)?;
         }
         let left_out = self.slow.set_attrs(&**file, born, &content.attrs()).map_err(NotCopied::Written)?; // 3
@@ -417,7 +417,7 @@ impl Tiers {
         Ok(sum.of_size(content.size))
     }
 
-    /// Compares a copy with the bytes that were copied, by its hash. The copy is no longer in the cache.
+    /// Compares a copy with the copied bytes by hash. The copy is no longer in the page cache.
     fn read_back(
         &self,
         (dir, name, written): (&dyn Dir, &[u8], &Arc<dyn File>),
@@ -445,7 +445,7 @@ impl Tiers {
             let got = got.get(..(size - at) as usize).unwrap_or(got);
             sum.take(at, got);
             at += got.len() as u64;
-            // Reported from the beginning again; otherwise the tier would be taken for silent.
+            // Reports progress from the beginning again; otherwise the tier would seem unresponsive.
             self.counters.notes.copied(lsn, at);
             if !self.is_pending(lsn) {
                 return Err(Errno::ECANCELED.into());
@@ -458,8 +458,8 @@ impl Tiers {
         Err(std::io::Error::other("the slow tier returns other bytes than were written to it"))
     }
 
-    /// Refuses a version whose end the fast tier has lost: it would be copied as zeros, over a good one. A truncation
-    /// takes the file's lock and makes it dirty first.
+    /// Refuses a version whose end the fast tier has lost: copying it would write zeros over a good file. (A truncation
+    /// takes the file's lock and makes it dirty first.)
     fn expect_all_bytes(&self, state: &FileState, content: &Content, object: &dyn File) -> Result<()> {
         let io = state.io.read();
         let has = object.stat().at_fast("stat the object of", self.label(state.ino))?.size;
@@ -477,7 +477,7 @@ impl Tiers {
         let name = crate::tiers::objects::pool::tmp_name(content.object());
         let there = absent_is_none(self.slow.stat_object(content.object().tail()));
         if there.at("stat", "object on the slow tier")?.is_none() {
-            // Someone else has removed it. The order waits for the next version of the file, or for its end
+            // Another program has removed it. The order waits for the next version of the file, or for its removal
             // (`unblock`).
             content.lose();
             return Ok(false);
@@ -501,13 +501,13 @@ impl Tiers {
         Ok(true)
     }
 
-    /// Makes the tail the whole file. `false`: someone has written meanwhile.
+    /// Copies the head into the tail, which becomes the whole file. `false`: a program has written meanwhile.
     fn take_in_head(&self, lsn: Lsn, state: &FileState, content: &Content, split: &Split) -> Result<bool> {
         let begin = || Ok((split.head_size()?, split.clear_tail_below()?));
         let Some((end, only_data)) = self.if_unchanged(state, content, begin)? else { return Ok(false) };
         let mut at = 0;
         loop {
-            // A hole may be as large as a disk.
+            // A hole may be as large as the disk.
             let next = || split.next_to_take_in(at..end, only_data);
             let Some(from) = self.if_unchanged(state, content, next)? else { return Ok(false) };
             at = from;
@@ -525,7 +525,7 @@ impl Tiers {
     }
 
     /// Runs `act` while no write or truncation is in progress, and only if there was none since the version was frozen:
-    /// a change makes the file dirty first, which takes its lock.
+    /// a change takes the file's lock to make it dirty.
     fn if_unchanged<T>(
         &self,
         state: &FileState,
@@ -539,8 +539,8 @@ impl Tiers {
         act().at("copy to the slow tier", self.label(state.ino)).map(Some)
     }
 
-    /// Whether pressure makes batches. An event that was refused once must not be refused in the middle of a batch: of
-    /// a half-done batch nothing can be set aside. So nothing is skipped there, either.
+    /// Whether pressure makes batches. An event that was refused once must not be refused inside a batch, because a
+    /// half-done batch cannot be set aside. So nothing is skipped there, either.
     pub(crate) fn batches_by_pressure(&self) -> bool {
         let is_refused = {
             let mut st = self.state.lock();
@@ -552,8 +552,8 @@ impl Tiers {
         self.pressure() && !is_refused
     }
 
-    /// Publishing waits for a version that was rewritten in place and not committed since. After `live_after`, or if
-    /// someone is waiting, it is committed as it is; a write that a crash cut off only when everything is drained.
+    /// Publishing waits for a version that was rewritten in place and not committed since. After `live_after`, or if a
+    /// program waits, it is committed as it is; a write that a crash cut off only if a program waits.
     pub(crate) fn unblock(&self) -> Result<Progress> {
         let blocked = {
             let mut st = self.state.lock();
@@ -575,8 +575,8 @@ impl Tiers {
         self.snapshot(&state)
     }
 
-    /// For a file whose object was in `tmp` on the slow tier and was removed there by someone else: saves the bytes of
-    /// an open handle, if there is one. `None`: not such a file.
+    /// For a file whose object was in `tmp` on the slow tier and was removed there by another program: saves the bytes
+    /// of an open handle, if there is one. `None`: not such a file.
     fn save_what_is_open(&self, state: &Arc<FileState>) -> Result<Option<Progress>> {
         let (object, open) = {
             let io = state.io.read();
@@ -599,8 +599,8 @@ impl Tiers {
         Ok(Some(Progress::Did))
     }
 
-    /// Commits a file that is written to all the time. A small one by a private copy, so that the version stays whole;
-    /// writes to a large one have to pause for as long as its copy takes.
+    /// Commits a file that is written continuously. A small file is copied first, so that the version stays whole;
+    /// writes to a large file pause while it is copied.
     fn snapshot(&self, state: &Arc<FileState>) -> Result<Progress> {
         let cx = Cx::internal();
         let size = self.getattr(&cx, state.ino)?.size;
@@ -613,7 +613,7 @@ impl Tiers {
     }
 }
 
-/// Removes a copy; one that cannot be removed now is swept at the next start.
+/// Removes a copy. If that fails, the next start sweeps it.
 fn discard(tmp: &dyn Dir, name: &[u8]) {
     if let Err(e) = remove_leftover(tmp, name) {
         tracing::debug!(error = %e, "a discarded copy stays in tmp until the next start");

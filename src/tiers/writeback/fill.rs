@@ -2,20 +2,19 @@
 //!
 //! Where the slow tier does not order its names, each step waits for a sync of the one before it, so many small files
 //! would take a rename and a sync each, one after the other. In a directory that the slow tree does not have yet they
-//! may come in any order and side by side: nobody sees it. The slow tree goes from the state before the directory to
-//! the one behind its last file, both of which the program went through (P1).
+//! may arrive in any order and in parallel, because no program sees it. The slow tree goes from the state before the
+//! directory to the one after its last file; the program went through both (P1).
 //!
 //! 1. Make the directory in `tmp`, as any other.
-//! 2. In rounds, as their copies get ready: move what is next in the order into it ([`FillPlan`] says what belongs
-//!    there).
-//! 3. Once the next event does not belong there, or has kept it waiting for too long: sync the directory, those below
-//!    it, and `tmp`.
+//! 2. In rounds, as their copies get ready: move the next events' files into it ([`FillPlan`] says what belongs there).
+//! 3. Once the next event does not belong there, or took too long to get ready: sync the directory, those below it, and
+//!    `tmp`.
 //! 4. Go on with step 3 of any group (`writeback/publish.rs`). The intents name all that is in the directory, but only
 //!    the directory is renamed.
 //!
 //! A crash before the intents are durable leaves a directory in `tmp`, which the next start sweeps; its files are
 //! copied again. After that, a start finds the directory in `tmp` or in its place, with everything in it. If it cannot
-//! be placed, because somebody has made one of that name, its files are copied again and published one by one.
+//! be placed, because another program has made one of that name, its files are copied again and published one by one.
 
 use std::collections::{HashMap, HashSet};
 use std::io;
@@ -38,31 +37,31 @@ use crate::tiers::writeback::open_tree::OpenTree;
 use crate::tiers::writeback::step::{Met, step_path};
 use crate::tiers::{Ino, Progress, Tiers};
 
-/// For how long a directory is filled at most: until it is placed, nothing of it is on the slow tier.
+/// The longest time a directory is filled: until it is placed, nothing of it is on the slow tier.
 const FILL_FOR: Duration = Duration::from_secs(30);
-/// For how long the next event may keep it waiting.
+/// How long to wait for the next event to get ready.
 const WAIT_FOR: Duration = Duration::from_secs(2);
 
-/// A directory that is being filled. The one who publishes takes it out and puts it back.
+/// A directory that is being filled. The publishing thread takes it out of its slot and puts it back.
 #[derive(Debug)]
 pub(crate) struct Filling {
     plan: FillPlan,
-    /// The directory is the first step, and everything else goes into it.
+    /// The directory is the first step; everything else goes into it.
     batches: Vec<Batch>,
     planned: Vec<Planned>,
     /// Where the new directories go.
     places: HashMap<Ino, DirEntryKey>,
     filled: FilledDir,
     began: Duration,
-    /// When it took something in.
+    /// When it last took in a file.
     last: Duration,
 }
 
 impl Tiers {
-    /// Goes on with a directory that is being filled. `None`: there is none.
+    /// Continues with a directory that is being filled. `None`: there is none.
     pub(crate) fn fill_on(&self, pace: PublishPace, unfinished: &mut Option<Unfinished>) -> Result<Option<Progress>> {
         if self.writeback.filling.lock().is_some() {
-            // What a closed log may name in `tmp` is left alone.
+            // Leave alone what a closed log may name in `tmp`.
             self.log.usable()?;
         }
         let Some(mut fill) = self.writeback.filling.lock().take() else { return Ok(None) };
@@ -76,8 +75,8 @@ impl Tiers {
         }
     }
 
-    /// Begins to fill the new directory of the first batch, if there is one that something goes into. Other batches in
-    /// front of such a directory are left to be published before it. `true`: it has begun.
+    /// Begins to fill the new directory of the first batch, if that has one and a file goes into it. Batches in front
+    /// of such a directory are left in `batches`, to be published before it. `true`: it has begun.
     pub(crate) fn begin_filling(&self, batches: &mut Vec<Batch>, pressure: bool) -> Result<bool> {
         let is_ordered = self.slow.root.order() != MetadataOrder::Unknown;
         if is_ordered || pressure || self.drain_control.has_deadline() {
@@ -128,7 +127,7 @@ impl Tiers {
         Ok(())
     }
 
-    /// Step 2. `None`: it is to be placed now.
+    /// Step 2. `None`: it is time to place it.
     fn fill_once(&self, fill: &mut Filling, pace: PublishPace) -> Result<Option<Progress>> {
         let now = self.uptime();
         if self.drain_control.has_deadline() || now >= fill.began + FILL_FOR {
@@ -165,12 +164,12 @@ impl Tiers {
         }
     }
 
-    /// Step 2 of batches that belong there. A directory first, for what goes into it.
+    /// Step 2 for batches that belong there. A directory comes before what goes into it.
     fn take_in(&self, fill: &mut Filling, batches: Vec<Batch>) -> Result<()> {
         let made = self.make_in_tmp(&batches)?;
         let planned = publish_plan::steps_below(&self.state.lock(), &batches, &made, &mut fill.places);
         let planned = planned.ok_or_else(not_its_own)?;
-        // Whatever becomes of it: some of these copies may be there by then.
+        // Recorded even if this fails: some of these copies may have been moved by then.
         fill.batches.extend(batches);
         let mut files = Vec::new();
         for Planned { step, effects, .. } in &planned {
@@ -214,14 +213,14 @@ impl Tiers {
         let first = planned.first().map_or(0, |planned| planned.upto);
         let placed = self.publish_planned(Unfinished::filled(batches, planned, filled), unfinished); // 4
         if placed.is_err() && unfinished.is_none() {
-            // Not logged for sure, and perhaps all the same: it stays in `tmp`.
+            // The intents may have been logged: keep the directory in `tmp`.
             self.writeback.not_filled.store(first, Ordering::Relaxed);
             contents.iter().for_each(|content| self.copy_again(content));
         }
         placed.map(|()| Progress::Did)
     }
 
-    /// Step 3. Somebody may have removed some of it meanwhile.
+    /// Step 3. Another program may have removed some of it meanwhile.
     fn sync_filled(&self, fill: &mut Filling) -> Result<()> {
         let dirs: Vec<_> = fill.filled.dirs.values().cloned().collect();
         if !left_out!(FillDurable) {
@@ -246,7 +245,7 @@ impl Tiers {
     fn give_up_filling(&self, fill: Filling, error: Error) -> Result<Progress> {
         self.empty_filled(&fill.batches, &fill.planned);
         match error.errno() {
-            // A copy that was made for another part of the tree: the ordinary way brings it over.
+            // A copy that was made for another part of the tree: ordinary publishing brings it over.
             Errno::EXDEV => return Ok(Progress::Did),
             Errno::ENOENT | Errno::ESTALE => {}
             _ => return Err(error),
@@ -262,7 +261,7 @@ impl Tiers {
         Ok(Progress::Did)
     }
 
-    /// The copies that a directory in `tmp` has taken in are gone with it, and it is not filled again.
+    /// The copies in a filled directory in `tmp` are gone with it, and it is not filled again.
     pub(crate) fn empty_filled(&self, batches: &[Batch], planned: &[Planned]) {
         if let Some(first) = planned.first() {
             self.writeback.not_filled.store(first.upto, Ordering::Relaxed);
@@ -278,9 +277,9 @@ impl Tiers {
         }
     }
 
-    /// With its directory everything in it is in its place, but for what somebody has removed at the last moment: from
-    /// there on each step is looked at. Where somebody else has a directory of that name, nothing of it is in its place:
-    /// the group ends there.
+    /// Placing the directory places everything in it, except what another program removed at the last moment: from
+    /// there on each step is checked. Where another program has made a directory of that name, nothing of ours is in
+    /// place: the group ends there.
     pub(crate) fn take_filled(&self, group: &mut Unfinished) -> Result<()> {
         let Some(filled) = group.filled.as_ref().filter(|_| group.met.len() == 1) else { return Ok(()) };
         let at = group.planned.first().map(|first| step_path(&first.step).to_vec()).unwrap_or_default();
@@ -301,8 +300,8 @@ impl Tiers {
         Ok(())
     }
 
-    /// Whether a filled directory is still in `tmp` after a try to place it, because it is refused, perhaps for what is in
-    /// it. A tier that does not answer may be placing it.
+    /// Whether a filled directory is still in `tmp` after an attempt to place it, because it was refused, perhaps for
+    /// its contents. A tier that does not answer may still be placing it.
     pub(crate) fn stays_in_tmp(&self, tree: &OpenTree<'_>, group: &Unfinished, met: &Result<Met>) -> bool {
         match (met, group.steps().next()) {
             (Ok(met), _) => matches!(met, Met::Lacking | Met::Apart),
@@ -311,7 +310,7 @@ impl Tiers {
         }
     }
 
-    /// Somebody changes the order of what is pending: a directory that is being filled begins anew.
+    /// The order of pending events is about to change: a directory that is being filled begins anew.
     pub(crate) fn stop_filling(&self) {
         let fill = self.writeback.filling.lock().take();
         if let Some(fill) = fill {
@@ -320,7 +319,7 @@ impl Tiers {
     }
 }
 
-/// The first step behind that of a filled directory whose node is not in it, or below.
+/// The first step after the filled directory's own whose node is not in it or below.
 fn first_missing(dirs: &HashMap<Ino, Arc<dyn Dir>>, planned: &[Planned]) -> Result<Option<usize>> {
     let mut there: HashSet<(Ino, Vec<u8>)> = HashSet::new();
     for (ino, dir) in dirs {
@@ -346,7 +345,7 @@ struct MoveInTmp<'a> {
 }
 
 impl MoveInTmp<'_> {
-    /// Errors: ENOENT if somebody has removed it, or put something else in its place.
+    /// Errors: ENOENT if another program has removed or replaced the node.
     fn go(&self) -> io::Result<Stat> {
         self.from.rename(self.name_in_tmp, &*self.into, self.name, RenameMode::Replace)?;
         let stat = self.into.stat(self.name)?;
@@ -355,7 +354,7 @@ impl MoveInTmp<'_> {
     }
 }
 
-/// [`FillPlan::take`] lets nothing else in.
+/// [`FillPlan::take`] admits nothing else.
 fn not_its_own() -> Error {
     Error::refused("a new directory could not be filled", "report this with the log")
 }

@@ -6,7 +6,7 @@
 //! 3. Their events stay in the queue. At its turn each is found done, as after a crash. So nothing is logged here, and
 //!    a crash between 2 and 3 does no harm.
 //!
-//! Until then the slow tree lacks the removed files but not yet has the earlier changes: an exception to P1.
+//! Until then the slow tree lacks the removed files but does not have the earlier changes yet: an exception to P1.
 
 use std::sync::atomic::Ordering;
 
@@ -23,7 +23,8 @@ use crate::tiers::writeback::step::Met;
 use crate::tiers::{Ino, Tiers};
 
 impl Tiers {
-    /// After an error: makes room for `bytes` on the slow tier. `false`: it is not full, or nothing may go.
+    /// After an error: makes room for `bytes` on the slow tier. `false`: the tier is not full, or nothing may be
+    /// removed.
     pub(crate) fn removes_first(&self, error: &Error, bytes: u64) -> bool {
         if self.fleet.is_some() || !is_full(error) {
             return false;
@@ -38,7 +39,7 @@ impl Tiers {
         if waits {
             return false;
         }
-        // With a quota there may be free space that we cannot use.
+        // With a quota, free space may be out of our reach.
         let missing = bytes.checked_sub(space.avail).unwrap_or(bytes).max(1);
         let mut freed = 0;
         for ino in removable {
@@ -56,7 +57,7 @@ impl Tiers {
         freed > 0
     }
 
-    /// Step 2. Returns the bytes that this freed.
+    /// Step 2. Returns the number of bytes freed.
     fn remove_first(&self, ino: Ino) -> Result<u64> {
         let (path, id) = {
             let st = self.state.lock();

@@ -18,22 +18,22 @@ pub(crate) struct Unfinished {
     pub(crate) upto: Lsn,
     pub(crate) planned: Vec<Planned>,
     pub(crate) met: Vec<Met>,
-    /// So many steps were seen to be done when a start found the group, also those behind `met`.
+    /// How many steps a start found done, including those after `met`.
     done: usize,
-    /// The view has followed; an error came after that.
+    /// The view is updated; an error came after that.
     pub(crate) followed: bool,
     /// Links in `tmp` for steps that were taken out of the group.
     pub(crate) left: Vec<Vec<u8>>,
-    /// The first step places a directory that has all others in it (`writeback/fill.rs`).
+    /// The first step places a directory that contains all others (`writeback/fill.rs`).
     pub(crate) filled: Option<FilledDir>,
 }
 
-/// What a filled directory has in it.
+/// The contents of a filled directory.
 #[derive(Debug, Default)]
 pub(crate) struct FilledDir {
-    /// It, and the directories below it, by their nodes.
+    /// It and the directories below it, by node.
     pub(crate) dirs: HashMap<Ino, Arc<dyn Dir>>,
-    /// The files, as they were when they had been put there.
+    /// The files, as they were after their move.
     pub(crate) files: HashMap<Ino, Stat>,
 }
 
@@ -44,28 +44,28 @@ impl Unfinished {
         Unfinished { batches, upto, planned, met, done: 0, followed: false, left, filled: None }
     }
 
-    /// The first step places a directory that has all others in it.
+    /// The first step places a directory that contains all others.
     pub(super) fn filled(batches: Vec<Batch>, planned: Vec<Planned>, filled: FilledDir) -> Self {
         Unfinished { filled: Some(filled), ..Unfinished::new(batches, planned) }
     }
 
-    /// Whether the next step places a directory with all that is in it.
+    /// Whether the next step places a filled directory.
     pub(super) fn places_filled(&self) -> bool {
         self.filled.is_some() && self.met.is_empty()
     }
 
-    /// The steps that are applied by themselves.
+    /// The steps that are applied one by one.
     pub(super) fn own_steps(&self) -> impl Iterator<Item = &Step> {
         let count = if self.filled.is_some() { 1 } else { self.planned.len() };
         self.steps().take(count)
     }
 
-    /// A group found at a start, with what its first steps met, and how many are already done.
+    /// A group found at a start, with the outcome of its first steps and the number already done.
     pub(crate) fn taken_over(batch: Batch, planned: Vec<Planned>, (met, done): (Vec<Met>, usize)) -> Self {
         Unfinished { met, done, ..Unfinished::new(vec![batch], planned) }
     }
 
-    /// The step that is applied next; `None`: all are applied.
+    /// The next step to apply; `None`: all are applied.
     pub(super) fn next(&self) -> Option<&Planned> {
         self.planned.get(self.met.len())
     }
@@ -78,7 +78,7 @@ impl Unfinished {
         self.planned.iter().map(|planned| &planned.step)
     }
 
-    /// The intents of all steps, also of those that are done: a start takes all of them or none.
+    /// The intents of all steps, including those done: a start takes all of them or none.
     pub(super) fn intents(&self) -> Vec<Record> {
         let count = self.planned.len() as u64;
         let intent = |(index, Planned { step, upto, .. }): (u64, &Planned)| Record::Intent {
@@ -90,8 +90,8 @@ impl Unfinished {
         (0..).zip(&self.planned).map(intent).collect()
     }
 
-    /// Whether part of the next step's batch, or something behind it, is done. With a filled directory all of it is on
-    /// the slow tree.
+    /// Whether part of the next step's batch, or a later step, is done. All of a placed filled directory is on the slow
+    /// tree.
     pub(crate) fn is_inside_batch(&self) -> bool {
         let at = self.met.len();
         if at > 0 && self.filled.is_some() {
@@ -101,7 +101,7 @@ impl Unfinished {
         at < self.done || before.is_some_and(|(last, next)| next.upto == last.upto)
     }
 
-    /// If the last step has put its node beside somebody else's file, the further ones find it there.
+    /// If the last step has put its node beside another program's file, the later ones look for it there.
     pub(super) fn go_on_beside(&mut self) {
         let (applied, rest) = self.planned.split_at_mut(self.met.len());
         if let Some((Planned { step, .. }, met)) = applied.last().zip(self.met.last()) {
@@ -109,7 +109,7 @@ impl Unfinished {
         }
     }
 
-    /// The path where a step that is done has placed this node.
+    /// The path where a finished step has placed this node.
     pub(crate) fn placed(&self, node: Ino, slow: FileId) -> Option<Path> {
         self.planned.iter().zip(&self.met).find_map(|(planned, met)| match &planned.step {
             Step::Place { node: other, id, path, .. } if (*other, *id, met) == (node, slow, &Met::Expected) => {
@@ -125,7 +125,7 @@ impl Unfinished {
         self.batches.iter().find_map(|batch| batch.contents.get(node)).cloned()
     }
 
-    /// A directory has another inode on the slow tier now.
+    /// A directory now has another inode on the slow tier.
     pub(super) fn identify(&mut self, node: Ino, new: SlowId) {
         for effect in self.planned.iter_mut().flat_map(|planned| &mut planned.effects) {
             if let Effect::Identity(ino, id) = effect

@@ -1,22 +1,22 @@
 //! A refusal holds its user (P15): what the slow tier refuses for a reason that lies in one user's directory, file or
 //! quota ([`holds_its_user`]) holds the later events of this user, and those that depend on them. The events of all
-//! others go on (P1's exception).
+//! other users continue (P1's exception).
 //!
-//! `model/held.rs` says which events are held. They are moved behind all others: with new numbers at the end of the log,
-//! so that there is one order before and after, of which the slow tree is a prefix. When they come to the front again
-//! they are tried again, and moved again if the reason is still there. *Order of a move:*
+//! `model/held.rs` says which events are held. They are moved behind all others, with new numbers at the end of the
+//! log, so that there is one order before and after, and the slow tree is a prefix of it. At the front again they are
+//! retried, and moved again if the reason persists. *Order of a move:*
 //!
-//! 1. End the group that is under way in front of the refused batch. If that batch is half done, or everything is held,
-//!    all wait as they would for any other refusal.
+//! 1. End the current group in front of the refused batch. If that batch is half done, or everything is held, all wait
+//!    as they would for any other refusal.
 //! 2. Read the log behind `applied`. This takes no lock.
 //! 3. Under the state lock, read what was logged since. Every record about a version of a file is logged under this
 //!    lock.
-//! 4. In one append, log the held events once more, with the other records about their files, and `moved`, which makes
-//!    these count and those not. A crash before its end changes nothing.
-//! 5. Let the queue, and all that knows an event by its number, follow. Copies are named anew when they are published
-//!    ([`Tiers::name_copies`]).
+//! 4. In one append, log the held events again, with the other records about their files, and `moved`, which makes the
+//!    new records count and voids the old ones. A crash before its end changes nothing.
+//! 5. Update the queue and everything that knows an event by its number. Copies get their new names when they are
+//!    published ([`Tiers::name_copies`]).
 //!
-//! The intents of whatever goes first are durable only after 4 is, for the log is synced as a whole.
+//! The intents of the next group are durable only after 4, because the log is synced as a whole.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::atomic::Ordering;
@@ -38,12 +38,12 @@ use crate::tiers::writeback::group::Unfinished;
 use crate::tiers::writeback::parts::PROBE;
 use crate::tiers::{Ino, Lsn, Progress, ROOT, Tiers};
 
-/// The longest a held event waits before it is tried again.
+/// The longest time before a held event is retried.
 const BACKOFF_MOST: Duration = Duration::from_secs(60);
-/// Between two moves: so much for each record that was logged again, and so many times as long as the move took.
+/// The pause after a move: this much for each record that it logged again, and this many times its duration.
 const PER_RECORD: Duration = Duration::from_micros(200);
 const TIMES_AS_LONG: u32 = 20;
-/// More records are not moved.
+/// More records than this are not moved.
 const RECORDS_MAX: usize = 500_000;
 
 /// Why a user's events are held.
@@ -53,7 +53,7 @@ struct Hold {
     since: Duration,
     tried: Duration,
     tries: u32,
-    /// It is the copy of this file that is refused.
+    /// The file whose copy is refused, if it is a copy.
     copy: Option<Ino>,
     /// What is refused, why, and the remedy.
     path: String,
@@ -63,7 +63,7 @@ struct Hold {
 #[derive(Debug, Default)]
 pub(super) struct HeldUsers {
     users: BTreeMap<u32, Hold>,
-    /// No move before then.
+    /// No move before this time.
     next_move: Duration,
 }
 
@@ -79,16 +79,16 @@ impl Tiers {
         told.collect()
     }
 
-    /// How long this user's events are not tried; `None`: they may be.
+    /// How long until this user's events are retried; `None`: they may be tried now.
     pub(super) fn held_for(&self, user: u32) -> Option<Duration> {
         let (tried, tries) = self.writeback.held.lock().users.get(&user).map(|held| (held.tried, held.tries))?;
-        // Somebody waits.
+        // A program waits.
         let tries = if self.has_waiters() { 1 } else { tries };
         let backoff = Duration::from_secs(1 << tries.saturating_sub(1).min(6)).min(BACKOFF_MOST);
         Some((tried + backoff).saturating_sub(self.uptime())).filter(|left| !left.is_zero())
     }
 
-    /// The same of the oldest event.
+    /// Like `held_for`, for the user of the oldest event.
     pub(super) fn wait_of_front(&self) -> Option<Duration> {
         let user = self.state.lock().queue.events().front().map(|event| event.by)?;
         self.held_for(user)
@@ -98,7 +98,7 @@ impl Tiers {
         self.writeback.held.lock().users.contains_key(&user)
     }
 
-    /// An event of this user was refused.
+    /// Notes that an event of this user was refused.
     fn hold(&self, user: u32, path: String, copy: Option<Ino>, error: &Error) {
         let now = self.uptime();
         let mut held = self.writeback.held.lock();
@@ -114,7 +114,7 @@ impl Tiers {
         }
     }
 
-    /// Events of these users were published.
+    /// Releases users whose events were published.
     pub(super) fn let_go(&self, users: impl Iterator<Item = u32>) {
         let mut held = self.writeback.held.lock();
         for user in users {
@@ -128,7 +128,7 @@ impl Tiers {
         self.writeback.held.lock().users.clear();
     }
 
-    /// The copy of a version was refused. Whether that holds its user only.
+    /// Notes that the copy of a version was refused. Returns whether that holds only its user.
     pub(super) fn hold_copy(&self, lsn: Lsn, ino: Ino, error: &Error) -> bool {
         let (user, is_in_part, path) = {
             let st = self.state.lock();
@@ -144,12 +144,12 @@ impl Tiers {
         holds
     }
 
-    /// This file has a copy.
+    /// Releases a file that has a copy now.
     pub(super) fn let_copied_go(&self, ino: Ino) {
         self.writeback.held.lock().users.retain(|_, held| held.copy != Some(ino));
     }
 
-    /// The next step was refused. If that holds one user, the events of the others go on: `Did`.
+    /// Handles a refusal of the next step. If it holds one user, the events of the others go on: `Did`.
     pub(super) fn hold_its_user(&self, error: Error) -> Result<Progress> {
         let mut unfinished = self.writeback.unfinished.lock();
         if !holds_its_user(&error, RefusedAt::Part) {
@@ -182,8 +182,8 @@ impl Tiers {
         made && remove_leftover(&**tmp, PROBE).is_ok()
     }
 
-    /// If the front is held and not to be tried yet: lets others go first. `None`: the front may be tried. `patient`: it
-    /// is not, even if nothing else can go.
+    /// If the front is held and must not be tried yet: lets others go first. `None`: the front may be tried. With
+    /// `patient` it is not tried even if nothing else can go.
     pub(super) fn let_others_first(&self, patient: bool) -> Result<Option<Progress>> {
         let user = self.state.lock().queue.events().front().map(|event| event.by);
         let Some((user, left)) = user.and_then(|user| Some((user, self.held_for(user)?))) else { return Ok(None) };
@@ -193,7 +193,7 @@ impl Tiers {
         }
     }
 
-    /// The front waits for copies: if those are refused, lets others go first.
+    /// If the front waits for copies that are refused: lets others go first.
     pub(super) fn pass_refused_copy(&self) -> Result<bool> {
         let users: Vec<u32> = {
             let st = self.state.lock();
@@ -206,7 +206,7 @@ impl Tiers {
         }
     }
 
-    /// A batch that was refused in its middle would hold all whose events are in it: what is held goes behind it first.
+    /// A batch refused in its middle would hold every user with events in it: moves held events behind it first.
     pub(super) fn keep_apart(&self, batches: &[Batch]) -> Result<Option<Progress>> {
         let held = {
             let st = self.state.lock();
@@ -234,7 +234,7 @@ impl Tiers {
         place.map_or_else(|| self.label_in(st, ino), |path| escape(&path))
     }
 
-    /// Where the next step was refused, or the preparation of the oldest event.
+    /// Where the next step, or the preparation of the oldest event, was refused.
     fn refused_at(&self, group: Option<&Unfinished>) -> RefusedAt {
         let st = self.state.lock();
         let dir_of =
@@ -258,14 +258,14 @@ impl Tiers {
         }
     }
 
-    /// Moves this user's events, and what is held with them, behind all others. `false`: nothing would go first, or not
-    /// now. The caller has ended every group.
+    /// Moves this user's events, and what is held with them, behind all others. `false`: nothing would go first, or no
+    /// move is possible now. The caller has ended every group.
     fn move_behind(&self, user: u32) -> Result<bool> {
         let began = self.uptime();
         if began < self.writeback.held.lock().next_move {
             return Ok(false);
         }
-        // Or they would go behind each other without end.
+        // Otherwise two users would move behind each other forever.
         let others: Vec<u32> = self.writeback.held.lock().users.keys().copied().collect();
         let others = others.into_iter().filter(|other| self.held_for(*other).is_some());
         let users: BTreeSet<u32> = others.chain([user]).collect();
@@ -295,7 +295,7 @@ impl Tiers {
         Ok(!moved.is_empty())
     }
 
-    /// Step 4. Returns the old and the new numbers of the records; none: they cannot be moved.
+    /// Step 4. Returns the old and the new numbers of the records; `None`: they cannot be moved.
     fn log_moved(
         &self,
         st: &EngineState,
@@ -339,8 +339,8 @@ impl Tiers {
         Ok(again.iter().copied().zip(first..).collect())
     }
 
-    /// Copies of events that were moved get the name of the present number, by which a start finds them. `false`: one
-    /// has vanished.
+    /// Renames copies of moved events after their present number, by which a start finds them. `false`: one has
+    /// vanished.
     pub(super) fn name_copies(&self, batches: &[Batch]) -> Result<bool> {
         for (lsn, content) in batches.iter().flat_map(|batch| batch.contents.values()) {
             let copied = content.copy.lock().as_deref().map(|copied| copied.tmp.clone());
@@ -366,7 +366,7 @@ impl Tiers {
     }
 }
 
-/// The first and the last of each run of rising numbers.
+/// The first and last number of each run of consecutive numbers.
 pub(super) fn ranges(numbers: impl Iterator<Item = Lsn>) -> Vec<(Lsn, Lsn)> {
     let mut ranges: Vec<(Lsn, Lsn)> = Vec::new();
     for lsn in numbers {

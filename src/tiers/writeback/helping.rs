@@ -1,12 +1,12 @@
 //! A large version is copied by all streams that have none of their own.
 //!
-//! The stream that found the version owns its copy: it makes the file and, when the others have gone, does all that
-//! follows the bytes. The others take pieces of it (`objects/joint_copy.rs`), about [`PART`] in one step; before the next
-//! one a stream looks again whether there is a version for it, or less is allowed. A network file system that gives each
-//! stream a part of its bandwidth takes a single checkpoint file at the whole of it.
+//! The stream that found the version owns its copy: it makes the file and, when the others have finished, does all that
+//! follows the bytes. The others copy pieces of it (`objects/joint_copy.rs`), about [`PART`] in one step; before the
+//! next one a stream checks again whether there is a version for it, or fewer streams are allowed. A network file
+//! system that gives each stream part of its bandwidth thus takes a single checkpoint file at full bandwidth.
 //!
-//! What goes wrong is the owner's to tell. While a copy has failed none is helped with: a tier that takes the bytes of a
-//! file only in their order gets them so.
+//! Only the owner reports errors. While any copy has failed no stream helps: a tier that takes the bytes of a file only
+//! in order gets them so.
 
 use std::cell::Cell;
 use std::sync::Arc;
@@ -21,7 +21,7 @@ use crate::tiers::objects::version::Content;
 use crate::tiers::writeback::streams::Achieved;
 use crate::tiers::{Lsn, Tiers, Wake};
 
-/// Bytes that a stream copies of another's version in one step.
+/// Bytes of another stream's version that a stream copies in one step.
 const PART: u64 = 16 << 20;
 /// With less left than this, another stream would come too late.
 const LEFT_MIN: u64 = 2 * PART;
@@ -35,7 +35,7 @@ pub(super) struct LargeCopy {
 }
 
 impl LargeCopy {
-    /// Bytes for another stream. Those of a version that was written over are copied for nothing.
+    /// Bytes left for another stream; none if the version was overwritten, whose copy would be wasted.
     fn left(&self) -> Option<u64> {
         let left = self.copy.left();
         (left >= LEFT_MIN && self.content.is_intact()).then_some(left)
@@ -43,7 +43,7 @@ impl LargeCopy {
 }
 
 impl Tiers {
-    /// Copies the bytes of a version, with the streams that come to help. Counts those that this one copies.
+    /// Copies the bytes of a version together with the streams that help. Counts those that this stream copies.
     pub(super) fn copy_jointly(
         &self,
         lsn: Lsn,
@@ -76,7 +76,7 @@ impl Tiers {
         copy.end()
     }
 
-    /// After each piece of a version that was written. An error ends the copy.
+    /// Called after each written piece of a version. An error ends the copy.
     fn piece_copied(&self, lsn: Lsn, size: u64, file: &dyn File, piece: &PieceDone) -> std::io::Result<()> {
         if !self.is_pending(lsn) {
             return Err(Errno::ECANCELED.into());
@@ -93,7 +93,7 @@ impl Tiers {
         Ok(())
     }
 
-    /// Whether one version is so large that each stream has something to copy of it.
+    /// Whether one version is so large that every stream can copy a part of it.
     pub(super) fn has_parts(&self) -> bool {
         let is_helped = !self.copies_nothing() && !self.counters.notes.has_failed_copies();
         is_helped && self.writeback.large.lock().iter().any(|large| large.left().is_some())
@@ -111,7 +111,7 @@ impl Tiers {
             self.piece_copied(lsn, content.size, &*file, &piece)?;
             Ok(copied < PART)
         });
-        // The owner waits for this, and removes a copy that failed: nobody else has it open by then.
+        // The owner waits for this before it removes a failed copy, so that no other thread has it open.
         drop((file, helper));
         self.counters.copies_cost(self.cpu_since(cpu), copied);
         if self.has_parts() {
@@ -120,7 +120,7 @@ impl Tiers {
         copied > 0
     }
 
-    /// The copy that has most left, unless as many streams are at such copies as are allowed.
+    /// The copy with the most left, unless as many streams help as are allowed.
     fn next_to_help(&self, streams: u32) -> Option<(LargeCopy, CopyHelper)> {
         let large = self.writeback.large.lock();
         if large.iter().map(|large| large.copy.streams()).sum::<u32>() >= streams {
@@ -132,8 +132,8 @@ impl Tiers {
         Some((found, copy.help()))
     }
 
-    /// Tells the climber what was copied. Streams that it allows from now on begin at once: they would not be measured
-    /// if they slept on.
+    /// Feeds throughput to the stream controller, and wakes streams that it newly allows: asleep they would not be
+    /// measured.
     pub(super) fn measure_streams(&self) {
         let achieved = Achieved {
             files: self.counters.drained_files.load(Ordering::Relaxed),
@@ -150,7 +150,7 @@ impl Tiers {
         }
     }
 
-    /// Processor time of this thread since then.
+    /// Processor time of this thread since `then`.
     pub(super) fn cpu_since(&self, then: Option<Duration>) -> Option<Duration> {
         self.thread_cpu().zip(then).map(|(now, then)| now.saturating_sub(then))
     }

@@ -1,11 +1,11 @@
-//! Repairs what others remove under the publisher: copies that waited in `tmp`, for instance a victim of a clean-up of
-//! old files, and directories that pending changes need.
+//! Repairs what other programs remove while we publish: copies that waited in `tmp`, for instance victims of a clean-up
+//! of old files, and directories that pending changes need.
 //!
 //! - If nothing of the step's batch is done, the group ends before the batch ([`Tiers::cut`]). The rest is planned
 //!   anew, with the version that the drain copies again, or with a newer one if those bytes are gone.
 //! - If the batch is half done, the drain copies the version again; other nodes are made here. The intent is logged
-//!   again, durably, with the new inode number ([`Tiers::renew`]), before the step is applied. If nothing is left of
-//!   the version, the step is skipped; a newer version follows.
+//!   again, durably, with the new inode number ([`Tiers::renew`]), before the step is applied. If the version's bytes
+//!   are gone, the step is skipped; a newer version follows.
 //! - An object in `tmp` itself was the only copy. Nothing is deleted; the order waits until the file is written again
 //!   or removed.
 
@@ -29,14 +29,14 @@ use crate::tiers::{Ino, Lsn, ROOT, Tiers};
 
 /// How often a version may vanish from `tmp` before it is reported as what holds the order.
 const VANISHES_MAX: u32 = 3;
-/// In `tmp`: a directory that is being made anew. Only one is made at a time.
+/// In `tmp`: a directory that is being made again. Only one is made at a time.
 const ANEW: &[u8] = b"d";
 
-/// The outcome for a step that has nothing to place.
+/// The outcome for a step whose node is gone.
 pub(crate) enum Mended {
     /// There is something to place again.
     Again,
-    /// There will be: the drain copies it.
+    /// The drain will copy it again.
     Soon,
     /// The group ends in front of the step's batch.
     Cut,
@@ -53,7 +53,7 @@ impl Tiers {
         let base = base_of(&tmp);
         let copied = content.copy.lock().as_deref().cloned();
         match copied {
-            // Another stream may have copied it, or the same number been given to the new copy.
+            // Another stream may have copied it, or the new copy may have got the same inode number.
             Some(copied)
                 if is_same_version(&copied.tmp, base) && (bare(&copied.tmp), copied.id.1) != (bare(base), id) =>
             {
@@ -73,12 +73,12 @@ impl Tiers {
                 self.state.lock().queue.require_copy(node, lsn);
                 Ok(Some(Mended::Soon))
             }
-            // Written over since: its bytes are gone. The newer version will be published in its own turn.
+            // Overwritten since: its bytes are gone. The newer version will be published in its own turn.
             None => Ok(Some(Mended::Never(Met::Lost))),
         }
     }
 
-    /// The version's copy is gone: has it copied again, if that is possible.
+    /// The version's copy is gone: lets the drain copy it again, if that is possible.
     pub(crate) fn copy_again(&self, content: &Content) {
         match content.object().needs_slow() {
             true => content.lose(),
@@ -88,7 +88,7 @@ impl Tiers {
         self.wake();
     }
 
-    /// The next step has nothing to place: someone else has removed it from `tmp`.
+    /// The next step has nothing to place: another program has removed its node from `tmp`.
     pub(crate) fn mend(&self, group: &mut Unfinished) -> Result<Mended> {
         let Some(Planned { step, upto, .. }) = group.next() else { return Ok(Mended::Never(Met::Gone)) };
         let Step::Place { tmp, node, path, .. } = step.clone() else { return Ok(Mended::Never(Met::Gone)) };
@@ -103,7 +103,7 @@ impl Tiers {
         }
         let lsn = group.next_content().map_or(*upto, |(lsn, _)| lsn);
         let told = self.tell_vanished(lsn, step);
-        // However often it has vanished: the removals may have stopped.
+        // Tried however often it has vanished: the removals may have stopped.
         let mended = self.make_again(group, lsn)?;
         told.map(|()| mended)
     }
@@ -123,7 +123,7 @@ impl Tiers {
             return Ok(Mended::Cut);
         }
         if let Some(placed) = group.placed(node, id) {
-            // It is in its place already, under another name of the file.
+            // It is already in place, under another name of the file.
             let linked = self.link_again(&tmp, |tmp| self.slow.link_into(&placed, id, tmp));
             if linked.at("link into tmp", label())? {
                 return Ok(Mended::Again);
@@ -152,7 +152,7 @@ impl Tiers {
         }
     }
 
-    /// `false`: nothing is left of it to link.
+    /// `false`: no inode is left to link.
     fn link_again(&self, tmp: &[u8], link: impl Fn(&[u8]) -> std::io::Result<()>) -> std::io::Result<bool> {
         let linked = match link(tmp) {
             Err(e) if e.kind() == std::io::ErrorKind::AlreadyExists => {
@@ -177,17 +177,17 @@ impl Tiers {
         }
     }
 
-    /// Whether a newer version of the file exists, or the file has no name any more.
+    /// Whether the file has a newer version, or no name any more.
     fn is_superseded(&self, node: Ino, lsn: Lsn) -> bool {
         let st = self.state.lock();
         let newer = st.queue.newest_version(node).is_some_and(|(newest, _)| *newest > lsn);
         newer || st.view.get(node).is_none_or(|node| node.links.is_empty())
     }
 
-    /// Puts a newly made node in place of the one that the next step was to place, in that step and all steps after it,
-    /// and logs the intents of the group again. The node is known by its name in `tmp`, and steps that change it by the
-    /// names it gets: if a copy has vanished, its inode number may have been given to another node of the group.
-    /// `false`: the new node has vanished, too, and nothing has changed.
+    /// Puts a newly made node in place of the next step's, in that step and all later ones, and logs the intents of the
+    /// group again. The node is identified by its name in `tmp`, and in steps that change it by its names in the tree:
+    /// the inode number of a vanished copy may have been given to another node of the group. `false`: the new node has
+    /// vanished, too, and nothing has changed.
     pub(crate) fn renew(&self, group: &mut Unfinished, new: &Copied) -> Result<bool> {
         let done = group.met.len();
         let Some(Step::Place { tmp, id: old, .. }) = group.next().map(|next| next.step.clone()) else {
@@ -231,7 +231,7 @@ impl Tiers {
         Ok(true)
     }
 
-    /// Gives a copy in `tmp` another name. `false`: the copy has vanished.
+    /// Gives a copy in `tmp` a further name. `false`: the copy has vanished.
     pub(crate) fn link_further(&self, copy: &[u8], further: &[u8]) -> Result<bool> {
         let name = [copy, further].concat();
         let (dir, name) = self.slow.tmp_of(&name).at("open", "tmp on the slow tier")?;
@@ -242,8 +242,8 @@ impl Tiers {
         }
     }
 
-    /// Ends the group in front of the next step, which is the first one of its batch: the part that is done is
-    /// finished, the rest is planned anew. The intents of the rest are void after the next `applied`.
+    /// Ends the group in front of the next step, the first of its batch: the applied part is finished, the rest is
+    /// planned anew. The intents of the rest are void after the next `applied`.
     pub(crate) fn cut(&self, group: &mut Unfinished) {
         let rest = group.planned.split_off(group.met.len());
         let Some(first) = rest.first().map(|planned| planned.upto) else { return };
@@ -261,14 +261,14 @@ impl Tiers {
         }
         group.upto = group.batches.last().map_or_else(|| self.state.lock().queue.applied(), |batch| batch.upto);
         group.left.extend(rest.into_iter().filter_map(|planned| match planned.step {
-            // A node is made again, by then perhaps with another number; a copy stays.
+            // A node is made again, perhaps with another number; a copy stays.
             Step::Place { tmp, object, .. } if object.is_none() || bare(&tmp).contains(&b'.') => Some(tmp),
             _ => None,
         }));
     }
 
-    /// Versions whose copies are no longer in `tmp` are copied again; an object that was in `tmp` itself is lost.
-    /// `done`: steps that have taken theirs.
+    /// Lets versions whose copies are no longer in `tmp` be copied again; an object that was in `tmp` itself is lost.
+    /// `done`: steps that have placed theirs.
     pub(crate) fn forget_vanished(&self, done: &[Planned]) -> Result<()> {
         let copies: Vec<(Vec<u8>, Arc<Content>)> = {
             let st = self.state.lock();
@@ -281,7 +281,7 @@ impl Tiers {
         let places: HashMap<_, &[u8]> = copies.iter().map(|(tmp, _)| (place(tmp), &tmp[..])).collect();
         for ((part, lane), tmp) in places {
             let listed = match self.slow.tmp_of(tmp).and_then(|(dir, _)| dir.list()) {
-                // The lane has gone with all its copies.
+                // The lane was removed with all its copies.
                 Err(e) if lane.is_some() && is_elsewhere(&e) => Vec::new(),
                 listed => listed.at("list", "tmp on the slow tier")?,
             };
@@ -308,8 +308,8 @@ impl Tiers {
         if self.counters.notes.vanished(lsn) > VANISHES_MAX { Err(vanishes(step)) } else { Ok(()) }
     }
 
-    /// Makes the directories above `path` that someone else has removed, as the view has them (P15). Returns those that
-    /// were missing.
+    /// Makes the directories above `path` that another program has removed, as the view has them (P15). Returns those
+    /// that were missing.
     pub(crate) fn make_parents(&self, path: &[u8]) -> Result<Vec<(Ino, SlowId)>> {
         let (mut dir, mut at, mut made) = (self.slow.root.clone(), Some(ROOT), Vec::new());
         for part in dirs_above(path) {
@@ -339,7 +339,7 @@ impl Tiers {
         let (_, tmp) = self.tmp_for(above_ino.unwrap_or(ROOT))?;
         self.make_whole(&*tmp, ANEW, &self.spec_of_dir(ino))?;
         match tmp.rename(ANEW, above, name, RenameMode::NoReplace) {
-            // Someone else was quicker.
+            // Another program made it first.
             Err(e) if e.kind() == std::io::ErrorKind::AlreadyExists => remove_leftover(&*tmp, ANEW)?,
             Err(e) if e.raw_os_error() == Some(Errno::EINVAL as i32) => {
                 tmp.rename(ANEW, above, name, RenameMode::Replace).at("make anew on slow", label())?;
@@ -368,7 +368,7 @@ impl Tiers {
         Ok((dir, id))
     }
 
-    /// If nothing is known of the directory, only we get access: it may have been private.
+    /// If nothing is known of the directory, only its owner gets access: it may have been private.
     fn spec_of_dir(&self, ino: Option<Ino>) -> Spec {
         let st = self.state.lock();
         let node = ino.and_then(|ino| st.view.get(ino));

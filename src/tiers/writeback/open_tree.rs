@@ -1,11 +1,11 @@
 //! The slow tree for a group of steps: the directories above their paths are opened once and kept.
 //!
 //! A kept directory is the one that had the path when it was opened. The steps of a group touch different names, and
-//! each of them says which paths it moved or removed ([`OpenTree::forget_below`]). A directory that somebody else
+//! each of them says which paths it moved or removed ([`OpenTree::forget_below`]). A directory that another program
 //! removes meanwhile answers ENOENT; then all are forgotten ([`OpenTree::forget`]) and the path is walked again.
 //!
-//! On a tier whose requests take long, what waits in `tmp` is looked at ahead, many at a time. Only `rename` decides
-//! then: if somebody has removed the node since, it answers ENOENT, and the step looks again.
+//! On a tier with slow requests, the nodes that wait in `tmp` are looked up ahead, many at a time. Then only `rename`
+//! decides: if another program has removed the node since, it answers ENOENT, and the step looks again.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
@@ -25,21 +25,21 @@ use crate::tiers::log::record::{Path, Step};
 use crate::tiers::objects::slow_tier::{SlowTier, or_self};
 use crate::tiers::side_by_side::ask_each;
 
-/// So many directories are kept open.
+/// How many directories are kept open.
 const KEPT_MAX: usize = 64;
 
 /// See the module's documentation.
 pub(crate) struct OpenTree<'a> {
     pub(super) slow: &'a SlowTier,
     kept: RefCell<HashMap<Path, Arc<dyn Dir>>>,
-    /// What was looked at ahead, by its path in `tmp`.
+    /// Nodes looked up ahead, by their path in `tmp`.
     waiting: RefCell<HashMap<Path, Stat>>,
     /// See [`OpenTree::take_saved`].
     pub(super) saved: RefCell<Vec<(Path, Path)>>,
     /// The fleet, if there is one, and when the event of the next step began.
     fleet: Option<&'a Fleet>,
     pub(super) began: Cell<u64>,
-    /// The file systems that it may enter. `None`: whatever is mounted there.
+    /// The file systems that may be entered. `None`: all.
     devices: Option<BTreeSet<u64>>,
 }
 
@@ -49,17 +49,17 @@ impl<'a> OpenTree<'a> {
         OpenTree { slow, kept, waiting, saved, fleet: None, began: Cell::new(0), devices: None }
     }
 
-    /// The same, of a member of a fleet.
+    /// Sets the fleet of which this host is a member.
     pub(crate) fn of_fleet(self, fleet: Option<&'a Fleet>) -> Self {
         OpenTree { fleet, ..self }
     }
 
-    /// Whether what another member has at this path was there before the event of the next step began.
+    /// Whether what another member has at this path existed before the event of the next step began.
     pub(super) fn was_there(&self, path: &[u8], ino: u64) -> bool {
         self.fleet.is_some_and(|fleet| fleet.was_there(path, ino, self.began.get()))
     }
 
-    /// The same, which enters none but these file systems.
+    /// A tree restricted to these file systems.
     pub(crate) fn within(slow: &'a SlowTier, devices: BTreeSet<u64>) -> Self {
         OpenTree { devices: Some(devices), ..OpenTree::new(slow) }
     }
@@ -88,7 +88,7 @@ impl<'a> OpenTree<'a> {
         Ok(dir)
     }
 
-    /// EBUSY if a file system that it may not enter is mounted at `path`.
+    /// EBUSY if a file system that may not be entered is mounted at `path`.
     pub(super) fn expect_within(&self, path: &[u8]) -> io::Result<()> {
         let Some(devices) = self.devices.as_ref().filter(|_| !path.is_empty()) else { return Ok(()) };
         match absent_is_none(self.parent(path))? {
@@ -103,17 +103,17 @@ impl<'a> OpenTree<'a> {
         Ok((self.walk(dir)?, name))
     }
 
-    /// The same as [`SlowTier::stat`].
+    /// Like [`SlowTier::stat`], with kept directories.
     pub(super) fn stat(&self, path: &[u8]) -> io::Result<Option<Stat>> {
         absent_is_none(self.parent(path).and_then(|(dir, name)| dir.stat(or_self(name))))
     }
 
-    /// The same, by [`Dir::stat_now`].
+    /// Like [`Self::stat`], by [`Dir::stat_now`].
     pub(crate) fn stat_now(&self, path: &[u8]) -> io::Result<Option<Stat>> {
         absent_is_none(self.parent(path).and_then(|(dir, name)| dir.stat_now(or_self(name))))
     }
 
-    /// The same as [`SlowTier::hold_now`]; `None` also if a directory above it is missing.
+    /// Like [`SlowTier::hold_now`]; `None` also if a directory above it is missing.
     pub(super) fn hold_now(&self, path: &[u8], id: FileId) -> io::Result<Option<(Arc<dyn Inode>, Stat)>> {
         match absent_is_none(self.parent(path))? {
             Some((dir, name)) => SlowTier::hold_now(&*dir, name, id),
@@ -121,7 +121,7 @@ impl<'a> OpenTree<'a> {
         }
     }
 
-    /// What is at this path is about to be moved or removed.
+    /// To be called before the node at this path is moved or removed.
     pub(super) fn forget_below(&self, path: &[u8]) {
         let is_below =
             |kept: &[u8]| kept.strip_prefix(path).is_some_and(|rest| matches!(rest.first(), None | Some(b'/')));
@@ -133,20 +133,20 @@ impl<'a> OpenTree<'a> {
         self.waiting.borrow_mut().clear();
     }
 
-    /// Looks at what these steps place. `uptime` tells the time.
+    /// Looks up what these steps place. `uptime` returns the present time.
     pub(super) fn look_ahead<'s>(&self, uptime: impl Fn() -> Duration, steps: impl Iterator<Item = &'s Step>) {
         let in_tmp = |step: &'s Step| match step {
             Step::Place { tmp, .. } => Some((tmp, self.slow.tmp_of(tmp).ok()?)),
             _ => None,
         };
         let places: Vec<_> = steps.filter_map(in_tmp).collect();
-        // After an error the steps look by themselves, and tell of it.
+        // After an error the steps look up their own nodes, and report it.
         let Ok(stats) = ask_each(uptime, &places, |(_, (dir, name))| absent_is_none(dir.stat(name))) else { return };
         let found = places.into_iter().zip(stats).filter_map(|((tmp, _), stat)| Some((tmp.clone(), stat?)));
         self.waiting.borrow_mut().extend(found);
     }
 
-    /// The node of this path in `tmp`, whose directory and name these are.
+    /// The stat of the node with this path in `tmp`; `dir` and `name` are that path's directory and name.
     pub(super) fn stat_waiting(&self, tmp: &[u8], dir: &dyn Dir, name: &[u8]) -> io::Result<Option<Stat>> {
         match self.waiting.borrow_mut().remove(tmp) {
             Some(stat) => Ok(Some(stat)),
@@ -154,7 +154,7 @@ impl<'a> OpenTree<'a> {
         }
     }
 
-    /// Looks at each of these paths.
+    /// The stat of each of these paths.
     pub(super) fn stat_all(&self, uptime: impl Fn() -> Duration, paths: &[Path]) -> Result<Vec<Option<Stat>>> {
         let shown = |path: &[u8]| escape(path);
         let open = |path| absent_is_none(self.parent(path)).at("open on slow", shown(path)).map(|place| (path, place));

@@ -36,11 +36,11 @@ use crate::tiers::writeback::mend::Mended;
 use crate::tiers::writeback::step::{Met, step_path};
 use crate::tiers::{Ino, Lsn, ROOT, Tiers};
 
-/// In `tmp`: a file by which the border of a part is found, and whether the tier can be written.
+/// In `tmp`: a file to probe for the border of a part, and for whether the tier can be written.
 pub(super) const PROBE: &[u8] = b"e";
 
-/// The part that contains a directory: the path of its root on the slow tier, and that root's identity there. `None`:
-/// the tree's own part.
+/// The part that contains a directory: the path of its root on the slow tier, and that root's identity. `None`: the
+/// tree's own part.
 fn part_at(st: &EngineState, dir: Ino) -> Option<(Path, SlowId)> {
     let part = Some(st.view.part_of(dir)).filter(|part| *part != ROOT)?;
     Some((st.view.slow_path(part)?, st.view.get(part)?.slow_id()?))
@@ -56,7 +56,7 @@ impl Tiers {
         }
     }
 
-    /// Whether the file system of these steps keeps their order by itself; false for steps on two file systems.
+    /// Whether the file system of these steps keeps their order; false for steps on two file systems.
     pub(crate) fn keeps_order(&self, planned: &[Planned]) -> Result<bool> {
         let parts: BTreeSet<Path> = {
             let st = self.state.lock();
@@ -76,8 +76,8 @@ impl Tiers {
         Ok(order.is_some_and(|dir| dir.order() == MetadataOrder::Journaled))
     }
 
-    /// Brings over versions whose copies wait in another part than they are placed in. `true`: the steps name copies
-    /// that no longer exist.
+    /// Brings over versions whose copies wait in another part than the one they are placed in. `true`: the steps name
+    /// copies that no longer exist.
     pub(crate) fn bring_copies(&self, batches: &[Batch], planned: &[Planned]) -> Result<bool> {
         let wrong: Vec<(Ino, Ino)> = {
             let st = self.state.lock();
@@ -104,7 +104,7 @@ impl Tiers {
         let (part, tmp) = self.tmp_for(dir)?;
         let label = || self.label(ino);
         let name = bare(&copied.tmp);
-        // The directories above its part may have been moved: then it is there already.
+        // The directories above its part may have been moved: then it is already there.
         let moved_with = in_part(&part, name);
         let there = self.slow.tmp_of(&moved_with).and_then(|(tmp, name)| tmp.stat(name));
         let there = absent_is_none(there).at("stat on slow", label())?;
@@ -115,7 +115,7 @@ impl Tiers {
                 let source =
                     match absent_is_none(from.open(name, Access::Unnoticed)).at("open the slow copy of", label())? {
                         Some(source) => source,
-                        // An object that is being placed, or one that someone else has removed.
+                        // An object that is being placed, or that another program has removed.
                         None if content.object().needs_slow() => {
                             self.slow.object(content.object().tail()).at("open the slow copy of", label())?
                         }
@@ -154,8 +154,8 @@ impl Tiers {
         Ok(Some(new))
     }
 
-    /// The rename of the next step failed with EXDEV, although the view knows no border there: the view learns it, and
-    /// the node is brought over.
+    /// The next step's rename failed with EXDEV, although the view knows no border there: records the border in the
+    /// view, and brings the node over.
     pub(crate) fn bring_over(&self, group: &mut Unfinished) -> Result<Mended> {
         let Some(Planned { step, effects, .. }) = group.next() else { return Ok(Mended::Soon) };
         let apart = |step: &Step| {
@@ -188,7 +188,7 @@ impl Tiers {
             },
         };
         match made {
-            // Each time it goes further down: parts may contain parts.
+            // Each round goes further down: parts may contain parts.
             Some(copied) if split(&copied.tmp).0 == split(&tmp).0 => Err(apart(step)),
             Some(copied) if self.renew(group, &copied)? => Ok(Mended::Again),
             _ => Ok(Mended::Soon),
@@ -196,7 +196,7 @@ impl Tiers {
     }
 
     /// Finds the root of the part that contains a path: the topmost directory above it into whose `tmp` nothing can be
-    /// renamed from the `tmp` of `from`. Only names of ours are touched. `false`: there is none.
+    /// renamed from the `tmp` of `from`. Only our own names are touched. `false`: there is none.
     fn find_part(&self, from: &[u8], path: &[u8]) -> Result<bool> {
         let label = || escape(path);
         let base = self.slow.tmp_at(from).at("open", "tmp on the slow tier")?;
@@ -224,7 +224,7 @@ impl Tiers {
                 renamed => renamed.at("rename on slow", label())?,
             }
             tmp.rename(PROBE, base, PROBE, RenameMode::Replace).at("rename on slow", label())?;
-            // Not a part; our directories go again, unless they hold someone else's files.
+            // Not a part: remove our directories, unless they hold files of other programs.
             if let Err(e) = self.slow.parts.remove_made(&*dir) {
                 tracing::debug!(error = %e, "an empty .dlio-fs stays on the slow tier");
             }
@@ -232,7 +232,7 @@ impl Tiers {
         Ok(None)
     }
 
-    /// At a start: makes parts known again that were found by EXDEV.
+    /// At a start: restores the parts that were found by EXDEV.
     pub(crate) fn restore_parts(&self) {
         for part in self.slow.parts.paths() {
             let recorded = self.slow.parts.root(&part);
@@ -245,7 +245,7 @@ impl Tiers {
 }
 
 impl Met {
-    /// Maps EXDEV, of a rename across a border, to [`Met::Apart`].
+    /// Maps the EXDEV of a rename across a border to [`Met::Apart`].
     pub(crate) fn or_apart(met: io::Result<Met>) -> io::Result<Met> {
         match met {
             Err(e) if e.raw_os_error() == Some(Errno::EXDEV as i32) => Ok(Met::Apart),

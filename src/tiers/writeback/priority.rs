@@ -1,6 +1,6 @@
-//! Priority: an event that is given it has its bytes copied before all others.
+//! Priority: the bytes of an event with priority are copied before all others.
 //!
-//! Publishing stays in order (P1): the event is published once everything before it is, so nothing up to it waits for
+//! Publishing stays in order (P1): the event is published after everything before it, so no event up to it waits for
 //! `settle`.
 
 use std::sync::atomic::Ordering;
@@ -16,7 +16,7 @@ impl Tiers {
     /// be published; `None` if nothing there is pending.
     pub fn prioritize(&self, cx: &Cx, ino: Ino) -> Result<Option<u64>> {
         let file = self.state.lock().known_file(ino);
-        // A write that a crash cut off is only accepted by a sync.
+        // Only a sync accepts a write that a crash cut off.
         if let Some(file) = file.filter(|file| !file.io.read().interrupted) {
             self.commit(cx, &file)?;
         }
@@ -29,7 +29,7 @@ impl Tiers {
         Ok(Some(before))
     }
 
-    /// The version to copy before all others: the newest of the file that has priority.
+    /// The version to copy first: the newest of the file that has priority.
     pub(crate) fn first_to_copy(&self, st: &EngineState) -> Option<(Ino, QueuedVersion)> {
         let ino = self.counters.notes.priority_ino.load(Ordering::Relaxed);
         let (lsn, content) = st.queue.newest_version(ino)?;

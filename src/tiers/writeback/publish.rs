@@ -4,9 +4,9 @@
 //!
 //! 1. Make new directories, links and special files in `tmp`, complete with their attributes, and further links of
 //!    copies that go to several names.
-//! 2. Sync `tmp`: whatever an intent will name is there.
+//! 2. Sync `tmp`: every node that an intent will name exists.
 //! 3. Log the intents, and make them and every record before them durable. In a fleet write them to the slow tree, too,
-//!    for whoever forgets this member (`fleet/journal.rs`).
+//!    for the member that forgets this one (`fleet/journal.rs`).
 //! 4. Apply each step: a rename, link, removal or change of attributes. It finds what it expects, or keeps both
 //!    versions (P11).
 //! 5. Sync the directories: at the end if the file system keeps its metadata in order, else after each step. Then
@@ -18,9 +18,10 @@
 //!
 //! Nodes for a part of the tree that no rename reaches wait in a `tmp` of that part (`writeback/parts.rs`).
 //!
-//! If somebody else removes a node from `tmp` between 2 and 4, it is made again (P6). If nothing of its batch is done,
-//! the group ends before that batch and the rest is planned anew. If the batch is half done, the node is made again and
-//! its intent logged again. A directory that somebody else removed is made anew, with the attributes of the view.
+//! If another program removes a node from `tmp` between 2 and 4, it is made again (P6). If nothing of its batch is
+//! done, the group ends before that batch and the rest is planned anew. If the batch is half done, the node is made
+//! again and its intent logged again. A directory that another program removed is made again, with the attributes of
+//! the view.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
@@ -59,13 +60,13 @@ use crate::tiers::{Cx, Ino, Lsn, Progress, ROOT, Tiers};
 const UNSYNCED_MAX: usize = 64;
 
 impl Tiers {
-    /// Publishes the next group of events, if it is settled, sealed and copied. What is held is tried at once if nothing
-    /// else can go.
+    /// Publishes the next group of events, if it is settled, sealed and copied. Held events are retried at once if
+    /// nothing else can go.
     pub fn publish_step(&self) -> Result<Progress> {
         self.publish_once(false)
     }
 
-    /// The same, but what is held is not tried before its time, and is no failure.
+    /// Like [`Tiers::publish_step`], but held events are not retried before their time, and are no failure.
     pub fn publish_patiently(&self) -> Result<Progress> {
         match self.publish_once(true) {
             Err(error) => match self.wait_of_front() {
@@ -80,11 +81,11 @@ impl Tiers {
         let front = self.state.lock().queue.front();
         let waits = self.wait_of_front().is_some();
         let done = match self.publish_next(patient) {
-            // For a name or an attribute.
+            // Room for a name or an attribute.
             Err(error) if self.removes_first(&error, 1) => Ok(Progress::Did),
             done => done,
         };
-        // If others went first, it was not tried.
+        // If others went first, the front was not tried.
         if let Some(lsn) = front.filter(|_| !waits || done.is_err()) {
             self.counters.notes.tried(lsn, WorkKind::Publish, done.as_ref().err());
         }
@@ -144,7 +145,7 @@ impl Tiers {
             NextToPublish::Wait(left) => Ok(Progress::Wait(left)),
             NextToPublish::Blocked if self.pass_refused_copy()? => Ok(Progress::Did),
             NextToPublish::Blocked => self.unblock(),
-            // The fleet's own work wakes this one.
+            // Progress of the fleet wakes this thread.
             NextToPublish::Gated => Ok(Progress::Idle),
             NextToPublish::Batches(mut batches) => {
                 if let Some(done) = self.keep_apart(&batches)? {
@@ -172,10 +173,10 @@ impl Tiers {
                 }
                 let (settle, live_after) = (std::time::Duration::ZERO, self.options().live_after);
                 let now = self.uptime();
-                // Under pressure a version that is not copied may have been left to a later one: only under pressure is
-                // the rest ready.
+                // Under pressure a version without a copy may have been left to a later one: then the rest is ready
+                // only with pressure.
                 [false, true].into_iter().find_map(|pressure| {
-                    // Whatever other members say: the slow tree is not left in the middle.
+                    // Regardless of other members: the slow tree is not left in the middle of a batch.
                     let pace =
                         PublishPace { now, settle, live_after, pressure, priority_lsn: 0, gate: FleetGate::Open };
                     match publish_plan::next(&st, pace) {
@@ -196,7 +197,7 @@ impl Tiers {
 
     /// Steps 1 to 3, then the rest.
     fn publish(&self, batches: Vec<Batch>, unfinished: &mut Option<Unfinished>) -> Result<()> {
-        // A closed log may hold intents that name the present nodes in `tmp`: if they were made anew, the next start
+        // A closed log may hold intents that name the present nodes in `tmp`: if they were made again, the next start
         // would not find them.
         self.log.usable()?;
         if batches.len() > 1 {
@@ -204,7 +205,8 @@ impl Tiers {
             let applied = || self.state.lock().queue.applied();
             let before = applied();
             return match self.publish_all(batches, unfinished) {
-                // Whose it is shows once it is alone. Not if the error came behind the group: then these are of an older queue.
+                // A batch published alone shows whose it is. Not if the error came after the group: then these batches
+                // are of an older queue.
                 Err(error) if unfinished.is_none() && may_hold_one(&error) && applied() == before => {
                     self.publish_all(first, unfinished)
                 }
@@ -228,7 +230,7 @@ impl Tiers {
         self.publish_planned(Unfinished::new(batches, planned), unfinished)
     }
 
-    /// What the batch makes and removes again goes nowhere.
+    /// What the batch makes and removes again is not placed.
     fn forget_unplaced(&self, made: &HashMap<Lsn, Copied>, planned: &[Planned]) {
         let is_placed = |one: &Copied| {
             planned
@@ -244,7 +246,8 @@ impl Tiers {
         }
     }
 
-    /// The steps of a group; what they place is durable. `None`: a copy has vanished from `tmp`; it is copied again.
+    /// The steps of a group; the nodes they place are durable. `None`: a copy has vanished from `tmp`; it is copied
+    /// again.
     fn prepare(&self, batches: &[Batch], made: &HashMap<Lsn, Copied>) -> Result<Option<Vec<Planned>>> {
         let plan = || {
             let planned = publish_plan::steps(&self.state.lock(), batches, made);
@@ -296,8 +299,8 @@ impl Tiers {
         Ok(())
     }
 
-    /// In a fleet the slow tree has the intents, too: if this node is lost, the group is finished without its log. After an
-    /// error it goes on: then whoever forgets this member finds the slow tree where it stopped.
+    /// In a fleet, writes the intents to the slow tree, too: if this member is lost with its log, the group can be
+    /// finished. Continues after an error: then the member that forgets this one finds the slow tree where it stopped.
     pub(crate) fn tell_group(&self, group: &Unfinished) {
         let Some(fleet) = &self.fleet else { return };
         if group.planned.is_empty() {
@@ -314,7 +317,7 @@ impl Tiers {
         }
     }
 
-    /// The log has intents up to here: the partner is to take them.
+    /// Notes the LSN of the last intent, which the partner must take.
     pub(crate) fn note_intents(&self, last: Lsn) {
         self.writeback.intents.store(last, Ordering::Release);
         if !self.is_in_copy(last) {
@@ -332,8 +335,8 @@ impl Tiers {
         *self.writeback.unfinished.lock() = Some(group);
     }
 
-    /// Steps 4 and 5, from where an error stopped them before. `false`: the next node to place is being copied again,
-    /// this member of a fleet may have been taken for lost, or its partner does not have the intents yet.
+    /// Steps 4 and 5, from where an error stopped them. `false`: the next node to place is being copied again, this
+    /// member of a fleet may have been declared lost, or its partner does not have the intents yet.
     pub(crate) fn apply_group(&self, group: &mut Unfinished) -> Result<bool> {
         if group.followed {
             return Ok(true);
@@ -343,14 +346,14 @@ impl Tiers {
         }
         self.slow.set_moving(self.moves(group.own_steps()));
         self.begin(&group.planned);
-        // What is met is compared with what the others have told.
+        // What is found is compared with the changes that other members have reported.
         let told = self.fleet.as_ref().filter(|fleet| !fleet.is_collected()).map(|fleet| self.follow_others(fleet));
         told.transpose()?;
         let tree = OpenTree::within(&self.slow, self.devices(&group.planned)).of_fleet(self.fleet.as_ref());
         let mut touched = SyncSet::of(group.applied());
         let in_order = self.keeps_order(&group.planned)?;
         if !in_order {
-            // Perhaps this sync failed before: the next step must not be durable before the last one.
+            // This sync may have failed before: the next step must not be durable before the last one.
             touched.sync(&tree)?; // 5
         }
         tree.look_ahead(|| self.uptime(), group.own_steps().skip(group.met.len()));
@@ -387,7 +390,7 @@ impl Tiers {
             };
             match made {
                 Mended::Again | Mended::Cut => {
-                    // What was looked at ahead may have been made again, too.
+                    // Nodes that were looked up ahead may have been made again, too.
                     tree.forget();
                     continue;
                 }
@@ -407,7 +410,7 @@ impl Tiers {
         Ok(true)
     }
 
-    /// The file systems that the directories of these steps are known to lie on.
+    /// The known file systems of these steps' directories.
     fn devices(&self, planned: &[Planned]) -> BTreeSet<u64> {
         let st = self.state.lock();
         let mut above: Vec<Ino> = planned
@@ -434,7 +437,7 @@ impl Tiers {
             Step::Link { path, to, .. } => vec![Moving::To(path.clone(), to.clone())],
             Step::Move { path, to, .. } => vec![Moving::Gone(to.clone()), Moving::To(path.clone(), to.clone())],
             Step::Swap { a, b, .. } => vec![Moving::Exchanged(a.clone(), b.clone())],
-            // A node that exists already: it may lose its old name before a link of it comes from `tmp` to the new one.
+            // An existing node: it may lose its old name before a link of it comes from `tmp` to the new one.
             Step::Place { node, tmp, path, object: None, .. } => {
                 let there = self.state.lock().view.slow_paths(*node);
                 let waiting = self.slow.path_in_tmp(tmp);
@@ -455,7 +458,7 @@ impl Tiers {
         let names =
             names.filter_map(|effect| if let Effect::Name(place, _) = effect { Some(place.clone()) } else { None });
         st.view.follow(names.collect());
-        // Files that lose a name to another one keep it in `tmp` for a while.
+        // Replaced files keep a name in `tmp` for a while.
         let replaced = |planned: &Planned| match &planned.step {
             Step::Place { over: Some(_), .. } => planned.effects.iter().find_map(|effect| match effect {
                 Effect::Name((dir, name), Some(_)) => st.view.get(*dir)?.dir.as_ref()?.slots.get(name)?.slow(),
@@ -509,15 +512,15 @@ impl Tiers {
         Ok(Copied { tmp: in_part(&part, &name), id: stat.id(), sum: None, known: Some(TmpStat::of(&stat)) })
     }
 
-    /// Makes a node in `tmp` with all its attributes, durable except for its name if the file system does not order
-    /// names by itself.
+    /// Makes a node in `tmp` with all its attributes. It is durable, except for its name if the file system does not
+    /// order names.
     pub(crate) fn make_whole(&self, tmp: &dyn Dir, name: &[u8], spec: &Spec) -> Result<Stat> {
         remove_tree(tmp, name)?;
         let made = make(&self.slow, tmp, name, spec).at("make on the slow tier", escape(name))?;
         let (stat, left_out) = made;
         self.tell_left_out(escape(&self.slow.path_in_tmp(name)), &left_out);
         if spec.kind == Kind::Dir && tmp.order() == MetadataOrder::Unknown {
-            // For its own attributes; other kinds have nothing to sync.
+            // Makes the directory's own attributes durable; other kinds have nothing to sync.
             let dir = tmp.dir(name).and_then(|dir| dir.sync());
             dir.at("fsync", escape(name))?;
         }
@@ -542,7 +545,7 @@ impl Tiers {
             };
             remove_leftover(&*tmp, link)?;
             match self.slow.act(&path, id, |inode| inode.link(&*tmp, link)) {
-                // Someone else has removed or replaced it: the step finds nothing to place.
+                // Another program has removed or replaced it: the step finds nothing to place.
                 Err(e) if is_elsewhere(&e) => {}
                 linked => linked.at("link into tmp", escape(&path))?,
             }
@@ -550,7 +553,7 @@ impl Tiers {
         Ok(())
     }
 
-    /// The group is not published now: until it is, the links would be counted as names of the files.
+    /// The group is not published now: the links would be counted as names of the files until it is.
     fn unlink_moved(&self, batches: &[Batch]) {
         let links: Vec<_> = {
             let st = self.state.lock();
@@ -564,7 +567,7 @@ impl Tiers {
         self.state.lock().view.leave_tmp(left, self.uptime());
     }
 
-    /// Makes further links of copies that go to several names, as `tmp.1`, `tmp.2`, ... `false`: someone else has
+    /// Makes further links, as `tmp.1`, `tmp.2`, ..., of copies that go to several names. `false`: another program has
     /// removed a copy.
     fn link_in_tmp(&self, planned: &[Planned]) -> Result<bool> {
         for planned in planned {
@@ -611,7 +614,7 @@ impl Tiers {
             if !group.is_inside_batch() && self.is_of_moved_dir(group)? {
                 return Ok(Met::Moved);
             }
-            // Someone else has just removed a directory, or the node that waited in `tmp`.
+            // Another program has just removed a directory, or the node that waited in `tmp`.
             let made = step_target(step).map_or(Ok(Vec::new()), |target| self.make_parents(target))?;
             made.into_iter().for_each(|(ino, id)| group.identify(ino, id));
             tree.forget();
@@ -634,14 +637,14 @@ impl Tiers {
         self.has_moved_on(dir, split(target).0)
     }
 
-    /// Another member of the fleet had the name.
+    /// Reports that another member of the fleet had the name.
     fn tell_saved(&self, path: &[u8], place: &[u8]) {
         let (path, place) = (escape(path), escape(place));
         tracing::info!(path, place, "another member has changed the same name; what it had there is saved");
         self.counters.replaced.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// The step that replaces a change of times which a write in place has overtaken since it was planned.
+    /// The step that replaces a change of times if a write in place came after it was planned.
     fn as_overtaken(&self, planned: &Planned) -> Option<Step> {
         let (Step::Attr { path, id, of, new }, [Effect::Touched(node)]) = (&planned.step, &planned.effects[..]) else {
             return None;
@@ -650,8 +653,8 @@ impl Tiers {
         (now != *new).then(|| Step::Attr { path: path.clone(), id: *id, of: *of, new: now })
     }
 
-    /// The known fingerprint of the slow file that a step replaces, or whose attributes it sets, to tell a foreign change
-    /// from ours.
+    /// The known fingerprint of the slow file that a step replaces or whose attributes it sets: tells another program's
+    /// change from ours.
     fn known_slow_fingerprint(&self, effects: &[Effect], step: &Step) -> Option<Fingerprint> {
         match step {
             Step::Place { over: Some(_), .. } => {
@@ -778,9 +781,8 @@ impl Tiers {
         make_durable(&mut unsynced)
     }
 
-    /// Step 6 of one file. A file that changed since stays dirty; a `bind` record will say so. Returns the object that
-    /// has a fingerprint now, which is not durable yet: an eviction meanwhile compares it all the same, and a write
-    /// takes it back durably.
+    /// Step 6 of one file. A file that changed since stays dirty; a `bind` record will say so. Returns the object with
+    /// its new fingerprint, which is not durable yet: an eviction may rely on it, and a write removes it durably.
     fn mark_clean(&self, ino: Ino, content: &Arc<Content>, stat: Option<&Stat>) -> Result<Option<Arc<dyn File>>> {
         if content.object().needs_slow() {
             return Ok(None);
@@ -809,8 +811,8 @@ impl Tiers {
     }
 
     /// Step 6 of a file whose object was on the slow tier and was itself renamed into place: from here on the file is
-    /// the one that the view, which has followed, has there. Handles go on reading the same file, except for one in two
-    /// parts, whose head goes.
+    /// the slow file that the updated view has there. Handles keep reading the same file, except for one in two parts,
+    /// whose head is removed.
     fn adopt_placed(&self, ino: Ino, content: &Arc<Content>, stat: Option<&Stat>) {
         let file = self.state.lock().known_file(ino);
         if let (Some(file), Some(stat)) = (file, stat) {
@@ -834,15 +836,15 @@ impl Tiers {
         self.slow.placed(content.object().tail());
     }
 
-    /// Keeps in the view the ctime that this object shows.
+    /// Keeps the object's ctime in the view.
     fn keep_ctime(&self, st: &mut EngineState, ino: Ino, stat: &Stat) {
         if let Some(node) = st.view.get_mut(ino) {
             node.change_meta(|meta| meta.ctime = stat.ctime.max(meta.ctime));
         }
     }
 
-    /// A full fast tier has no room for the fingerprint either. Then the object is dropped, which frees the room: its
-    /// bytes are on the slow tier. Open handles go on reading it. `mark_clean`: durably or not. `false`: it is not
+    /// A full fast tier has no room for the fingerprint. Then the object is dropped, which frees room: its bytes are on
+    /// the slow tier. Open handles keep reading it. `mark_clean` may be durable or not. `false`: the object is not
     /// clean.
     fn mark_clean_or_let_go(
         &self,
@@ -861,7 +863,7 @@ impl Tiers {
             }
         }
         if file.is_pinned() {
-            // Without a fingerprint it is not evicted; the next start finds that it is not needed.
+            // Without a fingerprint it is not evicted; the next start finds it superfluous.
             return Ok(false);
         }
         let shown = fd.stat().at("stat", "object")?;
@@ -873,8 +875,8 @@ impl Tiers {
         Ok(false)
     }
 
-    /// Renews fingerprints after our own later steps changed how clean files look on the slow tier: in their ctime, and in the
-    /// mtime where a step sets it. Any other difference is somebody else's, and must still be found.
+    /// Renews fingerprints after our own later steps changed the slow side of clean files: their ctime, and the mtime
+    /// where a step sets it. Any other difference is another program's change, and must still be found.
     fn renew_fingerprints(&self, planned: &[Planned], met: &[Met]) -> Result<()> {
         let mut touched: HashMap<Ino, bool> = HashMap::new();
         for (planned, _) in planned.iter().zip(met).filter(|(_, met)| **met == Met::Expected) {
@@ -893,8 +895,8 @@ impl Tiers {
         })
     }
 
-    /// Renews a clean file's fingerprint if the slow tier still has the file, and `ours`, given the old and the new
-    /// fingerprint, says that the difference is ours.
+    /// Renews a clean file's fingerprint if the slow tier still has the file and `ours`, given the old and the new
+    /// fingerprint, says that our step made the difference.
     fn renew_fingerprint(&self, ino: Ino, ours: impl FnOnce(&Fingerprint, &Fingerprint) -> bool) -> Result<()> {
         let (file, path, id) = {
             let mut st = self.state.lock();
@@ -913,7 +915,7 @@ impl Tiers {
             return Ok(());
         }
         let fd = self.open_object(&Cx::internal(), object)?;
-        // Of a change of mode or owner a fingerprint tells the time only, and our step has set that, too.
+        // A fingerprint shows a change of mode or owner only in the ctime, which our step has set, too.
         let owner_and_mode = |stat: &Stat| (stat.uid, stat.gid, stat.perm);
         if owner_and_mode(&fd.stat().at_fast("stat", label(object))?) != owner_and_mode(&stat) {
             return Ok(());
@@ -936,11 +938,11 @@ impl Tiers {
             effects = effects.get(1..).unwrap_or_default();
         }
         if *met == Met::Lost {
-            // Nothing of it exists: the slow tier still has what it had under the name.
+            // Nothing was placed: the slow tier still has its old file under the name.
             return;
         }
         if *met == Met::Gone && self.fleet.is_some() {
-            // What another member removed or replaced, as it may.
+            // Another member removed or replaced it, which is allowed.
             let path = escape(step_path(&planned.step));
             tracing::info!(%path, "another member has changed the same name; this change of ours has nothing left to change");
         } else if *met == Met::Gone {
@@ -958,7 +960,7 @@ impl Tiers {
             match effect {
                 // A forgotten directory needs no names.
                 Effect::Name((dir, _), _) if st.view.get(*dir).is_none_or(|node| node.dir.is_none()) => {}
-                // Nothing was done there: what the name has now is to be looked up.
+                // Nothing was done there: the name must be looked up again.
                 Effect::Name(place, who) if *met == Met::Gone && !who.is_some_and(|ino| st.comes_below(ino)) => {
                     st.look_again_at(place);
                 }
@@ -980,7 +982,7 @@ impl Tiers {
                         self.slow.forget_dir(*ino);
                     }
                 }
-                // A version of ours that is to replace it must find that it is not the one that was known.
+                // Our next version must find that the slow file is not the known one.
                 Effect::Touched(_) if matches!(met, Met::Rewritten | Met::Gone) => {}
                 Effect::Touched(ino) => {
                     if let Some(node) = st.view.get_mut(*ino) {
@@ -991,9 +993,9 @@ impl Tiers {
         }
     }
 
-    /// After a conflict the name shows the slow tier's file, and ours goes on `beside` it as the same file: open handles,
-    /// and the kernel, which caches it, see its bytes, and all that is pending for it goes there. A file that the view has
-    /// under no name any more stays behind as one of the slow tier's.
+    /// After a conflict the name shows the slow tier's file, and ours goes on `beside` it as the same inode: open
+    /// handles and the kernel's cache keep its bytes, and its pending events go there. A file without a name in the
+    /// view stays behind as one of the slow tier's.
     fn view_conflict(&self, st: &mut EngineState, at: &DirEntryKey, ino: Ino, beside: &[u8], upto: Lsn) {
         let (dir, name) = at;
         let has = |name: &Name| st.view.get(*dir)?.dir.as_ref()?.slots.get(name)?.view();
@@ -1018,13 +1020,13 @@ impl Tiers {
         self.settle_lost(st, ino);
     }
 
-    /// Drops extended attributes and times from the view that the slow tier has now.
+    /// Drops attributes and times from the view that the slow tier now has.
     fn forget_applied_attrs(&self, st: &mut EngineState, upto: Lsn) {
         let inos = inodes_upto(st, upto);
         for ino in &inos {
             let Some(node) = st.view.get_mut(*ino) else { continue };
             node.forget_attrs(upto);
-            // From here on others may change it.
+            // From here on other programs may change it.
             let acl = node.dir.as_mut().and_then(|dir| dir.access_acl.as_mut());
             if let Some(acl) = acl.filter(|acl| acl.asked == ObservedAt::NEVER) {
                 acl.asked = ObservedAt::at(self.uptime());
@@ -1044,7 +1046,7 @@ impl Tiers {
         files.collect()
     }
 
-    /// Step 8. What cannot be removed is tried again behind the next group, and swept at the next start.
+    /// Step 8. What cannot be removed is retried after the next group, and swept at the next start.
     fn clean_up(&self, group: &Unfinished, superseded: &[Vec<u8>]) -> Result<()> {
         if !left_out!(AppliedDurable) {
             self.log.sync(self.log.last())?;
@@ -1052,7 +1054,7 @@ impl Tiers {
         if left_out!(StepsDurable) {
             SyncSet::of(&group.planned).sync(&OpenTree::new(&self.slow))?;
         }
-        // A node that replaced nothing has left no other one there. A lost one may have left a further link.
+        // A node that replaced nothing has left none there. A lost one may have left a further link.
         let replaced = group.planned.iter().zip(&group.met).filter_map(|(planned, met)| match &planned.step {
             Step::Place { tmp, over, .. } if over.is_some() || *met == Met::Lost => Some(tmp),
             _ => None,
@@ -1065,7 +1067,7 @@ impl Tiers {
                 leftovers.push(tmp.clone());
             }
         }
-        // A file that had a link there and has another name has another ctime now, and nothing else.
+        // A file that had a link there and still has a name has another ctime now, and no other difference.
         let in_tmp: Vec<Ino> = self.state.lock().view.in_tmp.iter().copied().collect();
         let only_ctime = |old: &Fingerprint, new: &Fingerprint| Fingerprint { ctime: new.ctime, ..*old } == *new;
         in_tmp.into_iter().try_for_each(|ino| self.renew_fingerprint(ino, only_ctime))?;
@@ -1084,7 +1086,7 @@ impl Tiers {
     }
 }
 
-/// Whether the reason may lie with one user, wherever it is.
+/// Whether the reason may lie with one user.
 fn may_hold_one(error: &Error) -> bool {
     holds_its_user(error, RefusedAt::Part)
 }
@@ -1112,7 +1114,7 @@ fn superseded(st: &EngineState, upto: Lsn, planned: &[Planned]) -> Vec<Vec<u8>> 
     copies.filter(|tmp| !placed.contains(tmp.as_slice())).collect()
 }
 
-/// Makes a node in `tmp` with the attributes that the slow tier can hold; also returns the keys it cannot.
+/// Makes a node in `tmp` with the attributes that the slow tier can hold; also returns the keys that it cannot hold.
 fn make(slow: &SlowTier, tmp: &dyn Dir, name: &[u8], spec: &Spec) -> std::io::Result<(Stat, Vec<Vec<u8>>)> {
     let tier = &slow.abilities;
     let Attrs { perm, uid, gid, mtime, xattrs } = &spec.attrs;
@@ -1124,7 +1126,7 @@ fn make(slow: &SlowTier, tmp: &dyn Dir, name: &[u8], spec: &Spec) -> std::io::Re
     if spec.kind == Kind::Symlink && !tier.link_attrs {
         return Ok((tmp.stat(name)?, xattrs.iter().map(|(key, _)| key.clone()).collect()));
     }
-    // For a tier that did not refuse this when it was probed.
+    // For a tier that accepted this when it was probed.
     let of_links = |done: std::io::Result<()>| match done {
         Err(e) if spec.kind == Kind::Symlink && (is_refused(&e) || is_elsewhere(&e)) => Ok(()),
         done => done,

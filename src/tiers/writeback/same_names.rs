@@ -1,22 +1,21 @@
 //! Members of a fleet that change the same name: the change that is published later wins.
 //!
-//! Without a fleet, what an event of ours does not expect is somebody else's: it keeps its name, and ours goes beside
-//! it. Members expect nothing of each other. All of them write `latest`, and one of them removes an old checkpoint in
-//! which others have files that it does not see yet. The gate lets events go in their order, so what is met here began
-//! before the event that meets it was over. What was there before the event began, by what its member has told, is replaced
-//! or removed, as on one machine. What overlaps the event goes to `saved` on the slow tree, under its path in a directory of
-//! this host and time, and the event is applied as if it had met what it expects.
-//! It stays in `saved` for `saved_age` at least.
+//! Without a fleet, an unexpected node belongs to another program: it keeps its name, and ours goes beside it. Members
+//! expect nothing of each other. All of them write `latest`, and one of them removes an old checkpoint with files of
+//! others that it does not see yet. The gate publishes events in order, so a node that an event finds was begun before
+//! the event ended. If its member reported it as older than the event, it is replaced or removed, as on one machine. If
+//! it overlaps the event, it goes to `saved` on the slow tree, under its path in a directory of this host and time, and
+//! the event is applied as if it had found what it expects. It stays in `saved` for at least `saved_age`.
 //!
 //! 1. Make the directories in `saved`, durably.
 //! 2. Give a file that is in the way a second name there, or move it if it cannot have two. A file that an exchange has
-//!    brought to `tmp` already is moved. Of a directory, all files in it are moved, and it is removed: were it moved
-//!    itself, whoever has it open would go on in `saved`.
+//!    already brought to `tmp` is moved. All files in a directory are moved, and the directory is removed: if it were
+//!    moved itself, processes that have it open would continue in `saved`.
 //! 3. Sync its directory in `saved`.
-//! 4. Give ours its name, if it has not got that by now: from `tmp` by an exchange, which shows whether a third one has
-//!    put something else there meanwhile; that is saved, too.
+//! 4. Give ours its name, if it has not got it yet: from `tmp` by an exchange, which shows whether a third program has
+//!    put another file there meanwhile; that is saved, too.
 //!
-//! A crash before step 4 leaves a second name in `saved`, and a start does all steps again.
+//! A crash before step 4 leaves a second name in `saved`, and a start repeats all steps.
 
 use std::io;
 
@@ -29,8 +28,8 @@ use crate::tiers::log::record::Path;
 use crate::tiers::writeback::open_tree::OpenTree;
 use crate::tiers::writeback::step::put_aside;
 
-/// Why something cannot be given a name in `saved`: it is on another file system, a mount point, the file system has no
-/// such call, or no room.
+/// Errors that mean: cannot be given a name in `saved`. It is on another file system, is a mount point, the call is not
+/// supported, or there is no room.
 const NOT_THERE: [Errno; 8] = [
     Errno::EXDEV,
     Errno::EBUSY,
@@ -41,12 +40,12 @@ const NOT_THERE: [Errno; 8] = [
     Errno::ENOSPC,
     Errno::EDQUOT,
 ];
-/// How often a directory is emptied, and how often a name is looked at: others go on meanwhile.
+/// How often a directory is emptied, and a name looked at: other programs change them meanwhile.
 const TRIES: u32 = 10;
 
 impl OpenTree<'_> {
-    /// Puts ours in the place of somebody else's file at `path`, which is `name` in `dir`. `in_tmp`: ours waits there.
-    /// `false`: there is no fleet, or one of them is a directory, or theirs cannot be saved. Nothing is done then.
+    /// Puts ours in place of another program's file at `path`, which is `name` in `dir`. `in_tmp`: ours waits there.
+    /// `false`: there is no fleet, or one of them is a directory, or theirs cannot be saved. Then nothing is done.
     pub(super) fn take_name(
         &self,
         (from, ours): (&dyn Dir, &[u8]),
@@ -72,7 +71,7 @@ impl OpenTree<'_> {
                 Ok(()) if from.stat(ours)?.ino == theirs.ino => return from.unlink(ours).map(|()| true),
                 Ok(()) if self.save_exchanged(from, ours, path)? => return Ok(true),
                 Ok(()) => return from.rename(ours, from, &put_aside(ours), RenameMode::Replace).map(|()| true),
-                // It was moved, or somebody has removed it.
+                // It was moved, or another program has removed it.
                 Err(e) if e.kind() == io::ErrorKind::NotFound => break,
                 Err(e) if e.raw_os_error() == Some(Errno::EINVAL as i32) => {}
                 Err(e) => return Err(e),
@@ -84,8 +83,8 @@ impl OpenTree<'_> {
         from.rename(ours, dir, name, RenameMode::Replace).map(|()| true) // 4
     }
 
-    /// Saves what an exchange has brought to `tmp` in the place of ours. `false`: there is no fleet, or it is a directory,
-    /// or it cannot be saved.
+    /// Saves the file that an exchange brought to `tmp` in place of ours. `false`: there is no fleet, it is a
+    /// directory, or it cannot be saved.
     pub(super) fn save_exchanged(&self, from: &dyn Dir, tmp: &[u8], path: &[u8]) -> io::Result<bool> {
         let theirs = from.stat(tmp)?;
         if !self.slow.in_fleet || theirs.kind == Kind::Dir {
@@ -97,8 +96,8 @@ impl OpenTree<'_> {
         self.save(path, |saved, as_name| move_to(from, tmp, saved, as_name))
     }
 
-    /// Removes a directory that an event of ours removes, and saves what others have put into it. `false`: there is no
-    /// fleet, or something in it cannot be moved.
+    /// Removes a directory for an event of ours, and saves what others have put into it. `false`: there is no fleet, or
+    /// something in it cannot be moved.
     pub(super) fn save_dir(&self, above: &dyn Dir, name: &[u8], path: &[u8]) -> io::Result<bool> {
         if !self.slow.in_fleet {
             return Ok(false);
@@ -108,7 +107,7 @@ impl OpenTree<'_> {
             for entry in self.slow.list(&*dir)? {
                 let below = [path, b"/", &entry.name].concat();
                 let is_saved = match entry.kind {
-                    // The root of a part has the copies of all members that wait for their turn there.
+                    // The root of a part holds the waiting copies of all members.
                     Kind::Dir if entry.name == OURS => false,
                     Kind::Dir => self.save_dir(&*dir, &entry.name, &below)?,
                     _ if self.was_there(&below, entry.ino) => {
@@ -122,7 +121,7 @@ impl OpenTree<'_> {
                 }
             }
             match absent_is_none(above.rmdir(name)) {
-                // Somebody has put something into it just now.
+                // Another program has just put something into it.
                 Err(e) if e.raw_os_error() == Some(Errno::ENOTEMPTY as i32) => {}
                 Err(e) if e.raw_os_error() == Some(Errno::EBUSY as i32) => return Ok(false),
                 removed => return removed.map(|_| true),
@@ -131,7 +130,7 @@ impl OpenTree<'_> {
         Ok(false)
     }
 
-    /// Steps 1 to 3: `take` gives it a name in a directory. `false`: it cannot have one there.
+    /// Steps 1 to 3: `take` gives the file a name in a directory. `false`: it cannot have one there.
     fn save(&self, path: &[u8], take: impl Fn(&dyn Dir, &[u8]) -> io::Result<()>) -> io::Result<bool> {
         match save(&self.slow.root, &SavedKind::Replaced.name(), path, take) {
             Ok(time) => {
@@ -144,7 +143,7 @@ impl OpenTree<'_> {
         }
     }
 
-    /// What was saved since this was asked: its path, and the directory in which it has that path now.
+    /// What was saved since the last call: its path, and the directory that now has it.
     pub(super) fn take_saved(&self) -> Vec<(Path, Path)> {
         self.saved.take()
     }

@@ -1,8 +1,8 @@
 //! Takes events that the slow tier refuses for good out of the order (P15), at an operator's command.
 //!
-//! `model/closure.rs` finds the nodes that must leave together. The view returns to what the slow tier has of them: an
-//! older version, the former name, or nothing. What only the fast tier has of them is copied to `saved/` on the slow
-//! tier first. A handle that is open on such a file keeps its bytes, as one on a removed file does.
+//! `model/closure.rs` finds the nodes that must leave together. The view returns to the slow tier's state of them: an
+//! older version, the former name, or nothing. What only the fast tier has is copied to `saved/` on the slow tier
+//! first. A handle that is open on such a file keeps its bytes, as on a removed file.
 //!
 //! *Order:*
 //!
@@ -38,7 +38,7 @@ use crate::tiers::writeback::held_users::ranges;
 use crate::tiers::writeback::open_tree::OpenTree;
 use crate::tiers::{Cx, Ino, Lsn, ROOT, Tiers};
 
-/// How often to try again because more was written meanwhile.
+/// How often to retry because more was written meanwhile.
 const TRIES: usize = 10;
 
 /// The locks of the files that are set aside.
@@ -49,7 +49,7 @@ type FilesHeld<'a> = HashMap<Ino, RwLockWriteGuard<'a, Io>>;
 pub struct SetAside {
     /// Events taken out of the order.
     pub events: u64,
-    /// What only the fast tier has, which the view shows no more; `bytes` counts its files.
+    /// What only the fast tier has, and the view no longer shows; `bytes` counts its files.
     pub fast_only: Vec<String>,
     pub bytes: u64,
     /// All other nodes: the view shows them as the slow tier has them.
@@ -79,7 +79,7 @@ impl Tiers {
     }
 
     /// Takes everything that is pending at and below a path out of the order. `copy`: saves what only fast has on the
-    /// slow tier; without, it is gone. Waits for the slow tier as long as that takes; `saving` can end it between two
+    /// slow tier; otherwise it is lost. Waits for the slow tier without a limit; `saving` can cancel between two
     /// pieces.
     pub fn set_aside(&self, cx: &Cx, path: &[u8], copy: bool, saving: &Saving) -> Result<SetAside> {
         let start = self.nodes_at(cx, path)?;
@@ -100,7 +100,7 @@ impl Tiers {
         ))
     }
 
-    /// The inode at a path in the view, and those that pending events had there.
+    /// The inode at a path in the view, and those that had this path in pending events.
     fn nodes_at(&self, cx: &Cx, path: &[u8]) -> Result<HashSet<Ino>> {
         let found = |path: &[u8]| match self.at_path(cx, path, Ok) {
             Ok(ino) => Ok(Some(ino)),
@@ -143,7 +143,7 @@ impl Tiers {
         self.seal_durably(cx, &pending)
     }
 
-    /// Step 2, for what is not saved yet. Returns where it is.
+    /// Step 2, for what is not saved yet. Returns its place.
     fn save_for(&self, start: &HashSet<Ino>, saving: &Saving, saved: &mut Vec<SaveTask>) -> Result<Option<String>> {
         let mut wanted = {
             let st = self.state.lock();
@@ -158,7 +158,7 @@ impl Tiers {
         Ok(Some(place))
     }
 
-    /// Steps 3 to 6. `saved`: what must be among these. `None`: more was written meanwhile.
+    /// Steps 3 to 6. `saved`: must include all that only fast has. `None`: more was written meanwhile.
     fn leave_order(&self, cx: &Cx, start: &HashSet<Ino>, saved: Option<&Vec<SaveTask>>) -> Result<Option<SetAside>> {
         let mut unfinished = self.writeback.unfinished.lock();
         self.end_group_for(&mut unfinished, start)?; // 3
@@ -166,7 +166,7 @@ impl Tiers {
             let mut st = self.state.lock();
             let mut inodes: Vec<Ino> = closure(&st, start.clone()).inodes.into_iter().collect();
             inodes.sort_unstable();
-            // Every file, including removed ones that are not open: its lock keeps others out.
+            // Every file, including removed ones that are not open: its lock keeps writers out.
             inodes.into_iter().filter_map(|ino| st.file(ino)).collect()
         };
         let mut ios: FilesHeld<'_> = files.iter().map(|file| (file.ino, file.io.write())).collect();
@@ -199,7 +199,7 @@ impl Tiers {
         Ok(Some(said))
     }
 
-    /// A group that is held up ends in front of its next batch; the intents of the rest are void after `applied`.
+    /// Ends a held-up group in front of its next batch; the intents of the rest are void after `applied`.
     pub(super) fn end_group_for(&self, unfinished: &mut Option<Unfinished>, start: &HashSet<Ino>) -> Result<()> {
         self.stop_filling();
         if let Some(group) = unfinished.as_mut() {
@@ -212,7 +212,7 @@ impl Tiers {
             if group.places_filled() {
                 let step = group.steps().next().map(|step| OpenTree::new(&self.slow).has_applied(step)).transpose();
                 if step.at("stat", "tmp on the slow tier")?.flatten() != Some(false) {
-                    // All of it may be on the slow tree by now.
+                    // All of it may already be on the slow tree.
                     return Err(half_done());
                 }
             }
@@ -247,7 +247,7 @@ impl Tiers {
             with_object.iter().filter_map(|ino| Some((*ino, st.view.detach(*ino)?))).collect();
         let touched = return_names(st, closure, &detached);
         for node in detached.values() {
-            // Names that hide it do not count.
+            // Names that hid the slow node do not count.
             if let Some(node) = st.view.get_mut(*node) {
                 let names = node.links.len().max(1) as u32;
                 node.change_meta(|meta| meta.nlink = names);
@@ -297,7 +297,7 @@ impl Tiers {
     }
 }
 
-/// Restores the view's side of the names that changed.
+/// Restores the view's names that changed.
 fn return_names(st: &mut EngineState, closure: &Closure, detached: &HashMap<Ino, Ino>) -> HashSet<Ino> {
     let now_is = |ino: Ino| detached.get(&ino).copied().unwrap_or(ino);
     let mut places: HashMap<DirEntryKey, Option<Ino>> =
@@ -348,7 +348,7 @@ fn outcome(st: &EngineState, closure: &Closure) -> AsideOutcome {
     for ino in closure.inodes.iter().filter(|ino| changed.contains(ino) || closure.uncommitted.contains(ino)) {
         let newest = st.queue.newest_version(*ino).map(|(_, content)| SaveWhat::Version(content.clone()));
         let node = || made.contains(ino).then(|| spec_of(st, *ino)).flatten().map(SaveWhat::Node);
-        // One without a name is needed by nobody once its handles are closed.
+        // A node without a name is not needed once its handles are closed.
         match st.view.path(*ino).zip(newest.or_else(node)) {
             Some((path, what)) => outcome.fast_only.push(SaveTask { path, ino: *ino, what }),
             None => outcome.returned.push(*ino),

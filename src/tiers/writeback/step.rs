@@ -1,5 +1,5 @@
 //! Applies one step on the slow tree, or finds it applied already, by the inode numbers it names (P11); and collects
-//! what has to be synced after it. `model/publish_plan.rs` and `writeback/publish.rs` decide the steps and their order.
+//! what must be synced after it. `model/publish_plan.rs` and `writeback/publish.rs` decide the steps and their order.
 
 use std::collections::BTreeSet;
 
@@ -18,19 +18,19 @@ use crate::tiers::writeback::open_tree::OpenTree;
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Met {
     Expected,
-    /// An attribute was set, but somebody else has written into the file since it was last seen.
+    /// An attribute was set, but another program has written into the file since it was last seen.
     Rewritten,
-    /// A directory of that name existed: ours is merged into it; which one.
+    /// A directory of that name existed, with this identity: ours is merged into it.
     Merged(SlowId),
-    /// Someone else changed the name: theirs stays, ours is under this name in the same directory.
+    /// Another program changed the name: theirs stays, ours has this name in the same directory.
     Conflict(Vec<u8>),
-    /// The target of the change no longer exists, or is someone else's.
+    /// The target of the change no longer exists, or belongs to another program.
     Gone,
-    /// The node to place is neither in `tmp` nor in its place: someone else has removed it. It is made again.
+    /// The node to place is neither in `tmp` nor in its place: another program has removed it. It is made again.
     Lacking,
-    /// The same, and it cannot be made again: the name stays as it is until the file's next version comes.
+    /// Like `Lacking`, but it cannot be made again: the name stays as it is until the file's next version.
     Lost,
-    /// The rename goes into a part of the tree that was not known: nothing is done.
+    /// The rename goes into an unknown part of the tree: nothing is done.
     Apart,
     /// Another member has renamed the directory: nothing is done.
     Moved,
@@ -51,7 +51,7 @@ impl Met {
 
 /// A [`Step::Place`], and the fingerprint of the version that it replaces.
 struct Placing<'a> {
-    /// With the part of the tree.
+    /// Including the path of its part.
     path_in_tmp: &'a [u8],
     /// The directory in `tmp` that holds it; `tmp` is its name there.
     from: &'a dyn Dir,
@@ -74,16 +74,16 @@ impl Placing<'_> {
         is_placed(stat, self.id, self.over, self.known)
     }
 
-    /// Whether this is the previous version, as it was known.
+    /// Whether this is the known previous version.
     fn is_replaced(&self, stat: &Stat) -> bool {
         Some(stat.file()) == self.over
             && self.known_version.is_none_or(|known_version| known_version.is_same_version(stat))
     }
 }
 
-/// Whether this file, found where node `id` was to be placed, is that. Its times may have been changed since, by a
-/// later step of the batch. If the previous version is it by all that the tier tells, the number was reused: ours had
-/// gone from `tmp` before that version was made.
+/// Whether this file, found where node `id` was to be placed, is that node. A later step of the batch may have changed
+/// its times. If the tier shows no difference to the previous version, the inode number was reused: ours had gone from
+/// `tmp` before that version was made.
 fn is_placed(stat: &Stat, id: FileId, over: Option<FileId>, known: Option<TmpStat>) -> bool {
     let same_size = known.is_none_or(|known| stat.kind != Kind::File || known.size == stat.size);
     over != Some(id) && stat.file() == id && same_size
@@ -109,7 +109,7 @@ impl SyncSet {
         };
         match step {
             Step::Move { path, to, .. } | Step::Swap { a: path, b: to, .. } => {
-                // The destination is synced first: found twice is better than not at all.
+                // The destination is synced first: a file found twice is better than a lost one.
                 add(to);
                 add(path);
             }
@@ -129,8 +129,8 @@ impl SyncSet {
                 dir.sync().at("fsync on slow", escape(&path))?;
             }
         }
-        // The fsync of a directory does not cover the attributes of its entries: xfs delays them. Last, because on ext4
-        // they are durable by now.
+        // The fsync of a directory does not cover the attributes of its entries: xfs delays them. They come last,
+        // because on ext4 they are durable by now.
         for path in std::mem::take(&mut self.nodes) {
             tree.sync_node(&path).at("fsync on slow", escape(&path))?;
         }
@@ -138,7 +138,7 @@ impl SyncSet {
     }
 }
 
-/// The name for which a step needs a directory.
+/// The name that a step changes in a directory.
 pub(crate) fn step_target(step: &Step) -> Option<&[u8]> {
     match step {
         Step::Place { path: to, .. } | Step::Move { to, .. } | Step::Link { to, .. } => Some(to),
@@ -146,7 +146,7 @@ pub(crate) fn step_target(step: &Step) -> Option<&[u8]> {
     }
 }
 
-/// The paths that lead to something else after the step.
+/// The paths that lead to another node after the step.
 fn paths_changed(step: &Step) -> Vec<&[u8]> {
     match step {
         Step::Move { path, to, .. } | Step::Swap { a: path, b: to, .. } => vec![path, to],
@@ -168,7 +168,7 @@ pub(crate) fn step_path(step: &Step) -> &[u8] {
     }
 }
 
-/// Names the node that `applied` has put beside somebody else's file, and what comes into it, by where it is.
+/// Corrects the paths of the node that `applied` has put beside another program's file, and of its contents.
 pub(crate) fn go_on_beside<'a>((applied, met): (&Step, &Met), rest: impl Iterator<Item = &'a mut Step>) {
     let (Step::Place { path: at, id: of, .. } | Step::Move { to: at, id: of, .. }) = applied else { return };
     let (Met::Conflict(_), Some(beside)) = (met, met.path(at)) else { return };
@@ -239,7 +239,7 @@ impl OpenTree<'_> {
                         Some(value) => inode.set_xattr(key, value),
                         None => inode.remove_xattr(key),
                     });
-                // One that goes needs no room for itself: it is tried again until it is gone.
+                // A removal needs no room: it is retried until it succeeds.
                 let is_final = |e: &std::io::Error| self.slow.never_takes(e) && (value.is_some() || !is_full(e));
                 match met {
                     Err(e) if is_final(&e) => Ok(Met::LeftOut),
@@ -249,7 +249,7 @@ impl OpenTree<'_> {
         }
     }
 
-    /// Whether a step has been applied, without applying it. `None`: not visible for attributes, and not needed.
+    /// Whether a step has been applied, without applying it. `None`: attributes do not show it, and need not.
     pub(crate) fn has_applied(&self, step: &Step) -> std::io::Result<Option<bool>> {
         let at = |path: &[u8]| self.stat(path).map(|stat| stat.map(|stat| stat.file()));
         Ok(Some(match step {
@@ -264,7 +264,7 @@ impl OpenTree<'_> {
         }))
     }
 
-    /// Whether what the step moves is seen where it was to go. `false`: perhaps done all the same, as a removal.
+    /// Whether the moved node is at its destination. `false` does not exclude it, for example for a removal.
     pub(crate) fn is_seen_done(&self, step: &Step) -> std::io::Result<bool> {
         let at = |path: &[u8]| self.stat(path).map(|stat| stat.map(|stat| stat.file()));
         Ok(match step {
@@ -305,7 +305,7 @@ impl OpenTree<'_> {
         if self.save_exchanged(from, tmp, path)? {
             return Ok(Met::Expected);
         }
-        // Not the version we knew: it goes back, and ours beside it.
+        // Not the known version: it goes back, and ours beside it.
         from.rename(tmp, &*dir, name, RenameMode::Exchange)?;
         place_beside(from, tmp, &*dir, name)
     }
@@ -325,17 +325,17 @@ impl OpenTree<'_> {
         }
     }
 
-    /// Someone else made the name first. Two directories merge.
+    /// Another program made the name first. Two directories merge.
     fn meet_existing(&self, place: &Placing<'_>, dir: &dyn Dir, name: &[u8]) -> std::io::Result<Met> {
         let Placing { from, tmp, path, .. } = *place;
         let (ours, theirs) = (from.stat(tmp)?, dir.stat(name)?);
         if ours.id() == theirs.id() {
-            // A further link of the file that is there already.
+            // A further link of the file that is already there.
             return from.unlink(tmp).map(|()| Met::Expected);
         }
         if ours.kind == Kind::Dir && theirs.kind == Kind::Dir {
             match from.rmdir(tmp) {
-                // It was filled: who asked removes it, with the copies in it.
+                // A filled directory: the caller removes it, with the copies in it.
                 Err(e) if e.raw_os_error() == Some(Errno::ENOTEMPTY as i32) => {}
                 removed => removed?,
             }
@@ -344,7 +344,7 @@ impl OpenTree<'_> {
         self.meet_other((from, tmp), (dir, name), path, true)
     }
 
-    /// For file systems without exchange: checks first. Only a change by someone else between the check and the rename
+    /// For file systems without exchange: checks first. Only another program's change between the check and the rename
     /// is lost.
     fn place_over(&self, place: &Placing<'_>, dir: &dyn Dir, name: &[u8]) -> std::io::Result<Met> {
         let Placing { from, tmp, path, .. } = *place;
@@ -354,8 +354,9 @@ impl OpenTree<'_> {
         }
         let replace = || from.rename(tmp, dir, name, RenameMode::Replace);
         match replace() {
-            // A directory of ours, and a file that the same batch removes: no rename replaces one by the other. Behind a crash between
-            // the two the name is free, and ours is still in `tmp`. Where nothing was a moment ago, the file is somebody else's.
+            // A directory of ours, and a file that the same batch removes: no rename replaces one by the other. After a
+            // crash between the two the name is free, and ours is still in `tmp`. If the name was free a moment ago,
+            // the file is another program's.
             Err(e) if e.kind() == std::io::ErrorKind::NotADirectory && there.is_some() => {
                 dir.unlink(name).and_then(|()| replace())?;
             }
@@ -364,7 +365,7 @@ impl OpenTree<'_> {
         Ok(Met::Expected)
     }
 
-    /// Something of somebody else has the name, which is `path` from the root. `in_tmp`: ours waits there.
+    /// Another program has the name, which is `path` from the root. `in_tmp`: ours waits there.
     fn meet_other(
         &self,
         (from, ours): (&dyn Dir, &[u8]),
@@ -385,7 +386,7 @@ impl OpenTree<'_> {
         }
         let may_be_exchanged = place.over.is_some() || self.slow.in_fleet;
         if may_be_exchanged && left.is_some_and(|left| !place.is_replaced(left)) {
-            // Someone else's file, exchanged for ours and not checked before a crash or an error.
+            // Another program's file, exchanged for ours and not checked before a crash or an error.
             if self.save_exchanged(place.from, place.tmp, place.path)? {
                 return self.find_placed(place, None);
             }
@@ -415,14 +416,14 @@ impl OpenTree<'_> {
             return move_onto_itself(&*from, name, &*dir, to_name);
         }
         let meet = || self.meet_other((&*from, name), (&*dir, to_name), to, false);
-        // No rename of ours puts a file in the place of a directory, or the other way round.
+        // Our renames never put a file in place of a directory, or the reverse.
         let is_unlike = stat.is_some_and(|stat| (stat.kind == Kind::Dir) != (ours.kind == Kind::Dir));
         if (there != over && there.is_some()) || is_unlike {
             return meet();
         }
         if there.is_none() {
             match from.rename(name, &*dir, to_name, RenameMode::NoReplace) {
-                // Made since.
+                // Another program has made it since.
                 Err(e) if e.kind() == std::io::ErrorKind::AlreadyExists => return meet(),
                 // The tier has no such rename.
                 Err(e) if e.raw_os_error() == Some(Errno::EINVAL as i32) => {}
@@ -447,12 +448,12 @@ impl OpenTree<'_> {
         match absent_is_none(dir.stat_now(name))? {
             None => Ok(Met::Expected),
             Some(stat) if stat.file() != id && !left_out!(RemoveOnce) => Ok(Met::Gone),
-            // The number was given to something else.
+            // The number was given to another node.
             Some(stat) if (stat.kind == Kind::Dir) != is_dir => Ok(Met::Gone),
             Some(_) if is_dir => match dir.rmdir(name) {
                 Err(e) if e.raw_os_error() == Some(Errno::ENOTEMPTY as i32) => {
-                    // The root of a part has our `tmp`. Otherwise someone else put something into it: without a
-                    // fleet it stays, with that.
+                    // The root of a part has our `tmp`. Otherwise another program put something into it: without a
+                    // fleet the directory stays, with that.
                     if !self.slow.remove_tmp(path, &*dir, name)? {
                         let is_gone = self.slow.move_left_open(&*dir, name)? || self.save_dir(&*dir, name, path)?;
                         return Ok(if is_gone { Met::Expected } else { Met::Gone });
@@ -468,15 +469,15 @@ impl OpenTree<'_> {
             },
             Some(_) => {
                 self.slow.note_removed(id.ino);
-                // Someone else, or `writeback/full_slow.rs`, may be removing it at this moment.
+                // Another program, or `writeback/full_slow.rs`, may be removing it now.
                 absent_is_none(dir.unlink(name)).map(|_| Met::Expected)
             }
         }
     }
 
-    /// The inode that is compared is the one that is changed: if the name goes to another file meanwhile, that file is
-    /// not touched. Nor is one that is somebody else's, whatever its number: some tiers tell no birth, and an owner may
-    /// have been set since, who has not asked for the change.
+    /// Compares the inode that is changed: if the name goes to another file meanwhile, that file is not touched. Nor is
+    /// another program's file with the same number: some tiers report no birth, and a new owner has not asked for the
+    /// change.
     fn apply_attr(
         &self,
         path: &[u8],
@@ -505,7 +506,7 @@ impl OpenTree<'_> {
         match absent_is_none(dir.stat(name))?.map(|stat| stat.kind) {
             None => Ok(()),
             Some(Kind::File) => match dir.open(name, Access::Read) {
-                // Whoever owns it has a lease on it, and would be waited for, again and again.
+                // Its owner has a lease on it; each sync would wait for the lease.
                 Err(e) if e.kind() == std::io::ErrorKind::WouldBlock => dir.sync_all(),
                 opened => opened?.sync(),
             },
@@ -516,9 +517,9 @@ impl OpenTree<'_> {
     }
 }
 
-/// Both names lead to the node that is to be moved. A rename between two names of one file does nothing, so the first
-/// one is unlinked. But on a case-insensitive file system they may be one name, which the directory listing shows:
-/// removing it would lose the file.
+/// Both names lead to the node to move. A rename between two names of one file does nothing, so the first one is
+/// unlinked. But on a case-insensitive file system they may be one name, as the directory listing shows: removing it
+/// would lose the file.
 fn move_onto_itself(from: &dyn Dir, name: &[u8], dir: &dyn Dir, to_name: &[u8]) -> std::io::Result<Met> {
     let has = |dir: &dyn Dir, name: &[u8]| Ok::<_, std::io::Error>(dir.list()?.iter().any(|entry| entry.name == name));
     match (has(from, name)?, has(dir, to_name)?) {
@@ -564,7 +565,7 @@ pub(crate) fn find_beside(
     Ok(None)
 }
 
-/// Names an unexplained file in `tmp` with a prefix that no start sweeps.
+/// Gives an unexplained file in `tmp` a prefix that no start sweeps.
 pub(crate) fn put_aside(tmp: &[u8]) -> Vec<u8> {
     [b"q", tmp].concat()
 }

@@ -1,7 +1,7 @@
 //! The number of the drain's streams from mount to mount: `<fast>/.dlio-fs/streams`, one decimal number.
 //!
-//! Without it a mount over a tier that rewards eight streams would climb from one again, for as many rounds as that
-//! takes. A help, no promise: the climber goes on from there, so a wrong number costs a few rounds.
+//! Without it, a mount over a tier that rewards eight streams would climb from one again, which takes many rounds. It
+//! is only a hint: the stream controller continues from there, so a wrong number costs a few rounds.
 
 use std::sync::atomic::Ordering;
 
@@ -14,7 +14,7 @@ use crate::tiers::writeback::streams::StreamCount;
 const FILE: &[u8] = b"streams";
 
 impl Tiers {
-    /// Called at a start. What is missing, unreadable or no possible number is ignored.
+    /// Called at a start. A missing, unreadable or impossible number is ignored.
     pub(crate) fn restore_streams(&self) {
         let text = self.fast.dir(OURS).at_fast("open", "streams").and_then(|ours| read_text(&*ours, FILE));
         if let Some(count) = text.ok().flatten().and_then(|text| count_of(&text)) {
@@ -23,7 +23,7 @@ impl Tiers {
         }
     }
 
-    /// Saves the number that the climber stands at, if it has changed.
+    /// Saves the controller's present number, if it has changed.
     pub(crate) fn save_streams(&self) {
         let count = self.writeback.streams.lock().settled();
         let is_climbing = self.options().drain_streams == DrainStreams::Auto;
@@ -33,7 +33,7 @@ impl Tiers {
         let ours = self.fast.dir(OURS).at_fast("open", "streams");
         match ours.and_then(|ours| replace_text(&*ours, FILE, &format!("{count}\n"))) {
             Ok(()) => self.writeback.saved_streams.store(count, Ordering::Relaxed),
-            // The next tick tries again.
+            // The next tick retries.
             Err(error) => tracing::debug!(%error, "the number of streams is not remembered"),
         }
     }

@@ -1,9 +1,9 @@
 //! How many streams copy at the same time, found out while they run. Pure; moments are passed in.
 //!
 //! Many small requests in flight make a network file system fast and a rotating disk slow, so the number is found by
-//! hill climbing. A *round* is a second or more in which all streams have something to copy, be it a part of a large
-//! file. What a round achieved is counted in bytes, where a file costs as much as a MiB. Twice the streams are kept if
-//! they achieve a fifth more, half of them if they achieve as much; otherwise the number goes back to what it was, and
+//! hill climbing. A *round* is a second or more in which all streams have something to copy, even if only a part of a
+//! large file. A round's result is counted in bytes, where a file costs as much as a MiB. Twice the streams are kept if
+//! they achieve a fifth more, half of them if they achieve as much; otherwise the number returns to what it was, and
 //! the other direction is tried after some rounds.
 
 use std::time::Duration;
@@ -17,7 +17,7 @@ const FILES_MIN: u64 = 4;
 const BYTES_MIN: u64 = 64 << 20;
 /// What a file costs besides its bytes.
 const COST_OF_FILE: u64 = 1 << 20;
-/// How many rounds pass between two trials in vain.
+/// How many rounds pass between two unsuccessful trials.
 const ROUNDS_BETWEEN: u32 = 8;
 const BETTER: f64 = 1.2;
 const AS_GOOD: f64 = 0.95;
@@ -38,14 +38,14 @@ enum Direction {
 #[derive(Debug)]
 pub(crate) struct StreamCount {
     count: u32,
-    /// What `count` streams achieved per second, in the last round.
+    /// What `count` streams achieved per second in the last round.
     rate: Option<f64>,
-    /// The direction that is on trial.
+    /// The direction of the current trial.
     trial: Option<Direction>,
     next: Direction,
     /// Rounds until the next trial.
     rest: u32,
-    /// When the present round began, and what was achieved by then.
+    /// When the present round began, and the total at that time.
     began: Option<(Duration, Achieved)>,
 }
 
@@ -62,7 +62,7 @@ impl StreamCount {
         }
     }
 
-    /// Without the trial that is under way.
+    /// The number without the current trial.
     pub(crate) fn settled(&self) -> u32 {
         self.count
     }
@@ -74,18 +74,18 @@ impl StreamCount {
         }
     }
 
-    /// Not all streams have something to copy, or they make way for others: this round is no measurement.
+    /// Ends the round without a measurement: not all streams have something to copy, or they make way for other work.
     pub(crate) fn interrupt(&mut self) {
         self.began = None;
     }
 
-    /// A stream has copied something, and there is more for all of them.
+    /// To be called when a stream has copied something and there is more for all of them.
     pub(crate) fn copied(&mut self, now: Duration, achieved: Achieved) {
         let Some((began, before)) = self.began else {
             self.began = Some((now, achieved));
             return;
         };
-        // Streams that end at the same time may come in another order.
+        // Streams that end at the same time may report in another order.
         let (took, files) = (now.saturating_sub(began), achieved.files.saturating_sub(before.files));
         let bytes = achieved.bytes.saturating_sub(before.bytes);
         if took < ROUND || (files < FILES_MIN && bytes < BYTES_MIN) {
@@ -114,7 +114,7 @@ impl StreamCount {
             }
         }
         if self.rest == 0 {
-            // At the end of a direction only the other one is left.
+            // At the end of one direction only the other is left.
             if self.stepped(self.next) == self.count {
                 self.next = if self.next == Direction::Up { Direction::Down } else { Direction::Up };
             }
@@ -127,7 +127,7 @@ impl StreamCount {
 mod tests {
     use super::*;
 
-    /// The number of streams in each of so many seconds, on a tier that achieves this per second.
+    /// The number of streams in each of these seconds, on a tier with this throughput per second.
     fn climb(start: u32, seconds: u64, bytes_per_s: impl Fn(u32) -> u64) -> Vec<u32> {
         let (mut streams, mut achieved) = (StreamCount::starting_with(start), Achieved::default());
         let mut counts = Vec::new();
