@@ -26,6 +26,7 @@
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use crate::error::{Context, Errno, Error, Result};
 use crate::path::{Name, escape};
@@ -100,64 +101,95 @@ impl Tiers {
         if self.damaged.is_some() {
             return Ok(Progress::Idle);
         }
-        if let Some(group) = unfinished.as_mut() {
-            if !self.apply_group(group)? {
-                return Ok(Progress::Idle);
-            }
-            self.finish_group(&mut unfinished)?;
-            return self.publish_cut_batch(&mut unfinished).map(|()| Progress::Did);
+        if unfinished.is_some() {
+            return self.continue_group(&mut unfinished);
         }
-        if self.is_paused() {
-            return Ok(Progress::Idle);
+        if let Some(rest) = self.may_not_begin(patient)? {
+            return Ok(rest);
         }
-        if let Some(closed) = self.waits() {
-            return Ok(Progress::Wait(closed.left));
-        }
-        if let Some(done) = self.let_others_first(patient)? {
-            return Ok(done);
-        }
-        if let Some(this) = self.incarnation.as_ref().filter(|_| self.state.lock().queue.front().is_some()) {
-            this.look(self.uptime())?;
-        }
-        if self.held_by_copy().is_some() {
-            return Ok(Progress::Idle);
-        }
-        let pressure = self.batches_by_pressure();
-        let settle =
-            if self.has_waiters() || self.fast_fails() { std::time::Duration::ZERO } else { self.options().settle };
-        let priority_lsn = self.counters.notes.priority_lsn();
-        let (now, live_after) = (self.uptime(), self.options().live_after);
-        let gate = self.fleet_gate();
-        let pace = PublishPace { now, settle, live_after, pressure, priority_lsn, gate };
+        let pace = self.publish_pace();
         if let Some(progress) = self.fill_on(pace, &mut unfinished)? {
             return Ok(progress);
         }
-        let next = publish_plan::next(&self.state.lock(), pace);
-        if let Some(fleet) = &self.fleet {
-            fleet.note_refusal(matches!(next, NextToPublish::Gated), now);
-        }
-        match next {
-            NextToPublish::Batches(_) => self.counters.publishing_goes_on(now),
-            _ => self.counters.publishing_rests(),
-        }
-        match next {
+        match self.plan_next(pace) {
             NextToPublish::Empty => Ok(Progress::Idle),
             NextToPublish::Wait(left) => Ok(Progress::Wait(left)),
             NextToPublish::Blocked if self.pass_refused_copy()? => Ok(Progress::Did),
             NextToPublish::Blocked => self.unblock(),
-            // Progress of the fleet wakes this thread.
+            // The fleet's own work wakes this one.
             NextToPublish::Gated => Ok(Progress::Idle),
-            NextToPublish::Batches(mut batches) => {
-                if let Some(done) = self.keep_apart(&batches)? {
-                    return Ok(done);
-                }
-                if self.begin_filling(&mut batches, pressure)? {
-                    return Ok(Progress::Did);
-                }
-                self.publish(batches, &mut unfinished)?;
-                self.publish_cut_batch(&mut unfinished).map(|()| Progress::Did)
-            }
+            NextToPublish::Batches(batches) => self.publish_batches(batches, pace.pressure, &mut unfinished),
         }
+    }
+
+    /// Finishes the group that an error, or a wait, has interrupted.
+    fn continue_group(&self, unfinished: &mut Option<Unfinished>) -> Result<Progress> {
+        if let Some(group) = unfinished.as_mut()
+            && !self.apply_group(group)?
+        {
+            return Ok(Progress::Idle);
+        }
+        self.finish_group(unfinished)?;
+        self.publish_cut_batch(unfinished).map(|()| Progress::Did)
+    }
+
+    /// Why no group may begin now, if so: an operator, a user whose changes are held, another daemon of this fast tier,
+    /// or the partner.
+    fn may_not_begin(&self, patient: bool) -> Result<Option<Progress>> {
+        if self.is_paused() {
+            return Ok(Some(Progress::Idle));
+        }
+        if let Some(closed) = self.waits() {
+            return Ok(Some(Progress::Wait(closed.left)));
+        }
+        if let Some(done) = self.let_others_first(patient)? {
+            return Ok(Some(done));
+        }
+        if let Some(this) = self.incarnation.as_ref().filter(|_| self.state.lock().queue.front().is_some()) {
+            this.look(self.uptime())?;
+        }
+        Ok(self.held_by_copy().map(|_| Progress::Idle))
+    }
+
+    fn publish_pace(&self) -> PublishPace {
+        let is_hurried = self.has_waiters() || self.fast_fails();
+        let options = self.options();
+        PublishPace {
+            now: self.uptime(),
+            settle: if is_hurried { Duration::ZERO } else { options.settle },
+            live_after: options.live_after,
+            pressure: self.batches_by_pressure(),
+            priority_lsn: self.counters.notes.priority_lsn(),
+            gate: self.fleet_gate(),
+        }
+    }
+
+    fn plan_next(&self, pace: PublishPace) -> NextToPublish {
+        let next = publish_plan::next(&self.state.lock(), pace);
+        if let Some(fleet) = &self.fleet {
+            fleet.note_refusal(matches!(next, NextToPublish::Gated), pace.now);
+        }
+        match next {
+            NextToPublish::Batches(_) => self.counters.publishing_goes_on(pace.now),
+            _ => self.counters.publishing_rests(),
+        }
+        next
+    }
+
+    fn publish_batches(
+        &self,
+        mut batches: Vec<Batch>,
+        pressure: bool,
+        unfinished: &mut Option<Unfinished>,
+    ) -> Result<Progress> {
+        if let Some(done) = self.keep_apart(&batches)? {
+            return Ok(done);
+        }
+        if !self.begin_filling(&mut batches, pressure)? {
+            self.publish(batches, unfinished)?;
+            self.publish_cut_batch(unfinished)?;
+        }
+        Ok(Progress::Did)
     }
 
     /// Publishes the rest of a cut batch at once: until then the slow tree is in the middle of it.
@@ -171,7 +203,7 @@ impl Tiers {
                 if !st.is_inside_batch() {
                     return Ok(());
                 }
-                let (settle, live_after) = (std::time::Duration::ZERO, self.options().live_after);
+                let (settle, live_after) = (Duration::ZERO, self.options().live_after);
                 let now = self.uptime();
                 // Under pressure a version without a copy may have been left to a later one: then the rest is ready
                 // only with pressure.
