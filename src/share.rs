@@ -8,11 +8,6 @@ pub fn allows(held: u64, left: u64) -> bool {
     held < left
 }
 
-/// Whether a user has three quarters of what there is for one user, as long as nobody else takes more.
-pub fn is_nearly_used(held: u64, left: u64) -> bool {
-    held > 0 && held.saturating_mul(8) >= held.saturating_add(left).saturating_mul(3)
-}
-
 /// How much each user has.
 #[derive(Debug, Default)]
 pub struct PerUser(HashMap<u32, u64>);

@@ -219,7 +219,6 @@ const PURE: &[&str] = &[
     "src/report/summary.rs",
     "src/report/text.rs",
     "src/report/totals.rs",
-    "src/config/hours.rs",
     "src/config/io_path.rs",
     "src/config/listen.rs",
     "src/config/settings.rs",

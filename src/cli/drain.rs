@@ -21,7 +21,7 @@ use crate::mount::Daemon;
 /// the same wait for scripts: it prints nothing, unless something holds it, and can wait for a whole fleet.
 ///
 /// --deadline is for a machine that will soon be gone (a spot instance, the end of a batch job). Until then the drain
-/// ignores its bandwidth limit, pauses and hours, nothing is staged, and files that were replaced or removed meanwhile
+/// ignores its bandwidth limit and pauses, nothing is staged, and files that were replaced or removed meanwhile
 /// are not copied. If not everything will arrive in time, the newest complete checkpoint is copied first, as plain
 /// files below .dlio-fs/saved on the slow tier, because the tree itself changes only in order. At the deadline it lists
 /// what was saved and what is left, with exit code 3.

@@ -109,9 +109,6 @@ impl Tiers {
         if self.is_paused() {
             return Ok(Progress::Idle);
         }
-        if let Some(closed) = self.waits() {
-            return Ok(Progress::Wait(closed.left));
-        }
         if let Some(done) = self.let_others_first(patient)? {
             return Ok(done);
         }
