@@ -582,8 +582,8 @@ fn help_fits_the_terminal_and_has_colours_only_where_they_are_wanted() {
     assert!(wide.lines().count() < narrow.lines().count(), "without a terminal it is wider");
     let widest = on_terminal_of(300, "drain --help", &[("NO_COLOR", "1")]);
     assert!(widest.lines().all(|line| line.chars().count() <= 100), "nobody reads longer lines: {widest}");
-    let first = "Say whether everything is on the slow tier; with --wait, wait until it is\n";
-    assert!(widest.starts_with(first) && widest.contains("`dlio-fs sync` is the same wait for scripts"), "{widest}");
+    let first = "Wait until everything written so far is on the slow tier, and show progress\n";
+    assert!(widest.starts_with(first) && widest.contains("`dlio-fs sync` is short for"), "{widest}");
 }
 
 #[test]

@@ -76,7 +76,7 @@ fn what_the_slow_tier_refuses_for_good_is_set_aside_and_everything_else_arrives(
     let safe = "SAFE: everything is on the slow tier, except 1 name set aside (7 B)";
     until("it goes on", || first_line(&mount) == safe);
     assert_eq!(fs::read(mount.slow().join("later")).unwrap(), b"behind it");
-    let (code, out, err) = dlio(&["drain", "--wait"], &mount.root());
+    let (code, out, err) = dlio(&["drain"], &mount.root());
     let aside = "1 name set aside (7 B): not on the slow tier; dlio-fs queue lists it";
     assert!(code == 0 && err.contains(aside), "{code} {out} {err}");
     let (code, out, _) = dlio(&["queue"], &mount.root());
