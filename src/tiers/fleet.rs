@@ -22,14 +22,10 @@ pub(crate) mod appends;
 mod clocks;
 mod collected;
 mod collector;
-#[cfg(test)]
-mod few;
 pub(crate) mod forget;
 mod handover;
 pub(crate) mod journal;
 mod lines;
-#[cfg(test)]
-mod many;
 mod members;
 pub(crate) mod names;
 mod pace;
@@ -421,3 +417,10 @@ pub(crate) fn not_exact(fleet: &str, error: Option<Duration>, bound: Duration) -
          members and say `dlio-fs clock-error {fleet} TIME --slow DIR` with what all their clocks keep"
     ))
 }
+
+#[cfg(test)]
+#[path = "../../tests/simulations/few.rs"]
+mod few;
+#[cfg(test)]
+#[path = "../../tests/simulations/many.rs"]
+mod many;
