@@ -34,8 +34,4 @@ impl PerUser {
     pub fn iter(&self) -> impl Iterator<Item = (u32, u64)> + '_ {
         self.0.iter().map(|(uid, amount)| (*uid, *amount))
     }
-
-    pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
-    }
 }

@@ -529,13 +529,6 @@ pub struct OsFile {
     unnoticed: bool,
 }
 
-impl OsFile {
-    /// The descriptor, for calls that this seam does not have (passthrough, reflinks).
-    pub fn as_fd(&self) -> BorrowedFd<'_> {
-        self.fd.as_fd()
-    }
-}
-
 impl Inode for OsFile {
     fn stat(&self) -> io::Result<Stat> {
         self.births.stat(&self.fd)
