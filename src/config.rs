@@ -1,7 +1,6 @@
 //! The user's settings: values with their defaults (`values.rs`), rules for some files, and the layers that the values
 //! come from.
 
-mod hours;
 mod io_path;
 mod listen;
 mod rules;
@@ -10,7 +9,6 @@ mod size;
 mod streams;
 mod values;
 
-pub use hours::{Closed, Hours};
 pub use io_path::IoPath;
 pub use listen::Listen;
 pub use rules::{DrainPolicy, Durable, FullSlow, OnTerm, PathRule, Pattern, Rules, Verify};

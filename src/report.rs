@@ -12,7 +12,6 @@ mod chrome;
 pub mod csv;
 mod darshan;
 mod dftracer;
-mod folded;
 pub mod formats;
 pub mod html;
 pub mod markdown;

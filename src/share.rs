@@ -8,11 +8,6 @@ pub fn allows(held: u64, left: u64) -> bool {
     held < left
 }
 
-/// Whether a user holds three quarters of one user's share, as long as no other user takes more.
-pub fn is_nearly_used(held: u64, left: u64) -> bool {
-    held > 0 && held.saturating_mul(8) >= held.saturating_add(left).saturating_mul(3)
-}
-
 /// How much each user holds.
 #[derive(Debug, Default)]
 pub struct PerUser(HashMap<u32, u64>);
@@ -38,9 +33,5 @@ impl PerUser {
     /// Each user who holds something.
     pub fn iter(&self) -> impl Iterator<Item = (u32, u64)> + '_ {
         self.0.iter().map(|(uid, amount)| (*uid, *amount))
-    }
-
-    pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
     }
 }

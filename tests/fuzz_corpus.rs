@@ -54,8 +54,3 @@ fn recording() {
 fn block() {
     run("block", targets::block);
 }
-
-#[test]
-fn merge() {
-    run("merge", targets::merge);
-}

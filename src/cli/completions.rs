@@ -2,6 +2,7 @@
 
 use std::io;
 
+use clap::builder::{PossibleValuesParser, TypedValueParser as _};
 use clap::{Args, Command};
 use clap_complete::Shell;
 
@@ -17,6 +18,7 @@ Examples:
   dlio-fs completions zsh > ~/.zfunc/_dlio-fs
   dlio-fs completions fish > ~/.config/fish/completions/dlio-fs.fish")]
 pub(super) struct CompletionsArgs {
+    #[arg(value_parser = PossibleValuesParser::new(["bash", "zsh", "fish"]).try_map(|name| name.parse::<Shell>()))]
     shell: Shell,
 }
 

@@ -1,4 +1,4 @@
-//! `dlio-fs drain` and `dlio-fs sync`: wait until a whole mount, or one path, is on the slow tier (D2).
+//! `dlio-fs drain`, and `dlio-fs sync`, which is short for it: wait until a whole mount, one path, or a fleet is on the slow tier (D2).
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -13,75 +13,112 @@ use super::progress::{self, News, ProgressDisplay};
 use crate::json;
 use crate::mount::Daemon;
 
-/// Say whether everything is on the slow tier; with --wait, wait until it is
+/// Wait until everything written so far is on the slow tier, and show progress
 ///
-/// The drain itself, which copies to the slow tier, always runs in the background. Without options this prints the
-/// verdict about the whole mount at once, with the exit code of `dlio-fs status`. With --wait it shows progress, and
-/// returns once everything written before, or everything at PATH, is on the slow tier under its name. `dlio-fs sync` is
-/// the same wait for scripts: it prints nothing, unless something holds it, and can wait for a whole fleet.
-///
-/// --deadline is for a machine that will soon be gone (a spot instance, the end of a batch job). Until then the drain
-/// ignores its bandwidth limit, pauses and hours, nothing is staged, and files that were replaced or removed meanwhile
-/// are not copied. If not everything will arrive in time, the newest complete checkpoint is copied first, as plain
-/// files below .dlio-fs/saved on the slow tier, because the tree itself changes only in order. At the deadline it lists
-/// what was saved and what is left, with exit code 3.
-#[derive(Debug, Args)]
-#[command(after_long_help = "\
-Examples:
-  dlio-fs drain /mnt/train/run1 --wait
-  dlio-fs drain /mnt/train --deadline 110s")]
-pub(super) struct DrainArgs {
-    /// A mount point, or a file or directory below one; optional if there is only one mount
-    path: Option<PathBuf>,
-    /// Return only when everything is on the slow tier
-    #[arg(long)]
-    wait: bool,
-    /// Copy as much as possible within this time, the newest checkpoint first if not everything fits; whole mounts only
-    #[arg(long, value_name = "TIME", value_parser = super::duration::parse_duration, conflicts_with = "wait")]
-    deadline: Option<Duration>,
-    /// Print JSON
-    #[arg(long)]
-    json: bool,
-}
-
-/// Wait until everything written so far is on the slow tier; prints nothing, unless something holds it
-///
-/// `dlio-fs drain --wait` does the same and shows progress.
+/// It waits for what was written before, or for what is at PATH, under its name. The drain itself, which copies to the
+/// slow tier, always runs in the background; --no-wait prints the verdict about the whole mount at once, with the exit
+/// code of `dlio-fs status`. `dlio-fs sync` is short for `dlio-fs drain --quiet`.
 ///
 /// fsync of a file, or of the mount point, waits for the fast tier only; sync(1) and syncfs(2) do not reach a FUSE file
 /// system at all.
 ///
 /// With --fleet it waits until everything that any member of a fleet had answered before the call is on the slow tier,
 /// and says on standard error for whom. The exit code is 3 if what a forgotten member had may be missing.
+///
+/// --deadline is for a machine that will soon be gone (a spot instance, the end of a batch job). Until then the drain
+/// ignores its bandwidth limit and pauses, nothing is staged, and files that were replaced or removed meanwhile are not
+/// copied. If not everything will arrive in time, the newest complete checkpoint is copied first, as plain files below
+/// .dlio-fs/saved on the slow tier, because the tree itself changes only in order. At the deadline it lists what was
+/// saved and what is left, with exit code 3.
 #[derive(Debug, Args)]
 #[command(after_long_help = "\
 Examples:
-  dlio-fs sync /mnt/train && rm -r /scratch/copy
-  dlio-fs sync /mnt/train --fleet")]
-pub(super) struct SyncArgs {
+  dlio-fs drain /mnt/train/run1
+  dlio-fs drain /mnt/train --deadline 110s
+  dlio-fs drain --fleet job --slow /nfs/train")]
+pub(super) struct DrainArgs {
+    /// Only say whether everything is on the slow tier
+    #[arg(long, conflicts_with = "fleet")]
+    no_wait: bool,
+    /// Print nothing, unless something holds it
+    #[arg(long, short, conflicts_with = "no_wait")]
+    quiet: bool,
+    /// Copy as much as possible within this time, the newest checkpoint first if not everything fits; whole mounts only
+    #[arg(long, value_name = "TIME", value_parser = super::duration::parse_duration)]
+    #[arg(conflicts_with_all = ["no_wait", "quiet", "fleet"])]
+    deadline: Option<Duration>,
+    /// Print JSON
+    #[arg(long, conflicts_with = "fleet")]
+    json: bool,
+    #[command(flatten)]
+    what: DrainedArgs,
+}
+
+/// What is waited for.
+#[derive(Debug, Args)]
+struct DrainedArgs {
     /// A mount point, or a file or directory below one; optional if there is only one mount
     path: Option<PathBuf>,
     #[command(flatten)]
     fleet: FleetArgs,
 }
 
+/// Wait until everything written so far is on the slow tier; prints nothing, unless something holds it
+///
+/// It is `dlio-fs drain --quiet`.
+#[derive(Debug, Args)]
+#[command(after_long_help = "\
+Examples:
+  dlio-fs sync /mnt/train && rm -r /scratch/copy
+  dlio-fs sync /mnt/train --fleet")]
+pub(super) struct SyncArgs {
+    #[command(flatten)]
+    what: DrainedArgs,
+}
+
 pub(super) fn run(args: &DrainArgs) -> Outcome {
+    let path = args.what.path.as_deref();
     if let Some(time) = args.deadline {
-        return drain_until(&client::the_mount(args.path.as_deref())?, time, args.json);
+        return drain_until(&client::the_mount(path)?, time, args.json);
     }
-    let place = DrainScope::of(args.path.as_deref())?;
-    if args.wait {
-        let progress = ProgressDisplay::watch(&place.mountpoint);
-        wait(&place, None)?;
-        drop(progress);
-        return if args.json { place.tell_as_json() } else { Ok(()) }.map(|()| Exit::Done);
+    if args.no_wait {
+        let place = DrainScope::of(path)?;
+        if args.json {
+            place.tell_as_json()?;
+        } else {
+            say(client::first_line(&place.mountpoint)?)?;
+        }
+        return Ok(client::exit(&client::status(&place.mountpoint)?));
     }
+    let exit = drain(&args.what, args.quiet)?;
     if args.json {
-        place.tell_as_json()?
-    } else {
-        say(client::first_line(&place.mountpoint)?)?
+        DrainScope::of(path)?.tell_as_json()?;
     }
-    Ok(client::exit(&client::status(&place.mountpoint)?))
+    Ok(exit)
+}
+
+pub(super) fn run_sync(args: &SyncArgs) -> Outcome {
+    drain(&args.what, true)
+}
+
+/// Even if quiet it says what holds it: otherwise it would wait without end and a word.
+fn drain(what: &DrainedArgs, quiet: bool) -> Outcome {
+    if let Some(source) = what.fleet.source(what.path.as_deref())? {
+        return drain_fleet(source);
+    }
+    let place = DrainScope::of(what.path.as_deref())?;
+    if quiet {
+        let mut news = News::default();
+        let tell = |_: &str| {
+            let trouble = client::status(&place.mountpoint).ok().and_then(|status| progress::trouble(&status));
+            trouble.iter().for_each(|trouble| news.tell(trouble));
+        };
+        wait_telling(&place, None, tell)?;
+    } else {
+        let _progress = ProgressDisplay::watch(&place.mountpoint);
+        wait(&place, None)?;
+    }
+    Ok(Exit::Done)
 }
 
 /// Saved and left files go to standard output, progress to standard error.
@@ -115,27 +152,10 @@ fn drain_until(mountpoint: &Path, time: Duration, as_json: bool) -> Outcome {
     }
 }
 
-pub(super) fn run_sync(args: &SyncArgs) -> Outcome {
-    match args.fleet.source(args.path.as_deref())? {
-        Some(source) => sync_fleet(source),
-        None => sync_mount(&DrainScope::of(args.path.as_deref())?),
-    }
-}
-
-/// Says nothing, unless something holds it: it would wait without end and a word.
-fn sync_mount(place: &DrainScope) -> Outcome {
-    let mut news = News::default();
-    let tell = |_: &str| {
-        let trouble = client::status(&place.mountpoint).ok().and_then(|status| progress::trouble(&status));
-        trouble.iter().for_each(|trouble| news.tell(trouble));
-    };
-    wait_telling(place, None, tell).map(|_| Exit::Done)
-}
-
 /// 1. The question is asked. What is answered from now on is no part of it.
 /// 2. Our own daemon hurries with what it has.
 /// 3. The leases say when all members, ours too, are past the question.
-fn sync_fleet(source: FleetSource) -> Outcome {
+fn drain_fleet(source: FleetSource) -> Outcome {
     let own = match &source {
         FleetSource::Mount(mountpoint) => Some(DrainScope::whole(mountpoint.clone())),
         FleetSource::Slow(_) => None,

@@ -82,8 +82,11 @@ const DOCS: [(&str, &str); 50] = [
     ("packaging/slurm/epilog.sh", include_str!("../../packaging/slurm/epilog.sh")),
     ("packaging/slurm/prolog.sh", include_str!("../../packaging/slurm/prolog.sh")),
     ("packaging/slurm/task_prolog.sh", include_str!("../../packaging/slurm/task_prolog.sh")),
+    ("systemd/dlio-fs-drain@.service", include_str!("../../systemd/dlio-fs-drain@.service")),
+    ("systemd/dlio-fs-pause.timer", include_str!("../../systemd/dlio-fs-pause.timer")),
+    ("systemd/dlio-fs-resume.timer", include_str!("../../systemd/dlio-fs-resume.timer")),
 ];
-/// The program's path in [`UNIT`].
+/// The program's path in a unit of the repository.
 const UNIT_PROGRAM: &str = "/usr/local/bin/dlio-fs";
 /// mount(8) looks for its helpers only here.
 const SBIN: &str = "/sbin";
@@ -276,15 +279,19 @@ fn contents(
     let program = program_in(prefix);
     let ourselves = std::env::current_exe().at("find", "this program")?;
     let bytes = fs::read(&ourselves).at("read", ourselves.shown())?;
-    let unit = unit_for(&program)?;
+    let path = unit_path(&program)?.to_owned();
     let mut all = BTreeMap::from([
         (program, Payload::File { bytes, mode: 0o755 }),
-        (prefix.join("lib/systemd/system/dlio-fs@.service"), text(unit.into_bytes())),
+        (prefix.join("lib/systemd/system/dlio-fs@.service"), text(UNIT.replace(UNIT_PROGRAM, &path).into_bytes())),
     ]);
     for (name, page) in DOCS {
         // `common.sh` and `training.py` are read by the others.
         let mode = if page.starts_with("#!") { 0o755 } else { 0o644 };
-        let page = if name.ends_with(".md") { as_installed(name, page) } else { page.to_owned() };
+        let page = match name.rsplit_once('.') {
+            Some((_, "md")) => as_installed(name, page),
+            Some((_, "service")) => page.replace(UNIT_PROGRAM, &path),
+            _ => page.to_owned(),
+        };
         let page = Payload::File { bytes: page.into_bytes(), mode };
         all.insert(prefix.join("share/doc/dlio-fs").join(name), page);
     }
@@ -338,14 +345,12 @@ fn helpers_dir(prefix: &Path) -> PathBuf {
     }
 }
 
-fn unit_for(program: &Path) -> Result<String, Failure> {
-    match program.to_str().filter(|path| !path.contains([' ', '%', '"', '\\', '$'])) {
-        Some(path) => Ok(UNIT.replace(UNIT_PROGRAM, path)),
-        None => {
-            let what = format!("{} has characters that a systemd unit cannot contain", program.shown());
-            Err(Failure::usage(Error::refused(what, "choose a --prefix of plain characters")))
-        }
-    }
+/// The program's path as a unit may have it.
+fn unit_path(program: &Path) -> Result<&str, Failure> {
+    program.to_str().filter(|path| !path.contains([' ', '%', '"', '\\', '$'])).ok_or_else(|| {
+        let what = format!("{} has characters that a systemd unit cannot contain", program.shown());
+        Failure::usage(Error::refused(what, "choose a --prefix of plain characters"))
+    })
 }
 
 /// Writes a temporary file and renames it: a running program keeps its file.

@@ -3,7 +3,7 @@
 mod outlet;
 
 use std::fs::{self, File};
-use std::io::{self, BufRead as _, BufReader, Cursor, Read};
+use std::io::{self, Cursor};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
@@ -17,7 +17,7 @@ use super::outcome::{Exit, Failure, Outcome, unusable};
 use crate::error::{Context, Error};
 use crate::mount;
 use crate::path::Show as _;
-use crate::report::asked::{DocumentOptions, Merge, Weigh};
+use crate::report::asked::DocumentOptions;
 use crate::report::formats::Format;
 use crate::stats::recording::{Recording, Source};
 
@@ -33,8 +33,7 @@ Examples:
   dlio-fs report /mnt/train -o report.html
   dlio-fs report /mnt/train --window epoch-3 -o epoch-3.html
   dlio-fs report run.dlio --format json | jq .cost
-  dlio-fs report run.dlio --format chrome --merge torch.json.gz \\
-      -o merged.json.gz")]
+  dlio-fs report run.dlio --format chrome -o run.json.gz")]
 pub(super) struct ReportArgs {
     /// A mount point or a directory on it, or recordings or a directory of them
     #[arg(value_name = "SOURCE")]
@@ -51,15 +50,9 @@ pub(super) struct ReportArgs {
     /// text: everything, and not only what fits on a screen
     #[arg(long)]
     all: bool,
-    /// chrome: add the calls to this trace of the PyTorch profiler, at its time
-    #[arg(long, value_name = "TRACE")]
-    merge: Option<PathBuf>,
     /// chrome: start another file (`run-1.json`, ...) when one reaches this size
     #[arg(long, value_name = "SIZE", default_value = "1GiB")]
     split: ByteSize,
-    /// folded: what the width shows
-    #[arg(long, value_enum, value_name = "WHAT", default_value = "time")]
-    weigh: Weigh,
 }
 
 pub(super) fn run(args: &ReportArgs) -> Outcome {
@@ -77,8 +70,7 @@ fn format(args: &ReportArgs) -> Result<Format, Failure> {
     let by_ending = |file: &PathBuf| {
         let name = file.file_name().and_then(|name| name.to_str()).unwrap_or_default();
         Format::of_name(name).ok_or_else(|| {
-            let remedy =
-                "add --format, or end it with .html, .md, .json, .csv, .txt, .darshan, .pfw or .folded, also with .gz";
+            let remedy = "add --format, or end it with .html, .md, .json, .csv, .txt, .darshan or .pfw, also with .gz";
             unusable("--output", file, &"its ending names no format", remedy)
         })
     };
@@ -146,24 +138,18 @@ fn latest_of(dir: &Path) -> Result<Vec<PathBuf>, Failure> {
 
 fn write(args: &ReportArgs, format: Format, recording: &mut Recording) -> Result<(), Failure> {
     if let Some(output) = &args.output
-        && let Some(read) = args.sources.iter().chain(&args.merge).find(|read| is_same(read, output))
+        && let Some(read) = args.sources.iter().find(|read| is_same(read, output))
     {
         return Err(Failure::new(Exit::Failure, format!("cannot write to {}: it is an input", read.shown())));
     }
-    // Told apart from a failure to write, which is the output's.
-    let is_input = |e: io::Error| io::Error::new(io::ErrorKind::InvalidData, e.to_string());
-    let merge = args.merge.clone().map(|path| Box::new(move || opened(&path).map_err(is_input)) as Merge);
-    let asked = DocumentOptions { all: args.all, weigh: args.weigh, split: args.split.as_u64(), merge };
+    let asked = DocumentOptions { all: args.all, split: args.split.as_u64() };
     let mut out = FileOutlet::new(args.output.as_deref(), format.is_tables());
     let written = format.write(recording, &asked, &mut out).and_then(|()| out.end());
-    match (written, &args.output, &args.merge) {
-        (Err(e), _, Some(merge)) if e.kind() == io::ErrorKind::InvalidData => {
-            Err(unusable("--merge", merge, &e, "name a trace of the PyTorch profiler, as JSON or JSON in gzip"))
-        }
-        (Err(e), None, _) if e.kind() != io::ErrorKind::BrokenPipe => {
+    match (written, &args.output) {
+        (Err(e), None) if e.kind() != io::ErrorKind::BrokenPipe => {
             Err(Failure::new(Exit::Failure, format!("cannot write to standard output: {e}")))
         }
-        (Err(e), Some(path), _) => {
+        (Err(e), Some(path)) => {
             let remedy = match e.kind() {
                 io::ErrorKind::NotFound => "make the directory that it is to be in",
                 _ => "name another file",
@@ -177,11 +163,4 @@ fn write(args: &ReportArgs, format: Format, recording: &mut Recording) -> Result
 fn is_same(one: &Path, other: &Path) -> bool {
     let identity = |path: &Path| fs::metadata(path).map(|meta| (meta.dev(), meta.ino()));
     matches!((identity(one), identity(other)), (Ok(one), Ok(other)) if one == other)
-}
-
-/// A file's bytes, uncompressed if they are gzip's.
-fn opened(path: &Path) -> io::Result<Box<dyn Read>> {
-    let mut file = BufReader::new(File::open(path)?);
-    let is_packed = file.fill_buf()?.starts_with(&[0x1F, 0x8B]);
-    Ok(if is_packed { Box::new(flate2::bufread::MultiGzDecoder::new(file)) } else { Box::new(file) })
 }

@@ -13,7 +13,6 @@ use toml::Spanned;
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::filter::LevelFilter;
 
-use super::hours::Hours;
 use super::io_path::IoPath;
 use super::listen::Listen;
 use super::rules::{DrainPolicy, FullSlow, OnTerm, PathRule, Pattern, Rules, Verify};
@@ -88,8 +87,6 @@ config! {
     drain_bandwidth: Option<u64> = None, AtOnce;
     /// How many files the drain copies at the same time.
     drain_streams: DrainStreams = DrainStreams::Auto, AtOnce;
-    /// Daily windows in which the drain runs, unless somebody waits for it or room is short.
-    drain_hours: Hours = Hours::default(), AtOnce;
     /// Which versions of a file are copied to the slow tier, from those written next on.
     drain_policy: DrainPolicy = DrainPolicy::default(), AtOnce;
     /// Which changes wait when the slow tier is full.
@@ -673,7 +670,6 @@ mod tests {
             staged_max: bytes,
             stage_bandwidth: bytes,
             drain_bandwidth: bytes,
-            drain_hours: "22:00-06:00,12:30-13:00".parse().expect("hours"),
             fleet: Some("job".to_owned()),
             fleet_size: Some(2),
             clock_error: Some(Duration::from_millis(5)),
@@ -779,8 +775,6 @@ mod tests {
             ("log = \"loud=x\"", ["log = \"loud=x\"", "write a level"]),
             ("settle = \"2s\"\n\nhigh = 85\n", ["x.toml, line 3: high = 85", "\"85%\""]),
             ("metrics_addr = 70000", ["metrics_addr = 70000", "HOST:PORT"]),
-            ("drain_hours = \"22:00\"", ["drain_hours = \"22:00\"", "write \"22:00-06:00\""]),
-            ("drain_hours = 22", ["drain_hours = 22", "write \"22:00-06:00\""]),
             ("metrics_addr = true", ["metrics_addr = true", "HOST:PORT"]),
             ("settle = \"1s", ["line 1", "TOML"]),
             ("a = 1\n[[", ["line 2", "TOML"]),

@@ -199,7 +199,7 @@ mod tests {
         assert_eq!((shares.len(), all.of(1001), all.sum()), (2000, 1, 1));
         drop(shares);
         let held = all.held.lock();
-        assert!(held.things.is_empty() && held.by_user.is_empty() && held.sum == 0);
+        assert!(held.things.is_empty() && held.by_user.iter().next().is_none() && held.sum == 0);
     }
 
     /// A file counted only for the user who had opened it first, as long as it was open. So a user could keep open what

@@ -1,20 +1,15 @@
-//! The traced calls as Chrome's trace JSON, which Perfetto reads, alone or merged into a PyTorch profiler's trace.
-//! Pure.
+//! The traced calls as Chrome's trace JSON, which Perfetto reads. Pure.
 //!
 //! A call is a pair of asynchronous events in a row of its thread (`chrome/lanes.rs`); the mount's own windows, epochs,
 //! checkpoints, marks and throughput are a process beside the application's. Times are microseconds since
 //! `baseTimeNanoseconds`. A long document is cut into parts, each of which is a trace by itself.
 
 mod lanes;
-mod merge;
 
-use std::collections::HashSet;
-use std::io::{self, Read};
+use std::io;
 
 use lanes::{LaneOwner, Lanes};
-use merge::MergeInfo;
 
-use super::asked::{DocumentOptions, Merge};
 use super::outlet::Outlet;
 use super::traced::{self, Names, OF_THE_MOUNT, OF_UNKNOWN};
 use crate::json;
@@ -27,47 +22,28 @@ const CATEGORY: &str = "dlio-fs";
 /// A span as nanoseconds since the mount.
 type Span = (u64, u64);
 
-/// Writes the trace. Errors: [`io::ErrorKind::InvalidData`] if the trace to merge with is not one.
-pub(super) fn write(recording: &mut Recording, asked: &DocumentOptions, out: &mut dyn Outlet) -> io::Result<()> {
+/// Writes the trace, in parts of about `split` bytes.
+pub(super) fn write(recording: &mut Recording, split: u64, out: &mut dyn Outlet) -> io::Result<()> {
     let names = Names::of(recording);
-    let since = recording.meta.since;
-    let mut part = ChromePart {
-        out,
-        names: &names,
-        base: since,
-        shift: 0,
-        written: 0,
-        calls: 0,
-        events: 0,
-        lanes: Lanes::default(),
-    };
-    // The part of the other tool's trace after its events.
-    let mut rest = None;
-    match &asked.merge {
-        None => part.start(&HashSet::new())?,
-        Some(merge) => {
-            let found = merge::inspect(merge()?).map_err(|why| io::Error::new(io::ErrorKind::InvalidData, why))?;
-            part.base = found.base;
-            part.shift = i128::from(since) - i128::from(found.base);
-            rest = Some(part.start_in(&found, merge)?);
-        }
-    }
+    let base = recording.meta.since;
+    let mut part = ChromePart { out, names: &names, base, written: 0, calls: 0, events: 0, lanes: Lanes::default() };
+    part.start()?;
     part.of_the_mount(&recording.meta)?;
     for (at, dropped) in recording.gaps() {
         part.instant(&format!("{dropped} calls dropped"), traced::nanos(at))?;
     }
     let told = json::plain(serde_json::to_string(&traced::completeness(recording))?);
     traced::each(recording, |traced| {
-        if part.calls > 0 && part.written > asked.split {
-            part.end(&told, rest.take())?;
+        if part.calls > 0 && part.written > split {
+            part.end(&told)?;
             part.out.next()?;
-            part.start(&HashSet::new())?;
+            part.start()?;
         }
         part.call(traced)
     })?;
     // By now the completeness may also list unreadable blocks.
     let told = json::plain(serde_json::to_string(&traced::completeness(recording))?);
-    part.end(&told, rest)
+    part.end(&told)
 }
 
 /// A part of the document.
@@ -76,8 +52,6 @@ struct ChromePart<'a> {
     names: &'a Names,
     /// Nanoseconds since 1970 at time 0.
     base: u64,
-    /// The offset of the mount from there, in nanoseconds.
-    shift: i128,
     written: u64,
     /// The counts in this part.
     calls: u64,
@@ -86,43 +60,23 @@ struct ChromePart<'a> {
 }
 
 impl ChromePart<'_> {
-    /// Begins a part that has only our events. `named`: processes that need no name.
-    fn start(&mut self, named: &HashSet<u64>) -> io::Result<()> {
+    fn start(&mut self) -> io::Result<()> {
         (self.written, self.calls, self.events) = (0, 0, 0);
         self.put(&format!(r#"{{"displayTimeUnit":"ns","baseTimeNanoseconds":{},"traceEvents":["#, self.base))?;
-        self.processes(named)
+        self.processes()
     }
 
-    /// Copies another tool's trace up to the end of its events. Returns the rest of it.
-    fn start_in(&mut self, found: &MergeInfo, merge: &Merge) -> io::Result<Box<dyn Read>> {
-        let mut trace = merge()?;
-        let copied = io::copy(&mut (&mut trace).take(found.end), &mut self.out)?;
-        let mut bracket = [0];
-        trace.read_exact(&mut bracket)?;
-        if copied != found.end || bracket != *b"]" {
-            return Err(io::Error::new(io::ErrorKind::InvalidData, "it was changed while it was read"));
-        }
-        (self.written, self.events) = (copied, u64::from(!found.is_empty));
-        self.processes(&found.pids)?;
-        Ok(trace)
-    }
-
-    /// Ends the events and the part: `told` describes its completeness, `rest` is what another tool had after its
-    /// events.
-    fn end(&mut self, told: &str, rest: Option<Box<dyn Read>>) -> io::Result<()> {
+    /// Ends the events and the part. `told` describes its completeness.
+    fn end(&mut self, told: &str) -> io::Result<()> {
         for row in self.lanes.end() {
             let (label, pid, thread) = labelled(row.owner);
             self.event(&format!(
                 r#"{{"ph":"e","cat":"{CATEGORY}","id":{},"name":"{label}","pid":{pid},"tid":{thread},"ts":{}}}"#,
                 row.id,
-                self.time(row.ended)
+                time(row.ended)
             ))?;
         }
-        self.put(&format!("\n],\n\"dlio-fs\":{told}"))?;
-        match rest {
-            Some(mut rest) => io::copy(&mut rest, &mut self.out).map(drop),
-            None => self.put("}\n"),
-        }
+        self.put(&format!("\n],\n\"dlio-fs\":{told}}}\n"))
     }
 
     fn put(&mut self, text: &str) -> io::Result<()> {
@@ -136,14 +90,7 @@ impl ChromePart<'_> {
         self.put(event)
     }
 
-    /// In microseconds, with three decimals.
-    fn time(&self, since_mount: u64) -> String {
-        let nanos = self.shift + i128::from(since_mount);
-        let (sign, nanos) = (if nanos < 0 { "-" } else { "" }, nanos.unsigned_abs());
-        format!("{sign}{}.{:03}", nanos / 1000, nanos % 1000)
-    }
-
-    fn processes(&mut self, named: &HashSet<u64>) -> io::Result<()> {
+    fn processes(&mut self) -> io::Result<()> {
         let names = self.names;
         let mut name = |pid: u32, name: &str| {
             let name = json::string(name);
@@ -152,9 +99,7 @@ impl ChromePart<'_> {
         name(OF_THE_MOUNT, "dlio-fs")?;
         name(OF_UNKNOWN, "unknown processes")?;
         for (pid, command) in names.commands() {
-            if !named.contains(&pid.into()) {
-                name(pid, &format!("{command} {pid}"))?;
-            }
+            name(pid, &format!("{command} {pid}"))?;
         }
         Ok(())
     }
@@ -181,7 +126,7 @@ impl ChromePart<'_> {
     fn span(&mut self, owner: LaneOwner, name: &str, (began, ended): Span, args: &str) -> io::Result<()> {
         let (id, is_new) = self.lanes.place(owner, began, ended);
         let (label, pid, thread) = labelled(owner);
-        let (name, began, ended) = (json::string(name), self.time(began), self.time(ended.max(began)));
+        let (name, began, ended) = (json::string(name), time(began), time(ended.max(began)));
         let of = |phase: &str, name: &str, at: &str| {
             format!(
                 r#"{{"ph":"{phase}","cat":"{CATEGORY}","id":{id},"name":{name},"pid":{pid},"tid":{thread},"ts":{at}"#
@@ -195,7 +140,7 @@ impl ChromePart<'_> {
     }
 
     fn instant(&mut self, text: &str, at: u64) -> io::Result<()> {
-        let (text, at) = (json::string(text), self.time(at));
+        let (text, at) = (json::string(text), time(at));
         self.event(&format!(
             r#"{{"ph":"i","s":"g","cat":"{CATEGORY}","name":{text},"pid":{OF_THE_MOUNT},"tid":0,"ts":{at}}}"#
         ))
@@ -252,7 +197,7 @@ impl ChromePart<'_> {
                 let rate = *value as f64 / line.span / scale;
                 // A viewer needs only the points where the value changes.
                 if rate.is_finite() && before.replace(*value) != Some(*value) {
-                    let at = self.time(nanos(n as f64 * line.span));
+                    let at = time(nanos(n as f64 * line.span));
                     self.event(&format!(
                         r#"{{"ph":"C","cat":"{CATEGORY}","name":"{name}","pid":{OF_THE_MOUNT},"ts":{at},"args":{{"{unit}":{rate}}}}}"#
                     ))?;
@@ -271,6 +216,11 @@ fn labelled(owner: LaneOwner) -> (String, u32, u32) {
     }
 }
 
+/// Nanoseconds as microseconds with three decimals.
+fn time(nanos: u64) -> String {
+    format!("{}.{:03}", nanos / 1000, nanos % 1000)
+}
+
 /// Saturates at both ends.
 fn nanos(seconds: f64) -> u64 {
     (seconds * 1e9) as u64
@@ -279,20 +229,14 @@ fn nanos(seconds: f64) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::report::asked::Weigh;
     use crate::report::sample::Memory;
     use crate::report::traced::sample;
     use serde_json::Value;
     use std::collections::HashMap;
 
-    fn asked(split: u64, merge: Option<&'static str>) -> DocumentOptions {
-        let open = |text: &'static str| Box::new(move || Ok(Box::new(text.as_bytes()) as Box<dyn Read>)) as Merge;
-        DocumentOptions { all: false, weigh: Weigh::Time, split, merge: merge.map(open) }
-    }
-
-    fn written(split: u64, merge: Option<&'static str>) -> Vec<Value> {
+    fn written(split: u64) -> Vec<Value> {
         let mut out = Memory::default();
-        write(&mut sample::recording(), &asked(split, merge), &mut out).expect("into memory");
+        write(&mut sample::recording(), split, &mut out).expect("into memory");
         out.0.iter().map(|part| serde_json::from_slice(&part.1).expect("JSON")).collect()
     }
 
@@ -344,7 +288,7 @@ mod tests {
 
     #[test]
     fn each_call_is_a_pair_in_a_row_and_all_add_up() {
-        let parts = written(u64::MAX, None);
+        let parts = written(u64::MAX);
         assert_eq!((parts.len(), sums(&parts[0])), (1, wanted()));
         assert_eq!(parts[0]["baseTimeNanoseconds"], sample::SINCE);
         let told = &parts[0]["dlio-fs"];
@@ -354,7 +298,7 @@ mod tests {
 
     #[test]
     fn marks_windows_checkpoints_and_throughput_are_there() {
-        let parts = written(u64::MAX, None);
+        let parts = written(u64::MAX);
         let named = |name: &str, ph: &str| {
             events(&parts[0]).iter().find(|e| e["name"] == name && e["ph"] == ph).unwrap_or_else(|| panic!("{name}"))
         };
@@ -375,7 +319,7 @@ mod tests {
 
     #[test]
     fn each_part_is_a_trace_and_all_parts_are_all_calls() {
-        let parts = written(10_000, None);
+        let parts = written(10_000);
         assert!(parts.len() > 5, "{} parts", parts.len());
         let all = parts.iter().map(sums).fold((0, 0, 0), |a, b| (a.0 + b.0, a.1 + b.1, a.2 + b.2));
         assert_eq!(all, wanted());
@@ -389,39 +333,11 @@ mod tests {
     }
 
     #[test]
-    fn it_is_put_into_another_trace_at_that_ones_time() {
-        let trace = r#"{"schemaVersion":1,"traceEvents":[{"ph":"X","name":"aten::add","pid":4711,"tid":9,"ts":5.0,"dur":1}],
-            "traceName":"]}","baseTimeNanoseconds":1700000000000000000}"#;
-        let parts = written(20_000, Some(trace));
-        assert!(parts.len() > 1);
-        let (first, theirs) = (&parts[0], &events(&parts[0])[0]);
-        assert_eq!(
-            (&theirs["name"], &first["traceName"], &first["schemaVersion"]),
-            (&"aten::add".into(), &"]}".into(), &1.into())
-        );
-        let all = parts.iter().map(sums).fold((0, 0, 0), |a, b| (a.0 + b.0, a.1 + b.1, a.2 + b.2));
-        assert_eq!(all, wanted());
-        assert!(parts.iter().all(|part| part["baseTimeNanoseconds"] == 1_700_000_000_000_000_000_u64));
-        let call = events(first).iter().find(|e| e["pid"] == 4711 && e["name"] == "read").expect("a call");
-        assert_eq!(at(call), 123_456_789, "the mount was made so long after their base");
-        assert!(!events(first).iter().any(|e| e["ph"] == "M" && e["pid"] == 4711), "they have named it");
-        assert!(events(&parts[1]).iter().any(|e| e["ph"] == "M" && e["pid"] == 4711));
-    }
-
-    #[test]
-    fn what_is_no_trace_is_refused_before_anything_is_written() {
-        let mut out = Memory::default();
-        let refused = write(&mut sample::recording(), &asked(1, Some("[]")), &mut out).expect_err("no trace");
-        assert_eq!(refused.kind(), io::ErrorKind::InvalidData);
-        assert!(out.0.is_empty());
-    }
-
-    #[test]
     fn a_recording_that_was_cut_off_is_a_trace_of_what_it_has() {
         let whole = sample::bytes();
         for len in (16..whole.len()).step_by(97) {
             let mut out = Memory::default();
-            write(&mut sample::read(whole[..len].to_vec()), &asked(u64::MAX, None), &mut out).expect("into memory");
+            write(&mut sample::read(whole[..len].to_vec()), u64::MAX, &mut out).expect("into memory");
             let part: Value = serde_json::from_slice(&out.0[0].1).expect("JSON");
             assert_eq!(part["dlio-fs"]["is_whole"], false, "{len}");
         }

@@ -1,4 +1,4 @@
-//! What was observed as a Darshan log, for the tools that read one, and as the text of `darshan-parser`.
+//! What was observed as a Darshan log, for the tools that read one.
 //!
 //! The job is the mount, or a window of it. Its processes are *ranks*, from 0 on in the order of the recording's
 //! numbers: the heat map has a row for each, and every traced call has one. A file's counters are not kept by process.
@@ -6,8 +6,7 @@
 //! shared, and otherwise -1, like Darshan's record of a file summed over ranks. Which process was slowest on such a
 //! file is not known: see `posix.rs`.
 //!
-//! Both documents take their counters from [`posix::Posix`]. The log is made region by region (`layout.rs`), record by
-//! record; no region is in memory before it is compressed.
+//! The log is made region by region (`layout.rs`), record by record; no region is in memory before it is compressed.
 
 mod dxt;
 mod hash;
@@ -17,7 +16,6 @@ mod layout;
 mod numbers;
 mod posix;
 mod ranks;
-mod text;
 
 use std::collections::{BTreeSet, HashMap};
 use std::io::{self, Write};
@@ -40,24 +38,6 @@ pub(super) fn write(recording: &mut Recording, out: &mut dyn Write) -> io::Resul
     DarshanData::new(recording)?.log.write(out)
 }
 
-/// Writes the text. It contains the sizes of the regions, so the log is made for it.
-pub(super) fn write_text(recording: &mut Recording, out: &mut dyn Write) -> io::Result<()> {
-    let document = DarshanData::new(recording)?;
-    let DarshanData { job, log, heat, .. } = &document;
-    text::head(job, log, out)?;
-    if log.modules.iter().any(|(module, _)| *module == Module::Posix) {
-        text::module(Module::Posix, log, out)?;
-        for file in &document.files {
-            text::posix(&document.posix(recording, file), &document.name(recording, file), job, out)?;
-        }
-    }
-    if let Some(heat) = heat {
-        text::module(Module::Heat, log, out)?;
-        text::heat(heat, hash::id(heat::NAME.as_bytes()), job, out)?;
-    }
-    Ok(())
-}
-
 /// A file with a record: its places in the recording's files, and its id.
 #[derive(Clone, Debug, PartialEq)]
 struct DarshanFile {
@@ -66,7 +46,6 @@ struct DarshanFile {
     id: u64,
 }
 
-/// The content of both documents.
 struct DarshanData {
     job: DarshanJob,
     /// Since the mount.
@@ -75,7 +54,6 @@ struct DarshanData {
     /// Indexes into the recording's files, by path.
     order: Vec<usize>,
     files: Vec<DarshanFile>,
-    heat: Option<Heat>,
     log: DarshanLog,
 }
 
@@ -93,7 +71,6 @@ impl DarshanData {
             ranks,
             order: Vec::new(),
             files: Vec::new(),
-            heat,
             log: DarshanLog::default(),
         };
         document.find_files(recording);
@@ -110,7 +87,7 @@ impl DarshanData {
             let calls = region(|out| plan.write(recording, &time, &ids, &document.ranks, out))?;
             document.log.modules.push((Module::Dxt, calls));
         }
-        if let Some(heat) = &document.heat {
+        if let Some(heat) = heat {
             let id = hash::id(heat::NAME.as_bytes());
             let rows = region(|out| heat.rows.iter().try_for_each(|row| out.write_all(&heat.bytes(id, row))))?;
             document.log.modules.push((Module::Heat, rows));
@@ -313,12 +290,6 @@ mod tests {
         found(&bytes)
     }
 
-    fn text(recording: &mut Recording) -> String {
-        let mut bytes = Vec::new();
-        write_text(recording, &mut bytes).expect("into memory");
-        String::from_utf8(bytes).expect("UTF-8")
-    }
-
     fn names(mut bytes: &[u8]) -> Vec<(u64, String)> {
         let mut names = Vec::new();
         while let Some(id) = bytes.split_off(..8) {
@@ -330,12 +301,15 @@ mod tests {
         names
     }
 
+    fn eight(bytes: &[u8], at: usize) -> i64 {
+        i64::from_le_bytes(std::array::from_fn(|n| bytes[at + n]))
+    }
+
     /// Names with the ranks of their records.
     fn ranks(found: &Found) -> Vec<(String, i64)> {
         let names: HashMap<u64, String> = names(&found.names).into_iter().collect();
-        let eight = |bytes: &[u8]| u64::from_le_bytes(std::array::from_fn(|n| bytes[n]));
         let records = found.modules[&1].chunks_exact(posix::SIZE);
-        records.map(|record| (names[&eight(record)].clone(), eight(&record[8..]) as i64)).collect()
+        records.map(|record| (names[&(eight(record, 0) as u64)].clone(), eight(record, 8))).collect()
     }
 
     #[test]
@@ -365,14 +339,13 @@ mod tests {
     fn one_path_of_two_inodes_is_one_file() {
         let files = [file(1, "/a", &[3]), file(2, "/a", &[3])];
         let calls = [traced(Op::Read, 1, 1, 3), traced(Op::Read, 2, 2, 3), traced(Op::Read, 3, 7, 3)];
-        let mut recording = read(recorded(&calls, &files));
-        let found = log(&mut recording);
+        let found = log(&mut read(recorded(&calls, &files)));
         assert_eq!(ranks(&found), [("/mnt/train/a".to_owned(), 0)]);
         let named = names(&found.names);
         let told: Vec<&str> = named.iter().map(|(_, name)| name.as_str()).collect();
         assert_eq!(told, ["/mnt/train/a", "/mnt/train/traced/seven", "heatmap:POSIX"]);
         assert_eq!(found.modules[&10].len(), 3 * (104 + 32));
-        assert!(text(&mut recording).contains("\tPOSIX_OPENS\t2\t/mnt/train/a\t/mnt/train\tfuse.dlio\n"));
+        assert_eq!(eight(&found.modules[&1], 16), 2, "opens");
     }
 
     #[test]
@@ -383,36 +356,6 @@ mod tests {
         assert_eq!(found.partial, 1 << 1);
         let job = String::from_utf8_lossy(&found.job).into_owned();
         assert!(job.contains("\nopens_of_files_not_told_apart=2\nbytes_read_of_files_not_told_apart=6\n"), "{job}");
-        assert!(text(&mut recording).contains("The POSIX module contains incomplete data!"));
-    }
-
-    #[test]
-    fn the_text_has_the_numbers_of_the_log() {
-        let files = [file(1, "/a", &[3]), file(2, "/b", &[3, 9])];
-        let calls: Vec<_> = (0..120).map(|n| traced(Op::Write, n, 1, 3)).collect();
-        let mut recording = read(recorded(&calls, &files));
-        let (found, text) = (log(&mut recording), text(&mut recording));
-        let values = |module: &str| {
-            let rows = text.lines().filter(|line| line.starts_with(module)).map(|line| line.split('\t'));
-            rows.map(|mut cells| cells.nth(4).expect("a value").parse().expect("a number")).collect::<Vec<f64>>()
-        };
-        let eights = |bytes: &[u8]| {
-            let eight = |bytes: &[u8]| i64::from_le_bytes(bytes.try_into().expect("eight"));
-            bytes.chunks_exact(8).map(eight).collect::<Vec<_>>()
-        };
-        let mut told = Vec::new();
-        for record in found.modules[&1].chunks_exact(posix::SIZE).map(eights) {
-            told.extend(record[2..71].iter().map(|n| *n as f64));
-            told.extend(record[71..].iter().map(|n| (f64::from_bits(*n as u64) * 1e6).round() / 1e6));
-        }
-        assert_eq!(values("POSIX\t"), told);
-        let row = eights(&found.modules[&15]);
-        let bins = row[26..].iter().chain(&row[6..26]).map(|n| *n as f64);
-        assert_eq!(values("HEATMAP\t"), std::iter::once(0.1).chain(bins).collect::<Vec<_>>());
-        let regions = [("job data", found.job.len()), ("record table", found.names.len())];
-        assert!(regions.iter().all(|(name, _)| text.contains(&format!("# {name}: "))), "{text}");
-        assert!(text.contains("# DXT_POSIX module: ") && text.contains("# run time: 2.0000\n"), "{text}");
-        assert!(text.contains("# metadata: dxt_calls = 120\n"), "{text}");
     }
 
     #[test]
@@ -424,8 +367,9 @@ mod tests {
         let found = log(&mut recording);
         assert_eq!(found.modules[&10].len(), 104 + 38 * 32, "from 0.5 s until before 1.25 s");
         assert_eq!(found.modules[&15].len(), 48 + 16 * 15, "bins from there on");
-        let text = text(&mut recording);
-        assert!(text.contains("# run time: 0.7500\n") && text.contains("# metadata: window = epoch 1\n"), "{text}");
+        let moment = |at| Duration::new(eight(&found.job, at) as u64, eight(&found.job, at + 8) as u32);
+        assert_eq!(moment(24) - moment(8), Duration::from_millis(750));
+        assert!(String::from_utf8_lossy(&found.job).contains("\nwindow=epoch 1\n"));
     }
 
     #[test]
@@ -437,7 +381,7 @@ mod tests {
         let found = log(&mut recording);
         assert_eq!((found.modules.len(), found.partial), (0, 0));
         assert_eq!(names(&found.names), [(hash::id(b"heatmap:POSIX"), "heatmap:POSIX".to_owned())]);
-        assert!(text(&mut recording).contains("# nprocs: 1\n"));
+        assert_eq!(eight(&found.job, 40), 1, "processes");
     }
 
     fn any_recording(random: &mut SmallRng) -> Vec<u8> {
@@ -465,8 +409,7 @@ mod tests {
     /// The regions add up, every record is whole and has a name, and ranks are valid.
     fn expect_sound(found: &Found) {
         let names: HashMap<u64, String> = names(&found.names).into_iter().collect();
-        let processes = i64::from_le_bytes(std::array::from_fn(|n| found.job[40 + n]));
-        let eight = |bytes: &[u8], at: usize| i64::from_le_bytes(std::array::from_fn(|n| bytes[at + n]));
+        let processes = eight(&found.job, 40);
         for (module, bytes) in &found.modules {
             let mut bytes = &**bytes;
             while !bytes.is_empty() {
@@ -486,9 +429,7 @@ mod tests {
     fn any_recording_gives_a_sound_log() {
         for seed in 0..200 {
             let bytes = any_recording(&mut SmallRng::seed_from_u64(seed));
-            let mut recording = read(bytes);
-            expect_sound(&log(&mut recording));
-            assert!(text(&mut recording).lines().all(|line| !line.contains('\0')), "seed {seed}");
+            expect_sound(&log(&mut read(bytes)));
         }
     }
 

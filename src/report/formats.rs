@@ -5,7 +5,7 @@ use std::io;
 use super::asked::DocumentOptions;
 use super::outlet::Outlet;
 use super::summary::Summary;
-use super::{chrome, csv, darshan, dftracer, folded, html, markdown, rebuild, tables, text};
+use super::{chrome, csv, darshan, dftracer, html, markdown, rebuild, tables, text};
 use crate::json;
 use crate::stats::recording::Recording;
 
@@ -28,12 +28,8 @@ pub enum Format {
     Dftracer,
     /// Files and traced calls as tables, for pandas and DuckDB: the output is a directory
     Parquet,
-    /// The traced calls as folded stacks, for flame graphs
-    Folded,
     /// A log for Darshan's tools
     Darshan,
-    /// The same as the text of `darshan-parser`
-    DarshanText,
 }
 
 impl Format {
@@ -47,7 +43,6 @@ impl Format {
             "json" => Some(Format::Json),
             "csv" => Some(Format::Csv),
             "pfw" => Some(Format::Dftracer),
-            "folded" => Some(Format::Folded),
             "darshan" => Some(Format::Darshan),
             _ => None,
         }
@@ -71,12 +66,10 @@ impl Format {
                 writeln!(out)
             }
             Format::Csv => csv::write(recording, out),
-            Format::Chrome => chrome::write(recording, asked, out),
+            Format::Chrome => chrome::write(recording, asked.split, out),
             Format::Dftracer => dftracer::write(recording, out),
             Format::Parquet => tables::write(recording, out),
-            Format::Folded => folded::write(recording, asked.weigh, out),
             Format::Darshan => darshan::write(recording, out),
-            Format::DarshanText => darshan::write_text(recording, out),
         }
     }
 }
@@ -85,14 +78,13 @@ impl Format {
 mod tests {
     use super::*;
     use crate::path::is_harmless;
-    use crate::report::asked::Weigh;
     use crate::report::sample::{Made, Memory, empty, few_hostile, hostile, made, read};
     use crate::stats::counters::{Op, Tier};
     use crate::stats::recording::Checkpoint;
     use clap::ValueEnum;
 
     fn asked() -> DocumentOptions {
-        DocumentOptions { all: true, weigh: Weigh::Time, split: 1 << 30, merge: None }
+        DocumentOptions { all: true, split: 1 << 30 }
     }
 
     fn document(format: Format, made: &Made) -> String {
@@ -112,7 +104,6 @@ mod tests {
             ("a.csv.gz", Format::Csv),
             ("a.pfw", Format::Dftracer),
             ("a.pfw.gz", Format::Dftracer),
-            ("a.folded", Format::Folded),
             ("a.b.darshan", Format::Darshan),
         ] {
             assert_eq!(Format::of_name(name), Some(format), "{name}");

@@ -318,13 +318,12 @@ impl Safety {
     /// When it is safe, or what comes before that.
     fn what_follows(&self) -> String {
         let eta = self.eta.filter(|eta| *eta < ETA_MAX);
-        match (&self.waits_until, self.snapshot_in, eta) {
-            (Some(until), ..) => format!("drain waits until {until}"),
-            (None, Some(soon), _) if self.events == 0 && self.held.is_none() && !self.slow_down => {
+        match (self.snapshot_in, eta) {
+            (Some(soon), _) if self.events == 0 && self.held.is_none() && !self.slow_down => {
                 format!("a snapshot follows in {}", seconds(soon))
             }
-            (None, _, Some(eta)) => format!("ETA {}", seconds(eta.max(Duration::from_secs(1)))),
-            (None, _, None) => "ETA unknown".to_owned(),
+            (_, Some(eta)) => format!("ETA {}", seconds(eta.max(Duration::from_secs(1)))),
+            (_, None) => "ETA unknown".to_owned(),
         }
     }
 }
@@ -507,8 +506,6 @@ mod tests {
         assert_eq!(others.line(), unsafe_now().line(), "what waits besides comes first");
         let down = Safety { slow_down: true, eta: None, ..open };
         assert!(down.line().ends_with("; SLOW TIER DOWN; oldest 14 s; ETA unknown"), "{}", down.line());
-        let waits = Safety { waits_until: Some("22:00".into()), ..unsafe_now() };
-        assert_eq!(waits.line(), "NOT SAFE: 2 files, 1.8 GiB only on fast; oldest 14 s; drain waits until 22:00");
         let names_only = Safety { files: 0, eta: None, ..unsafe_now() };
         let stalled = Safety { eta: Some(Duration::from_secs(15_724_800)), ..names_only.clone() };
         assert_eq!(stalled.line(), names_only.line(), "a rate of almost nothing tells nothing");

@@ -164,8 +164,6 @@ pub struct Safety {
     pub eta: Option<Duration>,
     /// Why publishing stands still, with the remedy.
     pub held: Option<String>,
-    /// When the drain's hours begin, if it waits for them.
-    pub waits_until: Option<String>,
     /// The slow tier does not answer.
     pub slow_down: bool,
     /// The fast tier has failed to read or write within the last minute.

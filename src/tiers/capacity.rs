@@ -5,4 +5,5 @@ pub(crate) mod evict;
 pub(crate) mod policy;
 
 #[cfg(test)]
+#[path = "../../tests/simulations/month.rs"]
 mod month;

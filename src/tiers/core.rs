@@ -8,7 +8,6 @@ use std::time::Duration;
 
 use crate::error::Error;
 use crate::path::escape;
-use crate::share;
 use crate::tiers::counters::{Counters, Troubles};
 use crate::tiers::disk::errors::{is_broken, is_silence};
 use crate::tiers::disk::sync::{Mutex, Rank, RwLock};
@@ -114,11 +113,6 @@ impl EngineCore {
     /// Processor time that this thread has used.
     pub(crate) fn thread_cpu(&self) -> Option<Duration> {
         self.clock.thread_cpu()
-    }
-
-    /// Seconds since midnight, local time.
-    pub(crate) fn second_of_day(&self) -> u32 {
-        self.clock.second_of_day()
     }
 
     pub(crate) fn wake(&self) {
@@ -249,8 +243,7 @@ impl EngineCore {
     /// Whether changes of one user are refused, whose waiting data may not exceed what is left for others.
     pub(crate) fn refuses_changes_of(&self, st: &EngineState, uid: u32) -> bool {
         let options = self.options();
-        let has_share = |held, left| !share::allows(held, left);
-        let is_limited = !options.is_trusted(uid) && st.queue.user_is(uid, options.pending_most(), has_share);
+        let is_limited = !options.is_trusted(uid) && st.queue.has_share(uid, options.pending_most());
         is_limited || self.refuses_changes(st)
     }
 

@@ -414,8 +414,4 @@ pub trait Clock: Send + Sync + Debug {
     fn error(&self) -> Option<Duration> {
         Some(Duration::ZERO)
     }
-    /// Seconds since midnight, local time; UTC if the time zone is not known.
-    fn second_of_day(&self) -> u32 {
-        self.now().sec.rem_euclid(86_400) as u32
-    }
 }

@@ -1,10 +1,8 @@
-//! What the drain heeds besides the queue: a pause, its hours, its bandwidth, callers that wait, and deadlines.
+//! What the drain heeds besides the queue: a pause, its bandwidth, callers that wait, and deadlines.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use crate::config::Closed;
-use crate::share;
 use crate::tiers::Tiers;
 use crate::tiers::disk::sync::Mutex;
 use crate::tiers::disk::throttle::TokenBucket;
@@ -95,25 +93,6 @@ impl Tiers {
     pub fn set_fits(&self, fits: bool) {
         self.drain_control.fits.store(fits, Ordering::Relaxed);
         self.wake();
-    }
-
-    /// Set outside of `drain_hours` while nothing asks for more: no waiting caller, no prioritized event, no shortage of
-    /// room on the fast tier or in the log. `None`: the drain need not wait.
-    pub(crate) fn waits(&self) -> Option<Closed> {
-        let (options, closed) = (self.options(), self.outside_hours()?);
-        let is_urgent = || {
-            let st = self.state.lock();
-            let most = options.pending_most();
-            let mut limited = st.queue.users().filter(|uid| !options.is_trusted(*uid));
-            self.counters.notes.priority_lsn() > st.queue.applied()
-                || st.queue.is_nearly_full(most)
-                || limited.any(|uid| st.queue.user_is(uid, most, share::is_nearly_used))
-        };
-        (!self.has_waiters() && !self.fast_fails() && !is_urgent() && !self.pressure()).then_some(closed)
-    }
-
-    pub(crate) fn outside_hours(&self) -> Option<Closed> {
-        self.options().drain_hours.closed(self.second_of_day())
     }
 
     /// The fast tier is nearly full, or someone has a deadline that can be met: versions that are deleted or replaced

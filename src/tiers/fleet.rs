@@ -22,14 +22,10 @@ pub(crate) mod appends;
 mod clocks;
 mod collected;
 mod collector;
-#[cfg(test)]
-mod few;
 pub(crate) mod forget;
 mod handover;
 pub(crate) mod journal;
 mod lines;
-#[cfg(test)]
-mod many;
 mod members;
 pub(crate) mod names;
 mod pace;
@@ -53,8 +49,7 @@ use crate::tiers::Lsn;
 use crate::tiers::disk::sync::{Mutex, Rank};
 use crate::tiers::disk::{Clock, Dir, Time};
 use crate::tiers::fleet::appends::AppendClaims;
-use crate::tiers::fleet::collected::CollectedFleet;
-use crate::tiers::fleet::collector::CollectorDuty;
+use crate::tiers::fleet::collector::{CollectedFleet, CollectorDuty};
 use crate::tiers::fleet::journal::CopyJournal;
 use crate::tiers::fleet::members::{Members, OwnNames};
 use crate::tiers::fleet::names::{ChangedName, FILE_MAX, NamesEnd, RecentNames};
@@ -412,3 +407,10 @@ pub(crate) fn not_exact(fleet: &str, error: Option<Duration>, bound: Duration) -
          members and say `dlio-fs clock-error {fleet} TIME --slow DIR` with what all their clocks keep"
     ))
 }
+
+#[cfg(test)]
+#[path = "../../tests/simulations/few.rs"]
+mod few;
+#[cfg(test)]
+#[path = "../../tests/simulations/many.rs"]
+mod many;

@@ -128,16 +128,16 @@ impl Tiers {
         self.limited(self.counters.latest_rate())
     }
 
-    /// Whether a checkpoint is being drained, which has precedence. One that waits for the drain hours does not count.
+    /// Whether a checkpoint is being drained, which has precedence. While the drain is paused, none is.
     pub(crate) fn saves(&self) -> bool {
         const CHECKPOINT: u64 = 1 << 20;
-        let waits = self.waits().is_some();
+        let paused = self.is_paused();
         let st = self.state.lock();
         let mut pending = st.queue.all_versions().scan(0, |sum: &mut u64, (_, content)| {
             *sum += content.size;
             Some(*sum)
         });
-        st.bursts.being_written() > 0 || (!waits && pending.any(|sum| sum >= CHECKPOINT))
+        st.bursts.being_written() > 0 || (!paused && pending.any(|sum| sum >= CHECKPOINT))
     }
 }
 

@@ -87,7 +87,6 @@ impl Tiers {
             let bytes = st.queue.bytes();
             (objects as u64, known, cut_off, events, st.queue.applied(), refusing, users, bytes)
         };
-        let waits = self.waits();
         let writing = self.open_since();
         let live_after = self.options().live_after;
         let snapshot_in = |since: &Duration| live_after.saturating_sub(now.saturating_sub(*since));
@@ -109,9 +108,8 @@ impl Tiers {
                     .zip(c.published_in(events))
                     .map(|(copied, published)| copied.max(published).max(snapshot_in.unwrap_or_default()))
                     .filter(|eta| !eta.is_zero() || pending.files + events == 0)
-                    .filter(|_| held.is_none() && waits.is_none() && !self.slow.is_down()),
+                    .filter(|_| held.is_none() && !self.slow.is_down()),
                 held,
-                waits_until: waits.map(|closed| closed.until.to_string()),
                 slow_down: self.slow.is_down(),
                 fast_fails: self.fast_fails(),
                 refusing,

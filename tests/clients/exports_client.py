@@ -16,18 +16,10 @@ FILES = 30
 WORKERS = 3
 SIZE = 50_000
 MOVED = ("read", "write")
-# As the profiler of PyTorch 2.4 writes it.
-TORCH = {
-    "schemaVersion": 1,
-    "displayTimeUnit": "ms",
-    "baseTimeNanoseconds": 1_700_000_000_000_000_000,
-    "traceEvents": [{"ph": "X", "cat": "cpu_op", "name": "aten::add", "pid": 1, "tid": 1, "ts": 5.25, "dur": 2}],
-    "traceName": "trace.json",
-}
 
 
-def report(source, form, output, *more):
-    command = [os.environ["DLIO_FS"], "report", source, "--format", form, "--output", output, *more]
+def report(source, form, output):
+    command = [os.environ["DLIO_FS"], "report", source, "--format", form, "--output", output]
     result = subprocess.run([str(word) for word in command], capture_output=True, text=True)
     expect(result.returncode == 0 and result.stderr == "", f"{command}: {result.stderr}")
 
@@ -80,11 +72,8 @@ def record(mount, notes):
         return moved(in_table(notes)) == moved(counted(notes))
 
     until("the trace to have every call", kept)
-    (notes / "torch.json.gz").write_bytes(gzip.compress(json.dumps(TORCH).encode()))
     report(recording, "dftracer", notes / "run.pfw.gz")
-    report(recording, "folded", notes / "run.folded", "--weigh", "bytes")
     report(recording, "chrome", notes / "run.trace.json")
-    report(recording, "chrome", notes / "merged.json.gz", "--merge", notes / "torch.json.gz")
 
 
 def files_are_told(notes):
@@ -150,27 +139,6 @@ def chrome_holds_the_same(notes):
     expect(trace["dlio-fs"]["calls_dropped"] == 0, "calls were dropped")
 
 
-def merged_is_both(notes):
-    trace = json.loads(gzip.open(notes / "merged.json.gz").read())
-    expect(trace["traceEvents"][0] == TORCH["traceEvents"][0] and trace["traceName"] == "trace.json", "theirs is not there")
-    sums, _ = chrome_sums(trace["traceEvents"])
-    expect(sums == in_table(notes), f"{sums}")
-    first = min(event["ts"] for event in trace["traceEvents"] if event["ph"] == "b" and "handle" in event.get("args", {}))
-    [(began,)] = rows(notes, "SELECT min(epoch_us(began)) FROM t")
-    there = began - TORCH["baseTimeNanoseconds"] / 1000
-    expect(abs(first - there) < 2, f"{first} and {there} µs after their base")
-
-
-def folded_holds_the_same(notes):
-    lines = [line.rsplit(" ", 1) for line in (notes / "run.folded").read_text().splitlines() if not line.startswith("#")]
-    sums = {}
-    for stack, value in lines:
-        op = stack.split(";")[-1]
-        sums[op] = sums.get(op, 0) + int(value)
-    told = {op: size for op, (_, size) in in_table(notes).items() if size}
-    expect(sums == told, f"{sums}, {told} in the table")
-
-
 def write(directory, notes):
     check("files are written and read", work, directory)
     check("what was observed is recorded", record, directory.parent, notes)
@@ -181,8 +149,6 @@ def verify(directory, notes):
     check("the table of calls", calls_are_told, notes)
     check("DFTracer's lines", dftracer_holds_the_same, notes)
     check("Chrome's pairs", chrome_holds_the_same, notes)
-    check("a merged trace", merged_is_both, notes)
-    check("folded stacks", folded_holds_the_same, notes)
 
 
 main(write, verify)

@@ -9,19 +9,16 @@ mod sim;
 use std::collections::BTreeSet;
 use std::io::{self, Cursor, Write};
 use std::sync::Arc;
-use std::time::Duration;
 
 use clap::ValueEnum as _;
 use dlio_fs::config::Config;
 use dlio_fs::error::Error;
 use dlio_fs::path::Name;
-use dlio_fs::report::asked::{DocumentOptions, Merge, Weigh};
+use dlio_fs::report::asked::DocumentOptions;
 use dlio_fs::report::formats::Format;
 use dlio_fs::report::outlet::Outlet;
-use dlio_fs::stats::counters::{Call, Op, Tier};
-use dlio_fs::stats::recording::{Meta, Recording, Writer};
-use dlio_fs::stats::trace::{Block, block};
-use dlio_fs::stats::traced::Traced;
+use dlio_fs::stats::recording::{Recording, Writer};
+use dlio_fs::stats::trace::block;
 use dlio_fs::tiers::disk::{Access, Dir, Kind, MetadataOrder};
 use dlio_fs::tiers::{self, Cx, Options, ROOT, SlowTree, Tiers};
 
@@ -209,12 +206,6 @@ impl Outlet for Taken {
     }
 }
 
-fn written(recording: &mut Recording, format: Format, merge: Option<Merge>) -> io::Result<Vec<Vec<u8>>> {
-    let mut out = Taken::default();
-    format.write(recording, &DocumentOptions { all: true, weigh: Weigh::Time, split: 2_000, merge }, &mut out)?;
-    Ok(out.0)
-}
-
 /// A recording: as it stands if it begins as one. Else its pieces, with what makes them valid, so that more than checksums is
 /// reached: kind, calls, dropped (255 is very many), the length in two bytes, and what is in it before compression.
 pub fn recording(bytes: &[u8]) {
@@ -224,9 +215,10 @@ pub fn recording(bytes: &[u8]) {
         return;
     }
     for format in Format::value_variants() {
-        let parts = written(&mut read().unwrap(), *format, None).unwrap();
+        let mut parts = Taken::default();
+        format.write(&mut read().unwrap(), &DocumentOptions { all: true, split: 2_000 }, &mut parts).unwrap();
         if *format == Format::Chrome {
-            parts.iter().for_each(|part| drop(serde_json::from_slice::<serde_json::Value>(part).unwrap()));
+            parts.0.iter().for_each(|part| drop(serde_json::from_slice::<serde_json::Value>(part).unwrap()));
         }
     }
 }
@@ -257,43 +249,5 @@ pub fn block(bytes: &[u8]) {
     drop(block::unpack(bytes));
     if let Some(calls) = block::unpack(&zstd::bulk::compress(bytes, 1).unwrap()) {
         assert_eq!(block::unpack(&block::pack(&calls)), Some(calls));
-    }
-}
-
-/// Another tool's trace, into which ours is put.
-pub fn merge(bytes: &[u8]) {
-    let mut small = Writer::new(Vec::new()).unwrap();
-    small.meta(&Meta { until: 1.0, ..Meta::default() }).unwrap();
-    let call = Call {
-        op: Op::Read,
-        began: Duration::ZERO,
-        took: Duration::ZERO,
-        offset: 0,
-        bytes: 1,
-        errno: None,
-        tier: Tier::Fast,
-    };
-    let packed = block::pack(&[Traced { call, ino: 1, handle: 1, process: 1, thread: 1 }]).into();
-    let one = Block { from: Duration::ZERO, until: Duration::ZERO, calls: 1, dropped: 0, bytes: packed };
-    small.block(&one).unwrap();
-    // Whole: what is cut off is counted again, and has more to tell.
-    small.rest(&[]).unwrap();
-    let mut recording = Recording::read(vec![Box::new(Cursor::new(small.into_inner()))]).unwrap();
-
-    let theirs = bytes.to_vec();
-    let open: Merge = Box::new(move || Ok(Box::new(Cursor::new(theirs.clone()))));
-    match written(&mut recording, Format::Chrome, Some(open)) {
-        Err(refused) => assert_eq!(refused.kind(), io::ErrorKind::InvalidData),
-        Ok(parts) => {
-            assert!(serde_json::from_slice::<serde::de::IgnoredAny>(&parts[0]).is_ok());
-            let events = |text: &[u8]| {
-                let trace: serde_json::Value = serde_json::from_slice(text).ok()?;
-                Some(trace["traceEvents"].as_array()?.len())
-            };
-            // Theirs may hold a text that is no UTF-8, or be nested deeper than this reads.
-            let Some(theirs) = events(bytes) else { return };
-            // Two processes' names, a row, the call.
-            assert_eq!(events(&parts[0]), Some(theirs + 6));
-        }
     }
 }

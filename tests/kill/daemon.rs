@@ -88,7 +88,7 @@ impl Mount {
 
     /// Returns when everything is on the slow tier.
     pub(crate) fn drain(&self) {
-        self.program(&["drain".as_ref(), self.point().as_ref(), "--wait".as_ref()]);
+        self.program(&["drain".as_ref(), self.point().as_ref()]);
     }
 
     /// Drains, unmounts and sees the daemon end.

@@ -377,3 +377,18 @@ fn a_copy_of_a_former_version_that_cannot_be_removed_is_done_without() {
     assert!(bytes_of(&engine, &reader) == written_at_100(b"written"));
     engine.release(&cx, reader);
 }
+
+/// A drain that is paused by day kept the training data of the whole day on the slow tier.
+#[test]
+fn a_paused_drain_does_not_hold_staging() {
+    let machine = Machine::new();
+    let (engine, _) = on_slow(&machine);
+    engine.pause(true);
+    engine.release(&Cx::internal(), create(&engine, ROOT, "checkpoint", &[1; 2 << 20]).1);
+    while engine.seal_step().unwrap() == Progress::Did {}
+    // The burst of writes is over.
+    machine.clock.advance(Duration::from_secs(600));
+    engine.tick().unwrap();
+    stage(&machine, &engine);
+    assert_eq!(engine.copies().len(), 1, "{:?}", engine.staging());
+}

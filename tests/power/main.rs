@@ -85,10 +85,10 @@ fn power_cuts_after_a_drain_take_no_attributes() {
         let (disks, served, mut machine) = new_machine(world.dir(), [FileSystem::Ext4, kind]);
         let file = machine.point().join("file");
         fs::write(&file, "content").unwrap();
-        machine.program("drain", "--wait").unwrap();
+        machine.program("drain", "--quiet").unwrap();
         fs::set_permissions(&file, Permissions::from_mode(0o640)).unwrap();
         xattr::set(&file, "user.tag", b"new").unwrap();
-        machine.program("drain", "--wait").unwrap();
+        machine.program("drain", "--quiet").unwrap();
         let drained = now();
         machine.stop();
         let log = served.finish();
@@ -171,7 +171,7 @@ fn record(dir: &Path, kinds: [FileSystem; 2], habits: Habits, seed: u64) -> Past
     settle(&mut workers);
     work(&mut machine, &mut workers, &mut windows, some_time(&mut random), Then::Rest);
     let from = now();
-    machine.program("drain", "--wait").unwrap();
+    machine.program("drain", "--quiet").unwrap();
     windows.drained.push((from, now()));
     work(&mut machine, &mut workers, &mut windows, some_time(&mut random) / 2, Then::Rest);
     machine.stop();
@@ -489,7 +489,7 @@ impl State<'_> {
         }
         let before = tree::read(&machine.point()).map_err(|error| error.to_string())?;
         let behind = same("", &alone, &before).is_err();
-        machine.program("drain", "--wait")?;
+        machine.program("drain", "--quiet")?;
         machine.see_it_is_well()?;
         let after = tree::read(&machine.point()).map_err(|error| error.to_string())?;
         same("the view before and after the drain", &before, &after)?;
@@ -568,7 +568,7 @@ impl State<'_> {
         }
         self.boots.again();
         machine.start()?;
-        machine.program("drain", "--wait")?;
+        machine.program("drain", "--quiet")?;
         machine.stop();
         drop(machine);
         let log = served.finish();

@@ -283,7 +283,7 @@ fn the_pages_tell_each_key_of_each_document() {
     assert_eq!(told(&queue["pending"], "/run/%FF")["path_escaped"], true);
     let stats = seen.run("status", &["status", "--json"], &[&root]);
     assert!(stats["mounts"][0].get("schema").is_none());
-    seen.run("drain", &["drain", "--json"], &[&root]);
+    seen.run("drain", &["drain", "--no-wait", "--json"], &[&root]);
     seen.run("checkpoints.json", &["checkpoints", "--json"], &[&root]);
     seen.run("staging.json", &["stage", "--show", "--json"], &[&root]);
     let evicted = seen.run("evict", &["evict", "--json"], &[&mount.at("run")]);

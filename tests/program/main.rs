@@ -14,7 +14,6 @@ mod complaints;
 mod drain;
 mod fleet;
 mod hostile;
-mod hours;
 mod io_paths;
 mod job_report;
 mod json;
@@ -34,8 +33,6 @@ mod real_faults;
 mod rules;
 mod service;
 mod set_aside;
-#[path = "../sim/mod.rs"]
-mod sim;
 mod slow_tiers;
 mod slurm;
 mod stage;

@@ -224,7 +224,7 @@ fn a_signal_leaves_with_exit_code_0_when_everything_is_safe() {
     let rig = Rig::new();
     let daemon = foreground(&rig, &[]);
     fs::write(rig.mnt("ckpt"), "weights").unwrap();
-    succeeds(program().arg("drain").arg(rig.path("mnt")).arg("--wait"));
+    succeeds(program().arg("drain").arg(rig.path("mnt")));
     kill(Pid::from_raw(daemon.id().try_into().unwrap()), Signal::SIGTERM).unwrap();
     assert_eq!(wait(daemon).0, Some(0));
 }
@@ -451,19 +451,24 @@ fn status_drain_and_sync_tell_and_change_the_same_state() {
     let output = status(&["--json"]);
     let json: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!(json["mounts"][0]["safety"]["safe"], false, "{json}");
-    let output = program().arg("drain").arg(rig.path("mnt")).output().unwrap();
-    assert_eq!(output.status.code(), Some(3), "drain without --wait only tells: {output:?}");
+    let output = program().args(["drain", "--no-wait"]).arg(rig.path("mnt")).output().unwrap();
+    assert_eq!(output.status.code(), Some(3), "it only tells: {output:?}");
+    assert!(text(&output.stdout).starts_with("NOT SAFE"), "{output:?}");
     assert_eq!(rig.slow_has("run/a"), None);
 
     succeeds(program().arg("sync").arg(rig.mnt("run/a")));
     assert_eq!(rig.slow_has("run/a").as_deref(), Some("1"));
     fs::write(rig.mnt("b"), "2").unwrap();
-    let output = program().arg("drain").arg(rig.path("mnt")).arg("--wait").output().unwrap();
+    let output = program().arg("drain").arg(rig.path("mnt")).output().unwrap();
     assert_eq!(output.status.code(), Some(0), "{output:?}");
     assert_eq!(rig.slow_has("b").as_deref(), Some("2"));
     let output = status(&[]);
     assert_eq!(output.status.code(), Some(0), "{output:?}");
     assert!(text(&output.stdout).starts_with("SAFE"), "{output:?}");
+    fs::write(rig.mnt("c"), "3").unwrap();
+    let output = program().args(["drain", "--quiet"]).arg(rig.path("mnt")).output().unwrap();
+    assert_eq!((output.status.code(), output.stdout.len() + output.stderr.len()), (Some(0), 0), "{output:?}");
+    assert_eq!(rig.slow_has("c").as_deref(), Some("3"));
     succeeds(program().arg("sync").arg(rig.path("mnt")));
     rig.umount_safely();
 }

@@ -274,7 +274,8 @@ fn install_lays_out_what_a_package_contains() {
     assert!(text(&output.stderr).contains("is not empty; name an empty directory"), "{output:?}");
 }
 
-/// What systemd itself says of the unit, and that nothing in it gives the daemon a view of its own of the file systems.
+/// What systemd itself says of the unit and of the timers that pause and resume the drain, and that nothing in the unit gives the daemon
+/// a view of its own of the file systems.
 #[test]
 fn the_unit_is_right_and_does_not_hide_the_mount() {
     let dir = tempfile::tempdir().unwrap();
@@ -304,7 +305,18 @@ fn the_unit_is_right_and_does_not_hide_the_mount() {
     for line in words.lines().filter(|line| !line.starts_with('#') && !line.starts_with("ProtectClock=")) {
         assert!(!hiding.iter().any(|word| line.starts_with(word)), "{line} needs a mount name space");
     }
-    let verify = Command::new("systemd-analyze").args(["verify", "--man=no"]).arg(&instance).output();
+    let doc = dir.path().join("share/doc/dlio-fs/systemd");
+    let mut units = vec![instance];
+    for verb in ["pause", "resume"] {
+        let (timer, service) =
+            (doc.join(format!("dlio-fs-{verb}.timer")), doc.join(format!("dlio-fs-drain@{verb}.service")));
+        std::os::unix::fs::symlink("dlio-fs-drain@.service", &service).unwrap();
+        let words = fs::read_to_string(&timer).unwrap();
+        assert!(words.contains(&format!("\nUnit=dlio-fs-drain@{verb}.service\n")), "{words}");
+        succeeds(program().args([verb, "--help"]));
+        units.extend([timer, service]);
+    }
+    let verify = Command::new("systemd-analyze").args(["verify", "--man=no"]).args(&units).output();
     if verify.as_ref().is_err_and(|e| e.kind() == std::io::ErrorKind::NotFound) {
         eprintln!("not verified: there is no systemd-analyze; `cargo xtask test` installs the package systemd");
         return;

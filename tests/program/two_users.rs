@@ -164,7 +164,7 @@ fn what_concerns_a_path_may_be_asked_for_by_whoever_gets_there() {
 
     // Their own: by the commands.
     let file = "bob/bob-file";
-    assert_eq!(program.run(&mount, BOB, &["drain", file, "--wait"]).0, 0);
+    assert_eq!(program.run(&mount, BOB, &["drain", file]).0, 0);
     assert_eq!(fs::read(mount.slow().join(file)).unwrap(), b"of-bob\n");
     for words in [
         &["verify", file][..],

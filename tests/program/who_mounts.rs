@@ -237,11 +237,11 @@ fn what_is_owed_to_a_tree_that_became_read_only_waits() {
     refused(&mut rig.mount_command(), 2, &["is mounted read-only", "or mount it with -o ro"]);
     rig.mount(&["-o", "ro"]);
     assert_eq!(fs::read_to_string(rig.mnt("ckpt")).unwrap(), "weights");
-    for words in [&["sync"][..], &["drain", "--wait"]] {
+    for word in ["sync", "drain"] {
         // It waited for ever.
-        let (code, _, said) = ran(Command::new("timeout").arg("60").arg(PROGRAM).args(words).arg(rig.point()));
-        assert_eq!(code, Some(1), "{words:?}: {said}");
-        assert!(said.contains("cannot come") && said.contains("make the slow tier writable"), "{words:?}: {said}");
+        let (code, _, said) = ran(Command::new("timeout").arg("60").arg(PROGRAM).args([word]).arg(rig.point()));
+        assert_eq!(code, Some(1), "{word}: {said}");
+        assert!(said.contains("cannot come") && said.contains("make the slow tier writable"), "{word}: {said}");
     }
     let left = rig.umount(&[]);
     assert_eq!(left.status.code(), Some(3), "it does not wait for what cannot come: {left:?}");

@@ -333,7 +333,7 @@ fn random_disturbance(random: &mut Xoshiro256PlusPlus, script: &Script) -> What 
         20 => command(&["pin"], place),
         21 => command(&["unpin"], place),
         22 => command(&["queue", "--front"], place),
-        23 => command(&["drain", "--wait"], PathBuf::new()),
+        23 => command(&["drain"], PathBuf::new()),
         24 => command(&["sync"], PathBuf::new()),
         25 => command(&["reload", "-o", random_of(random, &options)], PathBuf::new()),
         26 => command(&["status"], PathBuf::new()),

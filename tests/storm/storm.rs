@@ -349,7 +349,7 @@ impl<'a> Storm<'a> {
     /// Drained, unmounted, compared.
     fn judge(&mut self) -> Result<(), String> {
         for member in &self.members {
-            program(&["drain", "--wait"], &member.point)?;
+            program(&["drain"], &member.point)?;
         }
         for number in 0..self.script.actors.len() {
             let member = &self.members[self.script.actors[number].member];

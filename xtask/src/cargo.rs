@@ -204,8 +204,7 @@ pub(crate) fn fuzz(cx: &Context) -> Result<Tally> {
     Ok(tally)
 }
 
-const FUZZ_TARGETS: [&str; 8] =
-    ["log_replay", "super_block", "xattrs", "config", "control", "recording", "block", "merge"];
+const FUZZ_TARGETS: [&str; 7] = ["log_replay", "super_block", "xattrs", "config", "control", "recording", "block"];
 
 fn answers(command: &mut Command) -> bool {
     run_and_read(command).is_ok_and(|(status, _)| status.success())

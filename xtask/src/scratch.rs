@@ -166,7 +166,7 @@ impl Scratch {
 
     /// Returns when everything written is on the slow tier.
     pub(crate) fn drain(&self) -> Result<()> {
-        run(self.program().arg("drain").arg(self.point()).arg("--wait"))
+        run(self.program().arg("drain").arg(self.point()))
     }
 
     /// Drains, unmounts, and sees the daemon end.

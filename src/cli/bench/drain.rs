@@ -155,7 +155,7 @@ fn create(session: &Session, place: &Place, entries: usize, data: &mut Data) -> 
             while !first.exists() {
                 if begun.elapsed() > BEGIN_WAIT {
                     let waited = humantime::format_duration(BEGIN_WAIT);
-                    let what = format!("the drain has copied nothing within {waited}: see -o settle and drain_hours");
+                    let what = format!("the drain has copied nothing within {waited}: see -o settle");
                     return Err(Failure::new(Exit::Failure, what));
                 }
                 files.create(LEAD_IN, data, &stop)?;

@@ -20,22 +20,22 @@ const LATEST: Duration = Duration::from_secs(253_402_300_799);
 /// A job.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct DarshanJob {
-    pub(super) uid: u32,
+    uid: u32,
     /// Since 1970.
-    pub(super) start: Duration,
-    pub(super) end: Duration,
-    pub(super) processes: usize,
+    start: Duration,
+    end: Duration,
+    processes: usize,
     /// In the order of importance: entries that do not fit are left out.
     pub(super) metadata: Vec<(String, String)>,
-    pub(super) command: String,
+    command: String,
     /// Where the mount is; there are no others.
     pub(super) mountpoint: String,
     /// As in the table of mounts, whose readers end a word at a space.
-    pub(super) mount_entry: String,
+    mount_entry: String,
 }
 
 /// Type of the file system.
-pub(super) const FS_TYPE: &str = "fuse.dlio";
+const FS_TYPE: &str = "fuse.dlio";
 
 impl DarshanJob {
     /// A job that starts `from` after the mount was made and lasts `run`.
@@ -67,7 +67,7 @@ impl DarshanJob {
     }
 
     /// The lines of the metadata that fit.
-    pub(super) fn lines(&self) -> Vec<(&str, String)> {
+    fn lines(&self) -> Vec<(&str, String)> {
         let mut room = METADATA - 1;
         let mut told = Vec::new();
         for (key, value) in &self.metadata {
@@ -101,21 +101,6 @@ impl DarshanJob {
         bytes.resize(NUMBERS + METADATA, 0);
         bytes.extend_from_slice(format!("{}\n{FS_TYPE}\t{}\0", self.command, self.mount_entry).as_bytes());
         bytes
-    }
-
-    /// A time in the format of C's `ctime`, in UTC.
-    pub(super) fn date(time: Duration) -> String {
-        const MONTHS: &str = "JanFebMarAprMayJunJulAugSepOctNovDec";
-        const DAYS: &str = "ThuFriSatSunMonTueWed";
-        let three = |names: &'static str, at: usize| names.get(3 * at..3 * at + 3).unwrap_or("???");
-        let moment = std::time::UNIX_EPOCH + time.min(LATEST);
-        // 2026-11-22T09:28:21Z
-        let text = humantime::format_rfc3339_seconds(moment).to_string();
-        let part = |from: usize, to: usize| text.get(from..to).unwrap_or_default();
-        let month = part(5, 7).parse::<usize>().unwrap_or(1).saturating_sub(1);
-        let day = three(DAYS, (time.as_secs() / 86_400 % 7) as usize);
-        let of_month = part(8, 10).trim_start_matches('0');
-        format!("{day} {} {of_month:>2} {} {}", three(MONTHS, month), part(11, 19), part(0, 4))
     }
 }
 
@@ -209,14 +194,5 @@ mod tests {
         assert_eq!((text.matches('\n').count(), text.matches('\t').count(), text.matches('\0').count()), (1, 1, 1));
         let (_, text) = texts(&DarshanJob::new(&Meta::default(), Duration::ZERO, Duration::ZERO, 1).bytes());
         assert!(text.ends_with("\nfuse.dlio\t/\0"), "{text}");
-    }
-
-    #[test]
-    fn dates_are_told_as_c_tells_them() {
-        let date = |secs| DarshanJob::date(Duration::from_secs(secs));
-        assert_eq!(date(0), "Thu Jan  1 00:00:00 1970");
-        assert_eq!(date(1_795_339_701), "Sun Nov 22 09:28:21 2026");
-        assert_eq!(date(951_782_400), "Tue Feb 29 00:00:00 2000");
-        assert_eq!(DarshanJob::date(Duration::MAX).len(), 24);
     }
 }

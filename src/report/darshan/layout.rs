@@ -9,10 +9,10 @@ use flate2::Compression;
 use flate2::write::ZlibEncoder;
 
 /// The version of the format.
-pub(super) const VERSION: &str = "3.41";
+const VERSION: &str = "3.41";
 const MAGIC: i64 = 6_567_223;
 /// Bytes of the header.
-pub(super) const HEADER: usize = 1328;
+const HEADER: usize = 1328;
 /// Modules that the header has room for.
 const MODULES: usize = 64;
 /// Offsets in the header.
@@ -30,17 +30,8 @@ pub(super) enum Module {
 }
 
 impl Module {
-    /// Darshan's name for it.
-    pub(super) fn name(self) -> &'static str {
-        match self {
-            Module::Posix => "POSIX",
-            Module::Dxt => "DXT_POSIX",
-            Module::Heat => "HEATMAP",
-        }
-    }
-
     /// The version of its records. Readers refuse a later one: PyDarshan 3.5 does not know DXT's second.
-    pub(super) fn version(self) -> u32 {
+    fn version(self) -> u32 {
         match self {
             Module::Posix => 4,
             Module::Dxt | Module::Heat => 1,

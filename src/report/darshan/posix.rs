@@ -11,24 +11,24 @@ use crate::stats::counters::Op;
 use crate::stats::record::{Field, FileRecord, failed};
 
 /// Darshan's value for counters that could not be observed.
-pub(super) const UNKNOWN: i64 = -1;
+const UNKNOWN: i64 = -1;
 /// The alignment by which [`Field::Unaligned`] is counted.
 const ALIGNMENT: i64 = 4096;
 const COUNTERS: usize = 69;
 const TIMES: usize = 17;
 /// The one counter that is the id of a record.
-pub(super) const RENAMED_FROM: &str = "RENAMED_FROM";
+const RENAMED_FROM: &str = "RENAMED_FROM";
 /// Bytes of a record in the log.
 pub(super) const SIZE: usize = 16 + 8 * (COUNTERS + TIMES);
 
 /// A file's record.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Posix {
-    pub(super) id: u64,
-    pub(super) rank: i64,
+    id: u64,
+    rank: i64,
     /// With their names; in the tools each begins with `POSIX_`.
-    pub(super) counters: Vec<(String, i64)>,
-    pub(super) times: [(&'static str, f64); TIMES],
+    counters: Vec<(String, i64)>,
+    times: [(&'static str, f64); TIMES],
 }
 
 impl Posix {

@@ -17,7 +17,6 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, LazyLock, OnceLock};
 use std::time::Duration;
 
-use chrono::Timelike as _;
 use fiemap::{Fiemap, FiemapExtentFlags};
 use nix::dir;
 use nix::errno::Errno;
@@ -530,13 +529,6 @@ pub struct OsFile {
     unnoticed: bool,
 }
 
-impl OsFile {
-    /// The descriptor, for calls that this seam does not have (passthrough, reflinks).
-    pub fn as_fd(&self) -> BorrowedFd<'_> {
-        self.fd.as_fd()
-    }
-}
-
 impl Inode for OsFile {
     fn stat(&self) -> io::Result<Stat> {
         self.births.stat(&self.fd)
@@ -736,10 +728,6 @@ impl Clock for OsClock {
         // Not `maxerror`: the kernel lets it grow by half a millisecond a second until the time daemon speaks again, which
         // takes minutes.
         is_kept.then(|| Duration::from_micros(timex.0.esterror.unsigned_abs()))
-    }
-
-    fn second_of_day(&self) -> u32 {
-        chrono::Local::now().num_seconds_from_midnight()
     }
 }
 

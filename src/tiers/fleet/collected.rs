@@ -20,27 +20,9 @@ use crate::tiers::Tiers;
 use crate::tiers::disk::Clock;
 use crate::tiers::disk::errors::is_silence;
 use crate::tiers::fleet::clocks::ReadAt;
-use crate::tiers::fleet::collector::CollectorDuty;
+use crate::tiers::fleet::collector::{CollectedFleet, CollectorDuty};
 use crate::tiers::fleet::smallest::{SeenSmallest, SmallestLeases, SmallestReader};
 use crate::tiers::fleet::{Fleet, FleetState, nanos};
-
-/// What a member of such a fleet knows of the others.
-#[derive(Debug)]
-pub(super) struct CollectedFleet {
-    pub(super) duty: CollectorDuty,
-    pub(super) seen: Option<SeenSmallest>,
-}
-
-impl CollectedFleet {
-    pub(super) fn new(duty: CollectorDuty) -> CollectedFleet {
-        CollectedFleet { duty, seen: None }
-    }
-
-    /// Whether the lease of this slot is among the smallest.
-    pub(super) fn has(&self, slot: u32) -> bool {
-        self.seen.as_ref().is_some_and(|seen| seen.has(slot))
-    }
-}
 
 impl Tiers {
     /// Steps 1 to 5. `oldest`: when the oldest pending event began.

@@ -16,7 +16,7 @@ use std::ops::Range;
 use std::time::Duration;
 
 use crate::tiers::fleet::periods::FleetPeriods;
-use crate::tiers::fleet::smallest::SmallestHead;
+use crate::tiers::fleet::smallest::{SeenSmallest, SmallestHead};
 
 /// After this many slots the turns repeat.
 const TURNS: u32 = 16;
@@ -54,6 +54,24 @@ pub(crate) struct LeasePass {
     pub(crate) is_for_file: bool,
     /// A caller has asked.
     is_asked: bool,
+}
+
+/// What a member of a large fleet knows of the others.
+#[derive(Debug)]
+pub(super) struct CollectedFleet {
+    pub(super) duty: CollectorDuty,
+    pub(super) seen: Option<SeenSmallest>,
+}
+
+impl CollectedFleet {
+    pub(super) fn new(duty: CollectorDuty) -> CollectedFleet {
+        CollectedFleet { duty, seen: None }
+    }
+
+    /// Whether the lease of this slot is among the smallest.
+    pub(super) fn has(&self, slot: u32) -> bool {
+        self.seen.as_ref().is_some_and(|seen| seen.has(slot))
+    }
 }
 
 impl CollectorDuty {

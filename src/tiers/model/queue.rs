@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use foldhash::HashMap;
 
-use crate::share::PerUser;
+use crate::share::{self, PerUser};
 use crate::tiers::log::record::Stamps;
 use crate::tiers::model::event::{Change, Event};
 use crate::tiers::model::node::DirEntryKey;
@@ -134,15 +134,10 @@ impl EventQueue {
         events == 0 || bytes == 0
     }
 
-    /// Whether three quarters of what may wait do.
-    pub(crate) fn is_nearly_full(&self, most: PendingMost) -> bool {
-        self.len() as u64 >= most.events / 4 * 3 || self.waiting.sum >= most.bytes / 4 * 3
-    }
-
-    /// Whether this user has a share of what waits, in events or bytes, for which this holds.
-    pub(crate) fn user_is(&self, uid: u32, most: PendingMost, holds: impl Fn(u64, u64) -> bool) -> bool {
+    /// Whether this user has all that one user may queue, in events or bytes.
+    pub(crate) fn has_share(&self, uid: u32, most: PendingMost) -> bool {
         let (events, bytes) = self.left(most);
-        holds(self.waiting.events.of(uid), events) || holds(self.waiting.bytes.of(uid), bytes)
+        !share::allows(self.waiting.events.of(uid), events) || !share::allows(self.waiting.bytes.of(uid), bytes)
     }
 
     /// The users whose events wait.

@@ -154,10 +154,6 @@ impl Tiers {
 
     /// How many streams may copy now.
     pub fn drain_streams(&self) -> u32 {
-        // Outside the allowed hours copying only makes room that is needed: one stream is enough.
-        if self.outside_hours().is_some() {
-            return 1;
-        }
         match self.options().drain_streams {
             DrainStreams::Exactly(count) => count,
             DrainStreams::Auto => {
@@ -172,16 +168,16 @@ impl Tiers {
         }
     }
 
-    /// True if paused, outside the allowed hours, or while a checkpoint is saved before a deadline. Also if this member
-    /// of a fleet may have been declared lost: then a copy of its fast tier may have taken its place and its `tmp`.
+    /// True if paused, or while a checkpoint is saved before a deadline. Also if this member of a fleet may have been
+    /// declared lost: then a copy of its fast tier may have taken its place and its `tmp`.
     pub(super) fn copies_nothing(&self) -> bool {
-        self.is_paused() || self.waits().is_some() || self.drain_control.is_saving() || !self.may_go_on()
+        self.is_paused() || self.drain_control.is_saving() || !self.may_go_on()
     }
 
     /// Whether the next event needs no copy or already has one: publishing takes time, too. Checks only the front,
     /// because each wake calls this.
     fn publishes(&self) -> bool {
-        if self.is_paused() || self.waits().is_some() {
+        if self.is_paused() {
             return false;
         }
         let st = self.state.lock();
@@ -208,7 +204,7 @@ impl Tiers {
         }
         // The end of a single version is a sync: measured beside the middle of another copy it would mislead.
         let is_enough = planned.len() >= streams.max(2);
-        let at_once = if self.outside_hours().is_some() { 1 } else { planned.len().div_ceil(streams).min(AT_ONCE) };
+        let at_once = planned.len().div_ceil(streams).min(AT_ONCE);
         let needed = StillNeeded::of(&st, pressure, refused);
         let required = st.queue.required();
         let first = self.first_to_copy(&st);

@@ -139,9 +139,6 @@ impl Tiers {
         if self.is_paused() {
             return Ok(Some(Progress::Idle));
         }
-        if let Some(closed) = self.waits() {
-            return Ok(Some(Progress::Wait(closed.left)));
-        }
         if let Some(done) = self.let_others_first(patient)? {
             return Ok(Some(done));
         }
