@@ -19,7 +19,6 @@
 //! The intents of whatever goes first are durable only after 4 is, for the log is synced as a whole.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use crate::error::{Context, Errno, Error, Result};
@@ -287,7 +286,7 @@ impl Tiers {
         if !moved.is_empty() {
             st.renumber(&moved, &held.inodes); // 5
             self.counters.notes.renumber(|lsn| beside(&moved, lsn).copied());
-            self.counters.held_back.fetch_add(held.events.len() as u64, Ordering::Relaxed);
+            self.counters.totals.held_back.increment(held.events.len() as u64);
         }
         drop(st);
         let took = self.uptime().saturating_sub(began);
