@@ -60,7 +60,7 @@ pub use published::silent_after;
 pub use reload::LiveSettings;
 use reply::{Answer, Synced};
 use seen::{ObservedCall, OpAt, Subject, is_root_s_getattr};
-use slow_pool::{Caller, GivenUp, Limits, SlowPool};
+use slow_pool::{Caller, GivenUp, Limits, PoolTotals, SlowPool};
 
 /// How many calls wait for the slow tier at once. More would not make a disk faster.
 const SLOW_THREADS: usize = 32;
@@ -146,10 +146,10 @@ impl DlioFs {
         let owner = options.owner_uid;
         let wait = Limits { threads: SLOW_THREADS, threads_most: SLOW_THREADS_MOST, queue: SLOW_QUEUE, wait, owner };
         let control = |threads| Limits { threads, threads_most: threads, queue: CONTROL_QUEUE, wait: None, owner };
-        let pool = |name, limits| SlowPool::new(name, limits).map_err(|e| Error::no_thread(name, &e));
-        let slow = Arc::new(pool("slow", wait)?);
-        let commands = pool("command", control(COMMAND_THREADS))?;
-        let control = pool("control", control(CONTROL_THREADS))?;
+        let pool = |name, limits, totals| SlowPool::new(name, limits, totals).map_err(|e| Error::no_thread(name, &e));
+        let slow = Arc::new(pool("slow", wait, PoolTotals::of_slow(tiers.recorder()))?);
+        let commands = pool("command", control(COMMAND_THREADS), PoolTotals::default())?;
+        let control = pool("control", control(CONTROL_THREADS), PoolTotals::default())?;
         let published = Published::new(Arc::clone(&tiers), options.slow_wait);
         let published = published.map_err(|e| Error::no_thread("published", &e))?;
         let core = Core::new(tiers, stats, Arc::clone(&slow), live, published, &options);

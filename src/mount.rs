@@ -204,7 +204,7 @@ pub fn serve(request: Request, opened: TierRoots) -> Result<Left> {
     let attached = attach::attach(mountpoint, attach::MountSpec { source: tree.path(), flags }, replace)?; // 8
     // If there was a dead mount, a failure leaves a dead mount again rather than a bare directory.
     let guard = DetachOnFailure((!replace).then_some(mountpoint));
-    let stats = Arc::new(registry(&request.settings.config()));
+    let stats = Arc::new(registry(&request.settings.config(), &tiers));
     let metrics_addr = port.as_ref().map(|port| port.addr);
     let other_mounts = Arc::<OtherMounts>::default();
     let fs = file_system(&request, (&tiers, &stats), live, metrics_addr, (whose, reports.clone()), &other_mounts)?;
@@ -338,9 +338,9 @@ fn engine_options(config: &Config, owner: u32) -> Result<tiers::Options> {
 }
 
 /// The statistics of this mount.
-fn registry(settings: &Config) -> Stats {
+fn registry(settings: &Config, tiers: &Tiers) -> Stats {
     match settings.profile {
-        true => Stats::new(settings.profile_memory as usize),
+        true => Stats::new(settings.profile_memory as usize, Arc::clone(tiers.recorder())),
         false => Stats::off(),
     }
 }

@@ -25,6 +25,7 @@ pub mod plans;
 pub mod processes;
 pub mod queue;
 pub mod record;
+pub mod recorder;
 pub mod recording;
 pub mod render;
 pub mod staging;
@@ -36,8 +37,8 @@ mod watch;
 pub mod windows;
 
 use std::collections::{HashMap, VecDeque};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant, SystemTime};
 
 use dashmap::DashMap;
@@ -50,11 +51,12 @@ use crate::observing::Door;
 
 use access::{Cursor, Way};
 use catalog::{Catalog, CatalogExtent, FirstPath};
-use counters::{Call, Op, OpCounters, OpFigures, Tier};
+use counters::{Call, Count, Op, OpCounters, OpFigures, Tier};
 use files::{ActiveFile, ActiveFiles, Activity, FileFigures, FileTable};
 use plans::{PathHashes, Plans, RunningPlan, Spent};
 use processes::{Process, Processes};
 use record::{FileRecord, failed, failure};
+use recorder::{Labels, MetricsRecorder};
 use timeline::{Amounts, Timeline};
 use trace::Trace;
 use traced::Traced;
@@ -75,9 +77,11 @@ pub struct Stats {
     on: bool,
     /// A bug in here must not end the daemon.
     door: Door,
-    ops: [[OpCounters; Tier::ALL.len()]; Op::ALL.len()],
+    recorder: Arc<MetricsRecorder>,
+    /// Registered when they are first called.
+    ops: [[OnceLock<OpCounters>; Tier::ALL.len()]; Op::ALL.len()],
     /// By [`failure`].
-    failures: DashMap<u64, u64>,
+    failures: DashMap<u64, Count>,
     files: DashMap<u64, Arc<FileCounters>>,
     /// The keys of `files`, the longest in memory first.
     queue: Mutex<VecDeque<u64>>,
@@ -139,17 +143,18 @@ pub struct Handle {
 
 impl Default for Stats {
     fn default() -> Self {
-        Stats::new(Config::default().profile_memory as usize)
+        Stats::new(Config::default().profile_memory as usize, Arc::default())
     }
 }
 
 impl Stats {
     /// A registry whose file records take at most about `memory` bytes.
-    pub fn new(memory: usize) -> Self {
+    pub fn new(memory: usize, recorder: Arc<MetricsRecorder>) -> Self {
         Stats {
             on: true,
             door: Door::new("the statistics"),
-            ops: std::array::from_fn(|_| std::array::from_fn(|_| OpCounters::default())),
+            recorder,
+            ops: std::array::from_fn(|_| std::array::from_fn(|_| OnceLock::new())),
             failures: DashMap::new(),
             files: DashMap::new(),
             queue: Mutex::default(),
@@ -169,7 +174,7 @@ impl Stats {
 
     /// One that counts nothing.
     pub fn off() -> Self {
-        Stats { on: false, ..Stats::new(0) }
+        Stats { on: false, ..Stats::new(0, Arc::default()) }
     }
 
     /// When the registry was made.
@@ -304,31 +309,46 @@ impl Stats {
     }
 
     fn count(&self, call: &Call) {
-        self.ops[call.op as usize][call.tier as usize].record(call);
+        self.counters(call.op, call.tier).record(call);
         if let Some(errno) = call.errno {
-            *self.failures.entry(failure(call.op, errno)).or_default() += 1;
+            let failures = self.failures.entry(failure(call.op, errno));
+            failures.or_insert_with(|| self.failures_of(call.op, errno)).increment(1);
         }
+    }
+
+    fn counters(&self, op: Op, tier: Tier) -> &OpCounters {
+        self.ops[op as usize][tier as usize].get_or_init(|| {
+            let labels: Labels<'_> = &[("op", op.name()), ("tier", tier.name())];
+            let (calls, latency) = ("dliofs_ops_total", "dliofs_op_duration_seconds");
+            OpCounters::new(
+                self.recorder.count(calls, "Calls of the applications, as FUSE names them.", labels),
+                self.recorder.latency(latency, "From a request to its reply; a bound counts the shorter ones.", labels),
+            )
+        })
+    }
+
+    fn failures_of(&self, op: Op, errno: Errno) -> Count {
+        let labels: Labels<'_> = &[("op", op.name()), ("errno", &format!("{errno:?}"))];
+        self.recorder.count("dliofs_op_errors_total", "Calls that failed.", labels)
     }
 
     /// Counts calls that have neither a file nor a duration (the kernel dropping inodes from its cache).
     pub fn record_untimed(&self, op: Op, calls: u64) {
         if self.on {
-            self.ops[op as usize][Tier::Fast as usize].record_untimed(calls);
+            self.counters(op, Tier::Fast).record_untimed(calls);
         }
     }
 
     /// The operations that were called at least once, in the order of [`Op::ALL`], tier by tier.
     pub fn operations(&self) -> Vec<(Op, Tier, OpFigures)> {
         let all = Op::ALL.into_iter().flat_map(|op| Tier::ALL.map(|tier| (op, tier)));
-        all.map(|(op, tier)| (op, tier, self.ops[op as usize][tier as usize].figures()))
-            .filter(|(_, _, figures)| figures.calls > 0)
-            .collect()
+        all.filter_map(|(op, tier)| Some((op, tier, self.ops[op as usize][tier as usize].get()?.figures()))).collect()
     }
 
     /// How often each operation failed with which error, in no order.
     pub fn failures(&self) -> Vec<(Op, Errno, u64)> {
         let told = |value, calls| failed(value).map(|(op, errno)| (op, errno, calls));
-        self.failures.iter().filter_map(|entry| told(*entry.key(), *entry.value())).collect()
+        self.failures.iter().filter_map(|entry| told(*entry.key(), entry.value().get())).collect()
     }
 
     /// How many files have their own record, and in how much memory.
@@ -431,7 +451,8 @@ impl Stats {
         let mut totals = Amounts { drained, ..Amounts::default() };
         for op in Op::ALL {
             for tier in Tier::ALL {
-                let (calls, bytes) = self.ops[op as usize][tier as usize].moved();
+                let counters = self.ops[op as usize][tier as usize].get();
+                let (calls, bytes) = counters.map(OpCounters::moved).unwrap_or_default();
                 totals.calls += calls;
                 match op {
                     Op::Read => totals.read[tier as usize] += bytes,
@@ -641,7 +662,7 @@ mod tests {
 
     #[test]
     fn beyond_the_limit_files_are_counted_together() {
-        let stats = Stats::new(0);
+        let stats = Stats::new(0, Arc::default());
         access(&stats, 1, Some("/a"), Op::Write, 1);
         access(&stats, 2, Some("/b"), Op::Write, 2);
         assert_eq!(figures(&stats, |_| None), []);

@@ -442,7 +442,8 @@ fn named(text: &str) -> BTreeSet<&str> {
 
 #[test]
 fn every_metric_and_every_file_of_dlio_has_its_row() {
-    let source = read("src/stats/metrics.rs");
+    let registers = ["stats.rs", "stats/metrics.rs", "tiers/counters.rs", "fs/io_paths.rs", "fs/slow_pool.rs"];
+    let source = registers.map(|file| read(format!("src/{file}"))).concat();
     let names: BTreeSet<&str> = source
         .split('"')
         .filter(|word| ["dliofs_", "process_"].iter().any(|start| word.starts_with(start) && word.len() > start.len()))

@@ -31,7 +31,7 @@ use crate::tiers::disk::held::{HeldDir, open_file};
 /// The unit from the repository, for a program in `/usr/local/bin`.
 const UNIT: &str = include_str!("../../systemd/dlio-fs@.service");
 /// The files below `share/doc/dlio-fs`, arranged as in the repository, so that links between pages work.
-const DOCS: [(&str, &str); 50] = [
+const DOCS: [(&str, &str); 53] = [
     ("CHANGELOG.md", include_str!("../../CHANGELOG.md")),
     ("LICENSE", include_str!("../../LICENSE")),
     ("README.md", include_str!("../../README.md")),

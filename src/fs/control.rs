@@ -168,7 +168,7 @@ impl Control {
         let text = match node {
             VirtualNode::Stats => self.status_for(asker).text(),
             VirtualNode::StatsJson => self.status_for(asker).json(),
-            VirtualNode::Metrics => self.status_for(asker).metrics(),
+            VirtualNode::Metrics => self.status_for(asker).metrics(self.tiers.recorder()),
             VirtualNode::Files => self.files_for(asker).text(FILES_SHOWN),
             VirtualNode::FilesTsv => self.files_for(asker).table(),
             VirtualNode::FilesJson => self.active_files_for(asker).json(ACTIVE_SHOWN),

@@ -9,13 +9,15 @@
 //! `config` has the rules; the engine knows where the bytes are.
 
 use std::os::fd::BorrowedFd;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::{Arc, OnceLock};
 
 use dashmap::DashMap;
 use fuser::{BackingId, FopenFlags, InitFlags, KernelConfig};
 
 use crate::config::{IoPath, Rules};
+use crate::stats::counters::Count;
+use crate::stats::recorder::MetricsRecorder;
 use crate::stats::status::IoPathFigures;
 use crate::tiers::{Ino, Pin};
 
@@ -50,8 +52,9 @@ pub(super) struct IoPaths {
     open: DashMap<Ino, InUse>,
     /// The kernel, or our privileges, do not allow passthrough: files that ask for it are exact.
     no_passthrough: AtomicBool,
-    /// Opens so far, in the order of [`IoPath::ALL`].
-    opened: [AtomicU64; IoPath::ALL.len()],
+    recorder: Arc<MetricsRecorder>,
+    /// Opens so far, in the order of [`IoPath::ALL`]; registered at the first one.
+    opened: [OnceLock<Count>; IoPath::ALL.len()],
 }
 
 /// How an open inode is used.
@@ -78,19 +81,20 @@ pub(super) struct Lease {
 }
 
 impl IoPaths {
-    pub(super) fn new(rules: Rules) -> Self {
-        IoPaths {
-            rules,
-            open: DashMap::new(),
-            no_passthrough: AtomicBool::new(false),
-            opened: std::array::from_fn(|_| AtomicU64::new(0)),
-        }
+    pub(super) fn new(rules: Rules, recorder: Arc<MetricsRecorder>) -> Self {
+        let (open, no_passthrough) = (DashMap::new(), AtomicBool::new(false));
+        let paths = IoPaths { rules, open, no_passthrough, recorder, opened: Default::default() };
+        // The mount's path is shown before anything was opened.
+        paths.opened(paths.rules.io_otherwise());
+        paths
     }
 
     /// How many files were opened on this path.
     #[expect(clippy::indexing_slicing, reason = "there is one for each path")]
-    fn opened(&self, path: IoPath) -> &AtomicU64 {
-        &self.opened[path as usize]
+    fn opened(&self, path: IoPath) -> &Count {
+        let help = "Opens, by the way their reads and writes take.";
+        let register = || self.recorder.count("dliofs_opens_total", help, &[("io_path", path.name())]);
+        self.opened[path as usize].get_or_init(register)
     }
 
     /// Asks the kernel for what the rules need.
@@ -115,8 +119,8 @@ impl IoPaths {
     /// The paths used, and what the statistics miss because of them.
     pub(super) fn figures(&self) -> IoPathFigures {
         let used = |path: &IoPath| self.rules.uses_io(*path);
-        let opens = IoPath::ALL.into_iter().map(|path| (path.name().to_owned(), self.opened(path).load(Relaxed)));
-        let opens = opens.filter(|(name, opens)| *opens > 0 || *name == self.rules.io_otherwise().name());
+        let opens = IoPath::ALL.iter().zip(&self.opened);
+        let opens = opens.filter_map(|(path, opens)| Some((path.name().to_owned(), opens.get()?.get())));
         let not_seen = IoPath::ALL.iter().filter(|path| used(path)).flat_map(|path| not_seen(*path));
         IoPathFigures {
             name: self.rules.io_otherwise().name().to_owned(),
@@ -205,7 +209,7 @@ impl Lease {
     /// The flags for the kernel. `writes`: the handle may write. `unchanged`: since the last open the file has only
     /// been written through this mount, so the kernel may keep its cached pages.
     pub(super) fn flags(&self, writes: bool, unchanged: bool) -> FopenFlags {
-        self.paths.opened(self.path).fetch_add(1, Relaxed);
+        self.paths.opened(self.path).increment(1);
         // The close of a read-only handle tells us nothing that its release does not.
         let close = if writes { FopenFlags::empty() } else { FopenFlags::FOPEN_NOFLUSH };
         close
@@ -234,7 +238,7 @@ mod tests {
 
     fn paths(io: IoPath) -> Arc<IoPaths> {
         let rules = Rules::new(&Config { io, ..Config::default() }).expect("no patterns");
-        Arc::new(IoPaths::new(rules))
+        Arc::new(IoPaths::new(rules, Arc::default()))
     }
 
     fn lease(paths: &Arc<IoPaths>, ino: Ino, writes: bool) -> Lease {

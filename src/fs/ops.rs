@@ -75,7 +75,7 @@ impl Core {
         options: &FsOptions,
     ) -> Self {
         let who = Callers::default();
-        let io = Arc::new(IoPaths::new(options.rules.clone()));
+        let io = Arc::new(IoPaths::new(options.rules.clone(), Arc::clone(tiers.recorder())));
         let files = Arc::<Handles<Open>>::default();
         let open = Arc::clone(&files);
         let observer = Observer::new(Arc::clone(&tiers), Arc::clone(&stats), Arc::clone(&io), options.about.clone());

@@ -12,11 +12,14 @@
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::thread::{self, Thread};
 use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex, MutexGuard};
+
+use crate::stats::counters::Count;
+use crate::stats::recorder::MetricsRecorder;
 
 /// How often the watchdog checks for killed callers and hung threads.
 const LOOK: Duration = Duration::from_secs(1);
@@ -88,6 +91,26 @@ pub(super) struct PoolCounts {
     pub(super) refused: u64,
 }
 
+/// The counters of a pool.
+#[derive(Clone, Debug, Default)]
+pub(super) struct PoolTotals {
+    served: Count,
+    timed_out: Count,
+    refused: Count,
+}
+
+impl PoolTotals {
+    /// Those of the pool of the slow tier.
+    pub(super) fn of_slow(recorder: &MetricsRecorder) -> Self {
+        let count = |name, help| recorder.count(name, help, &[]);
+        PoolTotals {
+            served: count("dliofs_slow_calls_total", "Operations that went to the slow tier."),
+            timed_out: count("dliofs_slow_calls_timed_out_total", "Answered EIO after slow_wait."),
+            refused: count("dliofs_slow_calls_refused_total", "Answered EIO: too many waited."),
+        }
+    }
+}
+
 #[derive(Debug)]
 pub(super) struct SlowPool {
     shared: Arc<PoolShared>,
@@ -101,9 +124,7 @@ struct PoolShared {
     state: Mutex<PoolState>,
     /// The pool closes.
     closing: Condvar,
-    served: AtomicU64,
-    timed_out: AtomicU64,
-    refused: AtomicU64,
+    totals: PoolTotals,
 }
 
 #[derive(Default)]
@@ -162,7 +183,7 @@ type PoolJob = Box<dyn FnOnce(&PoolShared) + Send>;
 /// A call as the watchdog sees it.
 trait Expire: Send + Sync {
     /// Gives up and answers, and counts a call that took too long; does nothing if the call was answered meanwhile.
-    fn expire(&self, why: GivenUp, timed_out: Option<&AtomicU64>);
+    fn expire(&self, why: GivenUp, timed_out: Option<&Count>);
 }
 
 struct PendingCall<R, E> {
@@ -172,14 +193,14 @@ struct PendingCall<R, E> {
 }
 
 impl<R: Send, E: Fn(R, GivenUp) + Send + Sync> Expire for PendingCall<R, E> {
-    fn expire(&self, why: GivenUp, timed_out: Option<&AtomicU64>) {
+    fn expire(&self, why: GivenUp, timed_out: Option<&Count>) {
         // First the flag, then the reply: once the application has its answer, the engine changes nothing any more. The
         // engine reads the flag just before it commits a change; closing the last window is up to the engine.
         self.gave_up.store(true, SeqCst);
         let reply = self.reply.lock().take();
         if let Some(reply) = reply {
             if let Some(timed_out) = timed_out {
-                timed_out.fetch_add(1, Relaxed);
+                timed_out.increment(1);
             }
             (self.expired)(reply, why);
         }
@@ -188,15 +209,13 @@ impl<R: Send, E: Fn(R, GivenUp) + Send + Sync> Expire for PendingCall<R, E> {
 
 impl SlowPool {
     /// Starts the threads, named `name-0`, `name-1`, ...
-    pub(super) fn new(name: &str, limits: Limits) -> io::Result<Self> {
+    pub(super) fn new(name: &str, limits: Limits, totals: PoolTotals) -> io::Result<Self> {
         let shared = Arc::new(PoolShared {
             name: name.to_owned(),
             limits,
             state: Mutex::default(),
             closing: Condvar::new(),
-            served: AtomicU64::new(0),
-            timed_out: AtomicU64::new(0),
-            refused: AtomicU64::new(0),
+            totals,
         });
         let pool = SlowPool { shared };
         for _ in 0..limits.threads {
@@ -227,7 +246,7 @@ impl SlowPool {
         let (uid, has_own_wait) = (caller.uid, caller.wait.is_some());
         let in_line = state.in_line.entry(uid).or_default();
         if *in_line >= self.shared.limits.queue {
-            self.shared.refused.fetch_add(1, Relaxed);
+            self.shared.totals.refused.increment(1);
             return Err(reply);
         }
         *in_line += 1;
@@ -248,7 +267,7 @@ impl SlowPool {
             shared.state.lock().unanswered.remove(&number);
             let reply = call.reply.lock().take();
             if let Some(reply) = reply {
-                shared.served.fetch_add(1, Relaxed);
+                shared.totals.served.increment(1);
                 done(reply, value);
             }
         });
@@ -265,11 +284,12 @@ impl SlowPool {
     }
 
     pub(super) fn counts(&self) -> PoolCounts {
+        let PoolTotals { served, timed_out, refused } = &self.shared.totals;
         PoolCounts {
             waiting: self.shared.state.lock().queue.len(),
-            served: self.shared.served.load(Relaxed),
-            timed_out: self.shared.timed_out.load(Relaxed),
-            refused: self.shared.refused.load(Relaxed),
+            served: served.get(),
+            timed_out: timed_out.get(),
+            refused: refused.get(),
         }
     }
 
@@ -380,7 +400,7 @@ impl PoolShared {
             };
             self.state.lock().unanswered.remove(&number);
             let times_out = why == GivenUp::TooLong && waiting.caller.wait.is_none();
-            waiting.call.expire(why, times_out.then_some(&self.timed_out));
+            waiting.call.expire(why, times_out.then_some(&self.totals.timed_out));
         }
     }
 
@@ -463,7 +483,8 @@ mod tests {
     const PATIENCE: Duration = Duration::from_secs(60);
 
     fn pool(threads: usize, queue: usize, wait: Option<Duration>) -> SlowPool {
-        SlowPool::new("test", Limits { threads, threads_most: threads, queue, wait, owner: 0 }).expect("threads")
+        let limits = Limits { threads, threads_most: threads, queue, wait, owner: 0 };
+        SlowPool::new("test", limits, PoolTotals::default()).expect("threads")
     }
 
     fn user(uid: u32) -> Caller {
@@ -609,7 +630,7 @@ mod tests {
     #[test]
     fn what_hangs_is_not_in_the_way_of_what_does_not() {
         let limits = Limits { threads: 1, threads_most: 3, queue: 10, wait: Some(PATIENCE), owner: 0 };
-        let pool = SlowPool::new("test", limits).expect("threads");
+        let pool = SlowPool::new("test", limits, PoolTotals::default()).expect("threads");
         let hanging = [block(&pool), block(&pool)];
         let (reply, answer) = mpsc::channel();
         let done = |reply: Sender<i32>, n| reply.send(n).expect("the test listens");

@@ -4,9 +4,11 @@
 //! may show a call that is counted but whose bytes are not yet. Nothing here reads a clock; durations come in as
 //! arguments.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
+use metrics::{Counter, HistogramFn};
 use strum::{EnumCount, IntoStaticStr, VariantArray};
 
 use crate::error::Errno;
@@ -126,25 +128,67 @@ const FINE: usize = 16 * BUCKETS;
 /// Power-of-two buckets: bucket `i` counts calls shorter than `2^i` microseconds that no bucket before counts.
 pub const BUCKETS: usize = 31;
 
-/// The figures of one operation on one tier.
-#[derive(Debug, Default)]
-pub struct OpCounters {
-    calls: AtomicU64,
-    errors: AtomicU64,
-    bytes: AtomicU64,
-    nanos: AtomicU64,
-    max_nanos: AtomicU64,
-    latency: Latency,
+/// The cell of a [`Counter`], through which it can be read and changed without a dynamic call.
+#[derive(Clone, Debug, Default)]
+pub struct Count(Arc<AtomicU64>);
+
+impl Count {
+    pub fn increment(&self, by: u64) {
+        self.0.fetch_add(by, Relaxed);
+    }
+
+    pub fn get(&self) -> u64 {
+        self.0.load(Relaxed)
+    }
 }
 
-/// Calls by bucket. Boxed rather than an array: the compiler would build each of its numbers one by one.
+impl From<Count> for Counter {
+    fn from(count: Count) -> Self {
+        Counter::from_arc(count.0)
+    }
+}
+
+/// The cell of a [`metrics::Histogram`] of seconds: calls by bucket, and the exact sum of their durations.
 #[derive(Debug)]
-struct Latency(Box<[AtomicU64]>);
+pub struct Latency {
+    nanos: AtomicU64,
+    /// Boxed rather than an array: the compiler would build each of its numbers one by one.
+    buckets: Box<[AtomicU64]>,
+}
 
 impl Default for Latency {
     fn default() -> Self {
-        Latency((0..FINE).map(|_| AtomicU64::new(0)).collect())
+        Latency { nanos: AtomicU64::new(0), buckets: (0..FINE).map(|_| AtomicU64::new(0)).collect() }
     }
+}
+
+impl Latency {
+    fn add(&self, nanos: u64) {
+        self.nanos.fetch_add(nanos, Relaxed);
+        self.buckets[bucket(nanos)].fetch_add(1, Relaxed);
+    }
+
+    /// Calls by bucket, and the sum of their durations.
+    pub fn figures(&self) -> (Box<[u64]>, Duration) {
+        let buckets = self.buckets.iter().map(|calls| calls.load(Relaxed)).collect();
+        (buckets, Duration::from_nanos(self.nanos.load(Relaxed)))
+    }
+}
+
+impl HistogramFn for Latency {
+    fn record(&self, seconds: f64) {
+        self.add((seconds * 1e9).round() as u64);
+    }
+}
+
+/// The figures of one operation on one tier.
+#[derive(Debug, Default)]
+pub struct OpCounters {
+    calls: Count,
+    errors: AtomicU64,
+    bytes: AtomicU64,
+    max_nanos: AtomicU64,
+    latency: Arc<Latency>,
 }
 
 /// [`OpCounters`] at one moment.
@@ -166,41 +210,46 @@ impl Default for OpFigures {
 }
 
 impl OpCounters {
+    /// Those whose calls and latency are in these cells of a recorder.
+    pub fn new(calls: Count, latency: Arc<Latency>) -> Self {
+        OpCounters { calls, latency, ..OpCounters::default() }
+    }
+
     pub fn record(&self, call: &Call) {
         let nanos = nanos(call.took);
-        self.calls.fetch_add(1, Relaxed);
+        self.calls.increment(1);
         if call.errno.is_some() {
             self.errors.fetch_add(1, Relaxed);
         }
         if call.bytes > 0 {
             self.bytes.fetch_add(call.bytes, Relaxed);
         }
-        self.nanos.fetch_add(nanos, Relaxed);
         // Rarely the longest: checking first costs no more than a read.
         if nanos > self.max_nanos.load(Relaxed) {
             self.max_nanos.fetch_max(nanos, Relaxed);
         }
-        self.latency.0[bucket(nanos)].fetch_add(1, Relaxed);
+        self.latency.add(nanos);
     }
 
     /// Counts `calls` calls that have no duration of their own.
     pub fn record_untimed(&self, calls: u64) {
-        self.calls.fetch_add(calls, Relaxed);
+        self.calls.increment(calls);
     }
 
     /// Calls and bytes so far.
     pub fn moved(&self) -> (u64, u64) {
-        (self.calls.load(Relaxed), self.bytes.load(Relaxed))
+        (self.calls.get(), self.bytes.load(Relaxed))
     }
 
     pub fn figures(&self) -> OpFigures {
+        let (latency, total) = self.latency.figures();
         OpFigures {
-            calls: self.calls.load(Relaxed),
+            calls: self.calls.get(),
             errors: self.errors.load(Relaxed),
             bytes: self.bytes.load(Relaxed),
-            total: Duration::from_nanos(self.nanos.load(Relaxed)),
+            total,
             max: Duration::from_nanos(self.max_nanos.load(Relaxed)),
-            latency: self.latency.0.iter().map(|calls| calls.load(Relaxed)).collect(),
+            latency,
         }
     }
 }
@@ -233,11 +282,6 @@ impl OpFigures {
         }
     }
 
-    /// Calls by powers of two of their duration: see [`BUCKETS`].
-    pub fn by_powers_of_two(&self) -> [u64; BUCKETS] {
-        std::array::from_fn(|i| self.latency[16 * i..16 * (i + 1)].iter().sum())
-    }
-
     /// The bound below which at least `share` (0 to 1) of the timed calls stayed; `None` without timed calls. At most
     /// 6.3 % too high, and never above the longest call.
     pub fn quantile(&self, share: f64) -> Option<Duration> {
@@ -253,6 +297,11 @@ impl OpFigures {
         })?;
         Some(upper_bound(bucket).map_or(self.max, |bound| bound.min(self.max)))
     }
+}
+
+/// Calls of a [`Latency`] by powers of two of their duration: see [`BUCKETS`].
+pub fn by_powers_of_two(latency: &[u64]) -> [u64; BUCKETS] {
+    std::array::from_fn(|i| latency[16 * i..16 * (i + 1)].iter().sum())
 }
 
 /// Saturates after 584 years.
@@ -348,7 +397,7 @@ mod tests {
         for micros in [0, 1, 3, 4, 1023, 1024, u64::MAX / 1000] {
             counters.record(&call(micros, 0, None));
         }
-        let found = counters.figures().by_powers_of_two();
+        let found = by_powers_of_two(&counters.figures().latency);
         let mut wanted = [0; BUCKETS];
         [0, 1, 2, 3, 10, 11, BUCKETS - 1].into_iter().for_each(|at| wanted[at] += 1);
         assert_eq!(found, wanted);

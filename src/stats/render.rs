@@ -417,6 +417,7 @@ mod tests {
     use crate::error::Errno;
     use crate::stats::catalog::CatalogExtent;
     use crate::stats::counters::{self, Call, OpCounters};
+    use crate::stats::recorder::MetricsRecorder;
     use crate::stats::status::{DaemonFigures, Detected, LogFigures, SlowCalls};
 
     const GIB: u64 = 1 << 30;
@@ -470,24 +471,27 @@ mod tests {
         }
     }
 
-    /// What a facade with integer counters and histograms of single calls would lose.
     #[test]
-    fn metrics_have_parts_of_seconds_and_the_exact_sum_of_durations() {
-        let text = status(unsafe_now()).metrics();
-        let of_read = |sample: &str| format!("dliofs_op_duration_seconds_{sample}");
+    fn metrics_have_the_totals_and_what_is_known_now() {
+        let totals = MetricsRecorder::default();
+        totals.count("dliofs_batches_total", "Batches.", &[]).increment(3);
+        let now = status(unsafe_now());
+        let text = now.metrics(&totals);
         for line in [
+            "dliofs_batches_total 3",
             "# TYPE process_cpu_seconds_total counter",
             "process_cpu_seconds_total 1.5",
-            "# TYPE dliofs_op_duration_seconds histogram",
-            &of_read(r#"bucket{op="read",tier="fast",le="0.000064"} 0"#),
-            &of_read(r#"bucket{op="read",tier="fast",le="0.000128"} 1"#),
-            &of_read(r#"bucket{op="read",tier="fast",le="134.217728"} 1"#),
-            &of_read(r#"bucket{op="read",tier="fast",le="+Inf"} 1"#),
-            &of_read(r#"sum{op="read",tier="fast"} 0.0001"#),
-            &of_read(r#"count{op="read",tier="fast"} 1"#),
+            "# TYPE dliofs_drain_eta_seconds gauge",
+            "dliofs_drain_eta_seconds 11",
+            r#"dliofs_build_info{version="1.2.3",io_path="exact"} 1"#,
+            r#"dliofs_read_bytes_total{tier="slow"} 4096"#,
         ] {
             assert!(text.lines().any(|told| told == line), "{line} is not in\n{text}");
         }
+        let unknown = Safety { eta: None, ..unsafe_now() };
+        let text = Status { profile: false, ..status(unknown) }.metrics(&totals);
+        assert!(!text.contains("dliofs_drain_eta_seconds"), "what is not known any more has no sample");
+        assert!(!text.contains("dliofs_read_bytes_total"), "nor has what is not counted");
     }
 
     #[test]

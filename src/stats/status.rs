@@ -395,7 +395,7 @@ impl From<&OpFigures> for Figures {
             p99: figures.quantile(0.99),
             p999: figures.quantile(0.999),
             max: figures.max,
-            latency_log2_us: figures.by_powers_of_two(),
+            latency_log2_us: counters::by_powers_of_two(&figures.latency),
         }
     }
 }

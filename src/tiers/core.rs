@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use crate::error::Error;
 use crate::path::escape;
+use crate::stats::recorder::MetricsRecorder;
 use crate::tiers::counters::{Counters, Troubles};
 use crate::tiers::disk::errors::{is_broken, is_silence};
 use crate::tiers::disk::sync::{Mutex, Rank, RwLock};
@@ -77,6 +78,11 @@ impl EngineCore {
             wake: OnceLock::new(),
             forget_attrs: OnceLock::new(),
         }
+    }
+
+    /// What the mount's counters are registered with.
+    pub fn recorder(&self) -> &Arc<MetricsRecorder> {
+        &self.counters.totals.recorder
     }
 
     pub(crate) fn ages(&self) -> Ages {

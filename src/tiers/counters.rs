@@ -1,39 +1,67 @@
 //! The engine's counters, and what it remembers of the progress of its work.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::AtomicBool;
-use std::sync::atomic::AtomicU64;
-use std::sync::atomic::Ordering;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
+use crate::stats::counters::Count;
+use crate::stats::recorder::MetricsRecorder;
 use crate::tiers::capacity::policy::Evicting;
 use crate::tiers::disk::Space;
 use crate::tiers::disk::sync::Mutex;
 use crate::tiers::disk::throttle::Speed;
 use crate::tiers::progress::{Notes, copied_in};
 
+macro_rules! totals {
+    ($($field:ident $name:literal $help:literal;)*) => {
+        /// What only grows, and is scraped: the cells of the mount's recorder.
+        #[derive(Debug)]
+        pub(crate) struct Totals {
+            pub(crate) recorder: Arc<MetricsRecorder>,
+            $(#[doc = $help] pub(crate) $field: Count,)*
+        }
+
+        impl Default for Totals {
+            fn default() -> Self {
+                let recorder = Arc::<MetricsRecorder>::default();
+                Totals { $($field: recorder.count($name, $help, &[]),)* recorder }
+            }
+        }
+    };
+}
+
+totals! {
+    published_events "dliofs_published_events_total" "Changes applied to the slow tier.";
+    drained_files "dliofs_drained_files_total" "Versions copied to the slow tier.";
+    drained_bytes "dliofs_drained_bytes_total" "Bytes copied to the slow tier.";
+    evictions "dliofs_evictions_total" "Clean objects and staged copies deleted from the fast tier.";
+    staged_files "dliofs_staged_files_total" "Slow files copied to the fast tier.";
+    staged_bytes "dliofs_staged_bytes_total" "Bytes of them.";
+    batches "dliofs_batches_total" "Batches of more than one step.";
+    late_snapshots "dliofs_late_snapshots_total" "Files published while open for writing.";
+    in_place_writes "dliofs_in_place_writes_total" "Files written in place on slow.";
+    conflicts "dliofs_conflicts_total" "Foreign changes met; both versions are kept.";
+    removed_first "dliofs_removed_first_total"
+        "Files removed from a full slow tier ahead of what was written before.";
+    held_back "dliofs_held_back_total" "Changes of held users that others went ahead of.";
+    replaced "dliofs_replaced_total"
+        "Files and directories of other members of the fleet that made way for ours and were saved.";
+    skipped_versions "dliofs_skipped_versions_total" "Versions superseded before their copy began.";
+    skipped_bytes "dliofs_skipped_bytes_total" "Bytes of them.";
+    spilled_files "dliofs_spilled_files_total" "Files that did not fit on the fast tier.";
+}
+
 #[derive(Debug, Default)]
 pub(crate) struct Counters {
+    pub(crate) totals: Totals,
     /// Files that are open.
     pub(crate) open_files: AtomicU64,
     /// The last extent reported when many events were pending, and when that was.
     pub(crate) told: Mutex<Option<(Duration, PendingExtent)>>,
-    pub(crate) late_snapshots: AtomicU64,
     pub(crate) left_out: AtomicU64,
-    /// Files that a full slow tier lost ahead of their turn.
-    pub(crate) removed_first: AtomicU64,
-    pub(crate) held_back: AtomicU64,
-    /// What other members of the fleet had under names that ours took; it is in `saved`.
-    pub(crate) replaced: AtomicU64,
-    pub(crate) in_place_writes: AtomicU64,
-    /// Versions that were superseded before they were copied, and their bytes (`drain_policy`).
-    skipped: [AtomicU64; 2],
-    pub(crate) spilled: AtomicU64,
-    pub(crate) evictions: AtomicU64,
     /// When a caller last read from the slow tier, in milliseconds of uptime; 0: never.
     pub(crate) slow_read: AtomicU64,
-    pub(crate) staged_files: AtomicU64,
-    pub(crate) staged_bytes: AtomicU64,
     pub(crate) discarded: AtomicU64,
     pub(crate) damaged: AtomicU64,
     pub(crate) quarantined: AtomicU64,
@@ -41,13 +69,8 @@ pub(crate) struct Counters {
     /// The last attempt to delete an unneeded object failed.
     pub(crate) undeleted: AtomicBool,
     pub(crate) notes: Notes,
-    pub(crate) drained_bytes: AtomicU64,
-    pub(crate) drained_files: AtomicU64,
     /// What the bytes copied to the slow tier have cost so far.
     copy_cost: Mutex<CopyCost>,
-    pub(crate) published_events: AtomicU64,
-    pub(crate) batches: AtomicU64,
-    pub(crate) conflicts: AtomicU64,
     /// Events that an operator has set aside.
     pub(crate) set_aside: AtomicU64,
     /// How fast bytes arrive on the slow tier, and when the last ones did.
@@ -69,8 +92,8 @@ pub(crate) struct Counters {
 impl Counters {
     /// A version has been copied.
     pub(crate) fn drained(&self, bytes: u64) {
-        self.drained_bytes.fetch_add(bytes, Ordering::Relaxed);
-        self.drained_files.fetch_add(1, Ordering::Relaxed);
+        self.totals.drained_bytes.increment(bytes);
+        self.totals.drained_files.increment(1);
     }
 
     /// Some copies have moved so many bytes, and taken so much of a processor.
@@ -88,7 +111,7 @@ impl Counters {
 
     /// A number that rises while bytes are written to the slow tier.
     pub(crate) fn copied_bytes(&self) -> u64 {
-        self.drained_bytes.load(Ordering::Relaxed) + self.notes.written()
+        self.totals.drained_bytes.get() + self.notes.written()
     }
 
     /// The drain has something to copy.
@@ -136,8 +159,8 @@ impl Counters {
     }
 
     pub(crate) fn staged(&self, bytes: u64) {
-        self.staged_files.fetch_add(1, Ordering::Relaxed);
-        self.staged_bytes.fetch_add(bytes, Ordering::Relaxed);
+        self.totals.staged_files.increment(1);
+        self.totals.staged_bytes.increment(bytes);
     }
 
     /// Something may be published.
@@ -159,23 +182,19 @@ impl Counters {
 
     pub(crate) fn published(&self, events: u64, batches: u64, now: Duration) {
         self.publishing.lock().arrived(now, events);
-        self.published_events.fetch_add(events, Ordering::Relaxed);
-        self.batches.fetch_add(batches, Ordering::Relaxed);
+        self.totals.published_events.increment(events);
+        self.totals.batches.increment(batches);
     }
 
     /// A batch has skipped so many versions, and their bytes.
     pub(crate) fn skip(&self, (versions, bytes): (u64, u64)) {
-        self.skipped[0].fetch_add(versions, Ordering::Relaxed);
-        self.skipped[1].fetch_add(bytes, Ordering::Relaxed);
-    }
-
-    pub(crate) fn skipped(&self) -> (u64, u64) {
-        (self.skipped[0].load(Ordering::Relaxed), self.skipped[1].load(Ordering::Relaxed))
+        self.totals.skipped_versions.increment(versions);
+        self.totals.skipped_bytes.increment(bytes);
     }
 
     /// `what` names the files, for `.dlio/queue`.
     pub(crate) fn conflict(&self, what: String) {
-        self.conflicts.fetch_add(1, Ordering::Relaxed);
+        self.totals.conflicts.increment(1);
         self.notes.conflict(what);
     }
 

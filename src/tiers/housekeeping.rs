@@ -32,7 +32,7 @@ impl Tiers {
             let still = || due(&self.state.lock(), state.ino);
             let committed = self.commit_if(&cx, &state, true, still).map(|committed| {
                 let is_late = is_live && committed.is_some();
-                self.counters.late_snapshots.fetch_add(u64::from(is_late), Ordering::Relaxed);
+                self.counters.totals.late_snapshots.increment(u64::from(is_late));
             });
             done = done.and(committed);
         }

@@ -36,7 +36,7 @@ impl Tiers {
 
     /// The part of [`Tiers::copied_bytes`] that is known to be on the slow tier's disk.
     pub fn arrived_bytes(&self) -> u64 {
-        self.counters.drained_bytes.load(Ordering::Relaxed) + self.counters.notes.on_disk()
+        self.counters.totals.drained_bytes.get() + self.counters.notes.on_disk()
     }
 
     /// An estimate of the unsynced bytes that have arrived since the last sync.
@@ -61,8 +61,7 @@ impl Tiers {
         let now = self.uptime();
         let pending = self.pending_extent(now);
         let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        let c = &self.counters;
-        let (skipped, skipped_bytes) = c.skipped();
+        let (c, totals) = (&self.counters, &self.counters.totals);
         let refusal = || c.troubles.lock().values().find(|(silent, _)| !silent).map(|trouble| trouble.1.clone());
         // After the reason for refusing changes, which is what closed the log.
         let closed = || self.log.usable().err().map(|error| with_remedy(&error));
@@ -121,34 +120,34 @@ impl Tiers {
             pipeline: Pipeline {
                 pending_events: events,
                 pending_bytes: event_bytes,
-                published_events: count(&c.published_events),
-                drained_files: count(&c.drained_files),
-                drained_bytes: count(&c.drained_bytes),
+                published_events: totals.published_events.get(),
+                drained_files: totals.drained_files.get(),
+                drained_bytes: totals.drained_bytes.get(),
                 drain_bytes_per_s: c.rate(now).unwrap_or(0.0) as u64,
                 drain_streams: self.drain_streams(),
                 drain_cpu_per_gib: c.cpu_per_gib(),
                 bytes_to_copy: pending.to_copy,
-                evictions: count(&c.evictions),
+                evictions: totals.evictions.get(),
                 copies,
                 copies_bytes,
-                staged_files: count(&c.staged_files),
-                staged_bytes: count(&c.staged_bytes),
+                staged_files: totals.staged_files.get(),
+                staged_bytes: totals.staged_bytes.get(),
             },
             log: LogFigures { lsn: self.log.last(), durable_lsn: self.log.durable(), applied_lsn: applied },
             cache: Cache { objects, known_inodes, open_files: count(&c.open_files), open_handles: 0 },
             exceptions: Exceptions {
-                batches: count(&c.batches),
-                late_snapshots: count(&c.late_snapshots),
-                in_place_writes: count(&c.in_place_writes),
-                conflicts: count(&c.conflicts),
+                batches: totals.batches.get(),
+                late_snapshots: totals.late_snapshots.get(),
+                in_place_writes: totals.in_place_writes.get(),
+                conflicts: totals.conflicts.get(),
                 left_out: count(&c.left_out),
-                removed_first: count(&c.removed_first),
-                held_back: count(&c.held_back),
-                replaced: count(&c.replaced),
-                skipped,
-                skipped_bytes,
+                removed_first: totals.removed_first.get(),
+                held_back: totals.held_back.get(),
+                replaced: totals.replaced.get(),
+                skipped: totals.skipped_versions.get(),
+                skipped_bytes: totals.skipped_bytes.get(),
                 set_aside: count(&c.set_aside),
-                spilled: count(&c.spilled),
+                spilled: totals.spilled_files.get(),
                 discarded: count(&c.discarded),
                 damaged: count(&c.damaged),
                 quarantined: self.pool.quarantined().unwrap_or_else(|_| count(&c.quarantined)),

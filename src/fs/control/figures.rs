@@ -103,7 +103,7 @@ impl Control {
 
     /// The text of `metrics` without anything private.
     pub(in crate::fs) fn metrics_for_all(&self) -> String {
-        self.status().for_others().metrics()
+        self.status().for_others().metrics(self.tiers.recorder())
     }
 
     /// Whether everything is safe, and if not, what is not.

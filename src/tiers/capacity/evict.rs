@@ -285,7 +285,7 @@ impl Tiers {
         self.remember_attrs(&mut st, file.ino, &shown, fingerprint);
         self.drop_clean(&mut st, file, &mut io);
         st.view.collect(file.ino);
-        self.counters.evictions.fetch_add(1, Ordering::Relaxed);
+        self.counters.totals.evictions.increment(1);
         Ok(Went::Gone)
     }
 

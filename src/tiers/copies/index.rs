@@ -607,7 +607,7 @@ impl Tiers {
             self.copies.condemn(number)
         };
         let gone = self.copies.unlink(number, bytes).at_fast("remove", "a staged copy")?;
-        self.counters.evictions.fetch_add(1, Ordering::Relaxed);
+        self.counters.totals.evictions.increment(1);
         Ok(Some(gone))
     }
 }

@@ -212,7 +212,7 @@ impl Tiers {
     /// Creates an object on the slow tier because it did not fit on fast.
     fn spill_object(&self, cx: &Cx, birth: &Birth, number: u64) -> Result<(ObjectId, Arc<dyn File>)> {
         let made = self.new_slow_object(cx, birth, number)?;
-        self.counters.spilled.fetch_add(1, Ordering::Relaxed);
+        self.counters.totals.spilled_files.increment(1);
         Ok(made)
     }
 

@@ -204,7 +204,7 @@ impl Tiers {
                     let fd = fd.clone();
                     drop(io);
                     cx.slow()?;
-                    self.counters.in_place_writes.fetch_add(1, Ordering::Relaxed);
+                    self.counters.totals.in_place_writes.increment(1);
                     let overtakes = self.state.lock().awaits_times(state.ino);
                     let done = act(&*fd);
                     // Also if it failed: some of it may be there, and must be durable before anyone is told that all

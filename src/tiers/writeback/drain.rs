@@ -603,7 +603,7 @@ impl Tiers {
         let small = size <= self.options().copy_up_max && self.fits(size);
         let lsn = if small { self.commit_copy(&cx, state)? } else { self.commit_as_it_is(&cx, state)? };
         let Some(lsn) = lsn else { return Ok(Progress::Idle) };
-        self.counters.late_snapshots.fetch_add(1, Ordering::Relaxed);
+        self.counters.totals.late_snapshots.increment(1);
         tracing::debug!(ino = state.ino, lsn, "committed a file that is being rewritten in place");
         Ok(Progress::Did)
     }

@@ -8,8 +8,6 @@
 //!
 //! Until then the slow tree lacks the removed files but does not have the earlier changes yet: an exception to P1.
 
-use std::sync::atomic::Ordering;
-
 use crate::config::FullSlow;
 use crate::error::{Context, Error, Result};
 use crate::path::escape;
@@ -77,7 +75,7 @@ impl Tiers {
             Met::Expected => {}
             _ => return Ok(0),
         }
-        self.counters.removed_first.fetch_add(1, Ordering::Relaxed);
+        self.counters.totals.removed_first.increment(1);
         tracing::info!(path = %escape(&path), "the slow tier is full: removed ahead of earlier changes");
         Ok(stat.blocks * 512)
     }

@@ -19,7 +19,6 @@
 //! The intents of the next group are durable only after 4, because the log is synced as a whole.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use crate::error::{Context, Errno, Error, Result};
@@ -286,7 +285,7 @@ impl Tiers {
         if !moved.is_empty() {
             st.renumber(&moved, &held.inodes); // 5
             self.counters.notes.renumber(|lsn| beside(&moved, lsn).copied());
-            self.counters.held_back.fetch_add(held.events.len() as u64, Ordering::Relaxed);
+            self.counters.totals.held_back.increment(held.events.len() as u64);
         }
         drop(st);
         let took = self.uptime().saturating_sub(began);

@@ -10,7 +10,6 @@
 
 use std::cell::Cell;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use crate::error::Errno;
@@ -135,10 +134,8 @@ impl Tiers {
     /// Feeds throughput to the stream controller, and wakes streams that it newly allows: asleep they would not be
     /// measured.
     pub(super) fn measure_streams(&self) {
-        let achieved = Achieved {
-            files: self.counters.drained_files.load(Ordering::Relaxed),
-            bytes: self.counters.copied_bytes(),
-        };
+        let achieved =
+            Achieved { files: self.counters.totals.drained_files.get(), bytes: self.counters.copied_bytes() };
         let more = {
             let mut streams = self.writeback.streams.lock();
             let before = streams.get();

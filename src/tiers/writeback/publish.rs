@@ -670,7 +670,7 @@ impl Tiers {
     fn tell_saved(&self, path: &[u8], place: &[u8]) {
         let (path, place) = (escape(path), escape(place));
         tracing::info!(path, place, "another member has changed the same name; what it had there is saved");
-        self.counters.replaced.fetch_add(1, Ordering::Relaxed);
+        self.counters.totals.replaced.increment(1);
     }
 
     /// The step that replaces a change of times if a write in place came after it was planned.
