@@ -1,6 +1,6 @@
 //! `cargo xtask bench`: measures dlio-fs on the testbed, beside other file systems, and writes `BENCHMARKS.md`.
 //!
-//! A row of [`PARTS`] is one `dlio-fs bench`. What is mounted beside is `bench/peers.rs` (one of them is `bench/bare.rs`), what is kept
+//! A row of [`PARTS`] is one `dlio-fs-bench`. What is mounted beside is `bench/peers.rs` (one of them is `bench/bare.rs`), what is kept
 //! of a part `bench/figures.rs`, what is to be reached `bench/bars.rs`, the page `bench/document.rs`, and whether others slow all of it
 //! down `bench/wake.rs`.
 
@@ -39,13 +39,13 @@ const QUICK_RUNS: u32 = 3;
 /// Of each disk, with `--quick`.
 const QUICK_DISK: u64 = 1 << 30;
 
-/// A section of the document: one `dlio-fs bench` with Optane as its fast tier.
+/// A section of the document: one `dlio-fs-bench` with Optane as its fast tier.
 #[derive(Debug)]
 struct Part {
     name: &'static str,
     /// Its first paragraph.
     about: &'static str,
-    /// Of the program's benchmarks.
+    /// Of `dlio-fs-bench`.
     bench: &'static str,
     args: &'static str,
     /// In place of `args`, with `--quick`.
@@ -271,7 +271,7 @@ const PARTS: &[Part] = &[
                 are written while the drain runs and while it is paused, and read. `p50`, `p99` and `p99.9` are the times within which \
                 a half of the blocks, all but one of a hundred, and all but one of a thousand were done; they are left out of fewer than \
                 100 and 1,000 blocks. What the daemon takes counts until all is durable on the fast tier; beside a running drain that \
-                contains the drain's work. (`dlio-fs bench blocks` as it comes measures blocks of 64 KiB, too.)",
+                contains the drain's work. (`dlio-fs-bench blocks` as it comes measures blocks of 64 KiB, too.)",
         bench: "blocks",
         args: "--io exact,passthrough --blocks 4KiB,1MiB --time 200ms",
         quick: "--io exact,passthrough --blocks 1MiB --time 50ms --size 8MiB",
@@ -399,7 +399,7 @@ fn measure(cx: &Context, asked: &Asked, pages: &Pages) -> Result<()> {
     let signals = Signals::hold()?;
     // One after the other: together, the one would be built with what the other wants of a library. This xtask itself is built for
     // tests, in which the FUSE library is not optimised.
-    for what in [["--bin", "dlio-fs"], ["--package", "xtask"]] {
+    for what in [["--bin", "dlio-fs"], ["--package", "dlio-fs-bench"], ["--package", "xtask"]] {
         let built = signals.run(cargo::cargo(cx).args(["build", "--profile", "dist"]).args(what))?;
         ensure!(built.success(), "cargo build: {built}");
     }
@@ -477,7 +477,7 @@ impl Part {
     fn command(&self, runs: u32, quick: bool) -> String {
         let args = if quick { self.quick } else { self.args };
         let [fast, slow] = [Device::Optane, self.slow].map(Device::variable);
-        let mut line = format!("dlio-fs bench {} --fast ${fast} --slow ${slow}", self.bench);
+        let mut line = format!("dlio-fs-bench {} --fast ${fast} --slow ${slow}", self.bench);
         for word in args.split_whitespace() {
             line = format!("{line} {word}");
         }
@@ -508,7 +508,7 @@ impl Part {
         command.arg("--output").arg(&json).arg("--output").arg(&plot);
         let status = stage.signals.run(&mut command)?;
         stage.signals.check()?;
-        ensure!(status.success(), "dlio-fs bench: {status}");
+        ensure!(status.success(), "dlio-fs-bench: {status}");
         stage.unmount(mounted)?;
         let mounts = self.beside.iter().flat_map(Beside::commands).collect();
         let measured = Measured::of(self.name, setup.clone(), mounts, line, &json)?;
@@ -630,14 +630,14 @@ mod tests {
         let part = PARTS.iter().find(|part| part.name == "checkpoint").unwrap();
         assert_eq!(
             part.command(9, false),
-            "dlio-fs bench checkpoint --fast $DLIO_OPTANE --slow $DLIO_HDD --count 5 --size 600MB --runs 9 \
+            "dlio-fs-bench checkpoint --fast $DLIO_OPTANE --slow $DLIO_HDD --count 5 --size 600MB --runs 9 \
              --also ssd=$DLIO_SSD --also mergerfs=$DLIO_OPTANE/peers/mergerfs/mount --also rclone=$DLIO_HDD/peers/rclone/mount"
         );
         assert!(part.command(3, true).contains("--count 2 --size 20MB --runs 3"));
         let growth = PARTS.iter().find(|part| part.name == "growth").unwrap();
         let command = growth.command(9, false);
         assert!(command.ends_with("-o slow_wait=60s --runs 3"), "{command}");
-        assert!(command.starts_with("dlio-fs bench growth --fast $DLIO_OPTANE --slow $DLIO_SSD "), "{command}");
+        assert!(command.starts_with("dlio-fs-bench growth --fast $DLIO_OPTANE --slow $DLIO_SSD "), "{command}");
     }
 
     /// Else a bar would be of figures that no command makes.

@@ -115,9 +115,9 @@ pub(crate) fn sysroot() -> Result<PathBuf> {
     Ok(String::from_utf8(output.stdout)?.trim_end().into())
 }
 
-/// Its tests wait for file systems and daemons most of the time: more at once than there are processors.
+/// The tests of `dlio-fs` and of `dlio-fs-bench`. They wait for file systems and daemons most of the time: more at once than there are processors.
 pub(crate) fn program(cx: &Context) -> Result<Tally> {
-    let mut command = tests(cx, &["--test", "program"], &["--test-threads=6"]);
+    let mut command = tests(cx, &["--no-fail-fast", "--test", "program"], &["--test-threads=6"]);
     if cx.all {
         command.env("DLIO_FIRST_MOUNTS", "20");
     }

@@ -1,6 +1,6 @@
-//! `cargo xtask package`: the static program, and what distributions, pip and containers install it from, in `target/package`.
+//! `cargo xtask package`: the static programs, and what distributions, pip and containers install it from, in `target/package`.
 //!
-//! There is one program and one list of what belongs to it: all packages are made of what `dlio-fs install --root` places, by tools that
+//! There is one list of what belongs to `dlio-fs`, with `dlio-fs-bench` beside it: all packages are made of what `dlio-fs install --root` places, by tools that
 //! read `Cargo.toml` and `packaging`. `package/tried.rs` installs each and uses it.
 
 mod tried;
@@ -24,6 +24,9 @@ pub(crate) use tried::packages;
 pub(crate) fn target() -> String {
     format!("{}-unknown-linux-musl", std::env::consts::ARCH)
 }
+
+/// The program beside `dlio-fs`.
+const BENCH: &str = "dlio-fs-bench";
 
 /// The files that were made.
 #[derive(Debug)]
@@ -60,7 +63,7 @@ fn make(cx: &Context) -> Result<Packages> {
         tarball: tarball(&program, &about, &into)?,
         deb: deb(cx, &into)?,
         rpm: rpm(cx, &about, &tree, &placed, &into)?,
-        wheel: wheel(cx, &into)?,
+        wheel: wheel(cx, &program, &into)?,
         image: None,
         version: about.version.clone(),
         program,
@@ -87,7 +90,8 @@ fn about(cx: &Context) -> Result<About> {
 
 fn build(cx: &Context) -> Result<PathBuf> {
     let mut build = cargo::cargo(cx);
-    build.args(["build", "--locked", "--profile", "dist", "--bin", "dlio-fs", "--target", &target()]);
+    build.args(["build", "--locked", "--profile", "dist", "--bins", "--target", &target()]);
+    build.args(["--package", "dlio-fs", "--package", BENCH]);
     run(build.env(FLAGS, flags(cx)?))?;
     Ok(cx.target.join(target()).join("dist/dlio-fs"))
 }
@@ -194,9 +198,14 @@ fn rpm(cx: &Context, about: &About, tree: &Path, placed: &str, into: &Path) -> R
 
 /// maturin takes no program that is there: it calls Cargo as [`build`] has done, and finds everything built. The tags say that the wheel
 /// is for musl and for glibc.
-fn wheel(cx: &Context, into: &Path) -> Result<PathBuf> {
+fn wheel(cx: &Context, program: &Path, into: &Path) -> Result<PathBuf> {
+    let project = cx.root.join("packaging/python");
+    // It builds one package only: the other program is data to it.
+    let scripts = project.join("data/scripts");
+    fs::create_dir_all(&scripts)?;
+    fs::copy(program.with_file_name(BENCH), scripts.join(BENCH))?;
     let mut wheel = Command::new(maturin(cx));
-    wheel.current_dir(cx.root.join("packaging/python")).args(["build", "--locked", "--profile", "dist", "--target"]);
+    wheel.current_dir(project).args(["build", "--locked", "--profile", "dist", "--target"]);
     wheel.arg(target()).args(["--compatibility", "manylinux2014", "musllinux_1_1", "--out"]).arg(into);
     run(wheel.arg("--target-dir").arg(&cx.target).env(FLAGS, flags(cx)?))?;
     made(into, "whl")
