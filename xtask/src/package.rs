@@ -3,7 +3,7 @@
 //! There is one list of what belongs to `dlio-fs`, with `dlio-fs-bench` beside it: all packages are made of what `dlio-fs install --root` places, by tools that
 //! read `Cargo.toml` and `packaging`. `package/tried.rs` installs each and uses it.
 
-mod tried;
+pub(crate) mod tried;
 
 use std::fs;
 use std::io::ErrorKind;
@@ -13,17 +13,9 @@ use std::process::Command;
 use anyhow::{Context as _, Result, bail, ensure};
 use serde_json::Value;
 
-use crate::run::{run, run_and_read};
-use crate::setup::{CARGO_DEB, Need, Setup, has_program, maturin, tool};
-use crate::{Context, cargo};
-
-pub(crate) use tried::packages;
-
-/// The only target whose program is static. Its allocator costs nothing here: while four processes made, renamed, read and removed 2,500
-/// files each, the daemon computed for 1.6 to 1.8 s and had 57 MiB at most, with glibc 1.7 to 2.8 s and 66 MiB.
-pub(crate) fn target() -> String {
-    format!("{}-unknown-linux-musl", std::env::consts::ARCH)
-}
+use crate::Context;
+use crate::run::{cargo, run, run_and_read};
+use crate::setup::{CARGO_DEB, Need, Setup, has_program, maturin, static_target, tool};
 
 /// The program beside `dlio-fs`.
 const BENCH: &str = "dlio-fs-bench";
@@ -80,7 +72,7 @@ struct About {
 }
 
 fn about(cx: &Context) -> Result<About> {
-    let output = cargo::cargo(cx).args(["metadata", "--no-deps", "--format-version", "1"]).output()?;
+    let output = cargo(cx).args(["metadata", "--no-deps", "--format-version", "1"]).output()?;
     let metadata: Value = serde_json::from_slice(&output.stdout).context("cargo metadata")?;
     let packages = metadata["packages"].as_array().context("cargo metadata names no packages")?;
     let ours = packages.iter().find(|package| package["name"] == "dlio-fs").context("there is no package dlio-fs")?;
@@ -89,11 +81,11 @@ fn about(cx: &Context) -> Result<About> {
 }
 
 fn build(cx: &Context) -> Result<PathBuf> {
-    let mut build = cargo::cargo(cx);
-    build.args(["build", "--locked", "--profile", "dist", "--bins", "--target", &target()]);
+    let mut build = cargo(cx);
+    build.args(["build", "--locked", "--profile", "dist", "--bins", "--target", &static_target()]);
     build.args(["--package", "dlio-fs", "--package", BENCH]);
     run(build.env(FLAGS, flags(cx)?))?;
-    Ok(cx.target.join(target()).join("dist/dlio-fs"))
+    Ok(cx.target.join(static_target()).join("dist/dlio-fs"))
 }
 
 /// For the compiler, separated by 0x1f: a path may have spaces.
@@ -168,7 +160,7 @@ fn tarball(program: &Path, about: &About, into: &Path) -> Result<PathBuf> {
 fn deb(cx: &Context, into: &Path) -> Result<PathBuf> {
     let mut deb = Command::new(tool(cx, CARGO_DEB));
     deb.current_dir(&cx.root).args(["--no-build", "--no-strip", "--locked", "--profile", "dist"]);
-    run(deb.args(["--target", &target(), "--output"]).arg(into))?;
+    run(deb.args(["--target", &static_target(), "--output"]).arg(into))?;
     made(into, "deb")
 }
 
@@ -206,7 +198,7 @@ fn wheel(cx: &Context, program: &Path, into: &Path) -> Result<PathBuf> {
     fs::copy(program.with_file_name(BENCH), scripts.join(BENCH))?;
     let mut wheel = Command::new(maturin(cx));
     wheel.current_dir(project).args(["build", "--locked", "--profile", "dist", "--target"]);
-    wheel.arg(target()).args(["--compatibility", "manylinux2014", "musllinux_1_1", "--out"]).arg(into);
+    wheel.arg(static_target()).args(["--compatibility", "manylinux2014", "musllinux_1_1", "--out"]).arg(into);
     run(wheel.arg("--target-dir").arg(&cx.target).env(FLAGS, flags(cx)?))?;
     made(into, "whl")
 }

@@ -120,7 +120,7 @@ pub(crate) const STAGES: &[Stage] = &[
     stage("deny", When::All, &[Need::CargoDeny], 15, cargo::deny)
         .about("licences and sources of all dependencies")
         .full(8),
-    stage("packages", When::All, &[Need::Package], 60, package::packages)
+    stage("packages", When::All, &[Need::Package], 60, package::tried::packages)
         .about("tarball, .deb, .rpm, wheel, image and crate: made, installed in throw-away places, and used there")
         .alone()
         .full(13),

@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use super::bars::{Bar, Check, Found, Judged};
 use super::figures::{Measured, Ratio, Results, Row, Setup};
-use super::{FIGURES, PARTS, Part};
+use super::parts::{FIGURES, PARTS, Part};
 
 /// Notes that belong to no part: below the table of targets, below the machine, and about what is measured beside.
 const COMMON: [&str; 3] = ["targets", "setup", "peers"];

@@ -10,8 +10,7 @@ use std::process::Command;
 use anyhow::{Context as _, Result, ensure};
 
 use super::{BENCH, Packages, buildah, cargo_home, make, remove_dir};
-use crate::cargo::cargo;
-use crate::run::{run, run_and_read};
+use crate::run::{cargo, run, run_and_read};
 use crate::setup::{ensure_can_mount, make_venv, work_dir};
 use crate::{Context, Tally};
 
