@@ -5,16 +5,15 @@
 
 mod accept_loss;
 mod advise;
-mod bench;
 mod checkpoints;
 mod checkpoints_of_fleet;
-mod client;
+pub mod client;
 mod clock_error;
-mod completions;
+pub mod completions;
 mod demo;
 mod doctor;
 mod drain;
-mod duration;
+pub mod duration;
 mod evict;
 mod fleet;
 mod forget;
@@ -24,8 +23,8 @@ mod holders;
 mod install;
 mod made;
 mod mount;
-mod options;
-mod outcome;
+pub mod options;
+pub mod outcome;
 mod pause;
 mod pin;
 mod plan;
@@ -35,10 +34,10 @@ mod reload;
 mod remount;
 mod report;
 mod rescue;
-mod sandbox;
+pub mod sandbox;
 mod saved;
 mod set_aside;
-mod stage;
+pub mod stage;
 mod status;
 mod tiers;
 mod top;
@@ -100,7 +99,6 @@ enum Command {
     ClockError(clock_error::ClockErrorArgs),
     Doctor(doctor::DoctorArgs),
     Demo(demo::DemoArgs),
-    Bench(bench::BenchArgs),
     Install(install::InstallArgs),
     Completions(completions::CompletionsArgs),
 }
@@ -110,20 +108,7 @@ pub fn run() -> ExitCode {
     if let Some(code) = std::env::args_os().next().and_then(|name| helper::run(Path::new(&name))) {
         return code;
     }
-    let cli = match Cli::try_parse() {
-        Ok(cli) => cli,
-        Err(error) if !error.use_stderr() => {
-            // Help or the version: not a failure, and clap knows how to print it.
-            return if error.print().is_ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE };
-        }
-        // Called without arguments: print the help. If that fails, nothing else can be done.
-        Err(error) if error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
-            drop(error.print());
-            return ExitCode::from(Exit::Usage as u8);
-        }
-        Err(error) => return finish(Err(Failure::new(Exit::Usage, usage_line(&error)))),
-    };
-    finish(match &cli.command {
+    run_program(|cli: &Cli| match &cli.command {
         Command::Mount(args) => mount::run(args),
         Command::Umount(args) => umount::run(args),
         Command::Status(args) => status::run(args),
@@ -153,10 +138,27 @@ pub fn run() -> ExitCode {
         Command::ClockError(args) => clock_error::run(args),
         Command::Doctor(args) => doctor::run(args),
         Command::Demo(args) => demo::run(args),
-        Command::Bench(args) => bench::run(args),
         Command::Install(args) => install::run(args, &Cli::command()),
         Command::Completions(args) => completions::run(args, &Cli::command()),
     })
+}
+
+/// Runs a program with the arguments of this process. Help goes to standard output; a failure is one line.
+pub fn run_program<P: Parser>(run: impl FnOnce(&P) -> Outcome) -> ExitCode {
+    let program = match P::try_parse() {
+        Ok(program) => program,
+        Err(error) if !error.use_stderr() => {
+            // Help or the version: not a failure, and clap knows how to print it.
+            return if error.print().is_ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE };
+        }
+        // Called without arguments: print the help. If that fails, nothing else can be done.
+        Err(error) if error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
+            drop(error.print());
+            return ExitCode::from(Exit::Usage as u8);
+        }
+        Err(error) => return finish(Err(Failure::new(Exit::Usage, usage_line(&error, P::command().get_name())))),
+    };
+    finish(run(&program))
 }
 
 /// The man pages of the program and its commands: file name and text.
@@ -202,10 +204,10 @@ mod tests {
     #[test]
     fn a_usage_error_is_one_line_with_its_tip() {
         let error = Cli::try_parse_from(["dlio-fs", "mount", "/mnt", "--fats", "/x"]).expect_err("no such flag");
-        let line = usage_line(&error);
+        let line = usage_line(&error, "dlio-fs");
         assert!(!line.contains('\n') && line.contains("--fats") && line.contains("'--fast'"), "{line}");
         let error = Cli::try_parse_from(["dlio-fs", "umount"]).expect_err("the mount point is missing");
-        let line = usage_line(&error);
+        let line = usage_line(&error, "dlio-fs");
         assert!(line.contains("<MOUNTPOINT>") && !line.contains("Usage:"), "{line}");
     }
 }

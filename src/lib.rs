@@ -4,8 +4,6 @@
 #![cfg_attr(not(test), deny(clippy::string_slice, clippy::indexing_slicing))]
 
 #[allow(clippy::indexing_slicing, reason = "commands: a panic ends nobody's mount")]
-pub mod bench;
-#[allow(clippy::indexing_slicing, reason = "commands: a panic ends nobody's mount")]
 pub mod cli;
 pub mod config;
 pub mod error;

@@ -77,7 +77,7 @@ pub use places::Places;
 pub use presence::note as note_of_other_mounts;
 pub use process::{open_files, processes};
 pub use recorder::latest_recording;
-pub use spawn::{Started, describe, start as start_in_background};
+pub use spawn::{Started, describe, start as start_in_background, this_program};
 pub use table::{MountEntry, also_at, holder_of, mounted_at, mounts, mounts_of};
 pub use trust::{TrustedTier, check as check_trust, enter};
 

@@ -11,6 +11,9 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fs;
 use std::path::Path;
 
+/// The sources of `dlio-fs-bench`.
+const BENCH: &str = "crates/bench/src";
+
 /// A module, with all below it that is not listed itself, and its floor. A listed module below a face is plain enough to
 /// be used from further down than the face.
 const FLOORS: &[(&str, u8)] = &[
@@ -18,7 +21,6 @@ const FLOORS: &[(&str, u8)] = &[
     ("cli", 5),
     ("mount", 4),
     ("fs", 4),
-    ("bench", 3),
     ("tiers", 3),
     ("stats", 2),
     ("report", 2),
@@ -108,13 +110,13 @@ const ROOMS: &[&str] = &[
 
 /// Files that compute and nothing else: their properties are tested without a disk, and time is an argument.
 const PURE: &[&str] = &[
-    "src/bench/blocks.rs",
-    "src/bench/markdown.rs",
-    "src/bench/page.rs",
-    "src/bench/results.rs",
-    "src/bench/sums.rs",
-    "src/bench/text.rs",
-    "src/bench/units.rs",
+    "crates/bench/src/loads/blocks.rs",
+    "crates/bench/src/loads/markdown.rs",
+    "crates/bench/src/loads/page.rs",
+    "crates/bench/src/loads/results.rs",
+    "crates/bench/src/loads/sums.rs",
+    "crates/bench/src/loads/text.rs",
+    "crates/bench/src/loads/units.rs",
     "src/tiers/log/dirs.rs",
     "src/tiers/log/record.rs",
     "src/tiers/fleet/clocks.rs",
@@ -275,9 +277,9 @@ const NOT_PRINTED: &[(&str, &str)] = &[
     ("cli::pin", "the daemon's reply, which `say` escapes"),
     ("cli::report", "the daemon's reply, which `say` escapes"),
     ("cli::report::outlet", "becomes a file's name again"),
-    ("cli::bench::blocks", "what fio says, which `complain` escapes"),
-    ("bench::blocks", "read for an error"),
-    ("bench::copies", "what the tool says, which `complain` escapes"),
+    ("bench::blocks", "what fio says, which `complain` escapes"),
+    ("bench::loads::blocks", "read for an error"),
+    ("bench::loads::copies", "what the tool says, which `complain` escapes"),
     ("tiers::disk::layout", "a file of ours, to be read"),
     ("tiers::log", "a name that we have made of a number"),
     ("mount::logging", "a whole event, escaped there"),
@@ -294,7 +296,7 @@ fn names_from_outside_are_not_printed_as_they_are() {
         [".display()", "to_string_lossy", "from_utf8_lossy"].into_iter().find(|way| source.contains(way))
     };
     let is_listed = |module: &str| NOT_PRINTED.iter().any(|(listed, _)| *listed == module);
-    let sources = sources();
+    let sources = sources_with_bench();
     let found: Vec<_> = sources.iter().filter_map(|(module, source)| Some((module, raw(source)?))).collect();
     let unlisted: Vec<_> = found.iter().filter(|(module, _)| !is_listed(module)).collect();
     assert!(unlisted.is_empty(), "use `.shown()` or `escape` of `src/path.rs`: {unlisted:?}");
@@ -304,9 +306,11 @@ fn names_from_outside_are_not_printed_as_they_are() {
 
 /// Each file can be read after those that it needs.
 #[test]
-fn no_files_of_the_program_import_each_other_in_a_circle() {
-    let found: Vec<String> = circles(&arrows(&sources())).into_iter().collect();
-    assert!(found.is_empty(), "files that import each other in a circle:\n{}", found.join("\n"));
+fn no_files_of_a_program_import_each_other_in_a_circle() {
+    for dir in ["src", BENCH, "xtask/src"] {
+        let found: Vec<String> = circles(&arrows(&sources_in(dir))).into_iter().collect();
+        assert!(found.is_empty(), "files of {dir} that import each other in a circle:\n{}", found.join("\n"));
+    }
 }
 
 /// The modules that each one imports. The crate's roots are left out, and the face of the engine: its types are below its rooms, what it
@@ -443,7 +447,7 @@ fn the_engine_has_no_lock_without_a_rank() {
 #[test]
 fn no_two_types_have_one_name() {
     let mut places: BTreeMap<String, Vec<String>> = BTreeMap::new();
-    for (module, source) in sources() {
+    for (module, source) in sources_with_bench() {
         for name in types(&source) {
             places.entry(name.to_owned()).or_default().push(module.clone());
         }
@@ -464,11 +468,21 @@ fn types(source: &str) -> impl Iterator<Item = &str> {
     })
 }
 
-/// Every source file: its module's path and its text without comments and tests.
+/// Every source file of `dlio-fs`: its module's path and its text without comments and tests.
 fn sources() -> BTreeMap<String, String> {
+    sources_in("src")
+}
+
+/// Those of `dlio-fs-bench`, too, as if they were below a module `bench`.
+fn sources_with_bench() -> BTreeMap<String, String> {
+    let bench = sources_in(BENCH).into_iter().map(|(module, source)| (format!("bench::{module}"), source));
+    sources().into_iter().chain(bench).collect()
+}
+
+fn sources_in(dir: &str) -> BTreeMap<String, String> {
     let mut sources = BTreeMap::new();
-    read_below(&Path::new(env!("CARGO_MANIFEST_DIR")).join("src"), "", &mut sources);
-    assert!(sources.contains_key("tiers"), "found no sources");
+    read_below(&Path::new(env!("CARGO_MANIFEST_DIR")).join(dir), "", &mut sources);
+    assert!(sources.contains_key("main"), "found no sources in {dir}");
     sources
 }
 

@@ -6,6 +6,8 @@
 
 #![allow(clippy::unwrap_used)]
 
+mod pages;
+
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -15,17 +17,8 @@ use clap::ValueEnum;
 use dlio_fs::cli::man_pages;
 use dlio_fs::config::{Config, KEYS, ReloadEffect};
 use dlio_fs::report::Format;
+use pages::{code, docs, internals, names_in, pages, pages_in, quoted, read, top, unknown_commands};
 
-/// Beside all pages of `docs`.
-const PAGES: [&str; 7] = [
-    "README.md",
-    "ARCHITECTURE.md",
-    "BENCHMARKS.md",
-    "CONTRIBUTING.md",
-    "CHANGELOG.md",
-    "SECURITY.md",
-    "examples/README.md",
-];
 /// So much is read before it is used.
 const README_LINES: usize = 160;
 const PAGE_LINES: usize = 300;
@@ -34,57 +27,8 @@ const OF_RULES: [&str; 4] = ["path", "absorb", "pin", "fsync"];
 /// What stands for a key, and a key that a page names to say that it is not there.
 const NO_KEYS: [&str; 2] = ["key", "full"];
 /// What a path in the repository begins with.
-const FOLDERS: [&str; 9] =
-    ["src/", "tests/", "docs/", "examples/", "xtask/", "systemd/", "packaging/", "monitoring/", ".ci/"];
-
-fn top() -> &'static Path {
-    Path::new(env!("CARGO_MANIFEST_DIR"))
-}
-
-fn read(path: impl AsRef<Path>) -> String {
-    let path = top().join(path);
-    fs::read_to_string(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()))
-}
-
-fn names_in(dir: &str) -> Vec<String> {
-    let entries = fs::read_dir(top().join(dir)).unwrap();
-    entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect()
-}
-
-/// The pages in a directory, by their path from the top.
-fn pages_in(dir: &str) -> Vec<String> {
-    let names = names_in(dir).into_iter().filter(|name| name.ends_with(".md"));
-    let mut pages: Vec<String> = names.map(|name| format!("{dir}/{name}")).collect();
-    pages.sort_unstable();
-    pages
-}
-
-/// The pages for users.
-fn docs() -> Vec<String> {
-    let pages = pages_in("docs");
-    assert!(pages.len() > 10, "{pages:?}");
-    pages
-}
-
-/// The pages for people who change the program, besides `ARCHITECTURE.md`. Not installed.
-fn internals() -> Vec<String> {
-    pages_in("docs/internals")
-}
-
-fn pages() -> Vec<String> {
-    PAGES.into_iter().map(str::to_owned).chain(docs()).chain(internals()).collect()
-}
-
-/// What is typed: indented lines, and what stands between backquotes.
-fn code(text: &str) -> impl Iterator<Item = &str> {
-    text.lines().filter(|line| line.starts_with("    ")).chain(quoted(text))
-}
-
-/// What stands between backquotes on one line, outside of indented examples.
-fn quoted(text: &str) -> impl Iterator<Item = &str> {
-    let prose = text.lines().filter(|line| !line.starts_with("    "));
-    prose.flat_map(|line| line.split('`').skip(1).step_by(2))
-}
+const FOLDERS: [&str; 10] =
+    ["src/", "crates/", "tests/", "docs/", "examples/", "xtask/", "systemd/", "packaging/", "monitoring/", ".ci/"];
 
 /// The function a quotation names: its file and its name.
 fn function(quotation: &str) -> Option<(PathBuf, &str)> {
@@ -141,7 +85,7 @@ fn messages() -> String {
         }
     }
     let mut all = String::new();
-    add(&top().join("src"), &mut all);
+    ["src", "crates"].iter().for_each(|dir| add(&top().join(dir), &mut all));
     // `Error::refused(what, remedy)` is shown as "what; remedy".
     let mut whole = String::new();
     for piece in all.split("\\\n") {
@@ -273,48 +217,16 @@ fn commands() -> Vec<(String, String)> {
     pages.collect()
 }
 
-/// What is typed of `dlio-fs` and is not there: commands, and their options.
-fn unknown_commands(text: &str, commands: &[(String, String)]) -> Vec<String> {
-    let mut unknown = Vec::new();
-    for (call, rest) in
-        code(text).flat_map(|line| line.match_indices("dlio-fs ").map(move |(at, _)| (line, &line[at + 8..])))
-    {
-        let words = rest.split(['|', '#', ';', '&', ')', '>', '`']).next().unwrap_or_default();
-        let mut words = words.split(' ').map(|word| word.trim_end_matches([',', '.', ':']));
-        let name = words.next().unwrap_or_default();
-        // `help` has no page of its own.
-        if name.is_empty() || name == "help" || !name.starts_with(|first: char| first.is_ascii_lowercase()) {
-            continue;
-        }
-        let mut named = name.to_owned();
-        if name == "bench"
-            && let Some(what) = words.clone().next().filter(|word| word.starts_with(|c: char| c.is_ascii_lowercase()))
-        {
-            named = format!("bench-{what}");
-        }
-        let Some((_, page)) = commands.iter().find(|(command, _)| *command == named) else {
-            unknown.push(format!("{name} in {call}"));
-            continue;
-        };
-        // `--` is where somebody else's begin.
-        let options = words.take_while(|word| *word != "--").filter(|word| word.starts_with("--"));
-        let options = options.map(|option| option.split('=').next().unwrap_or_default());
-        let missing = options.filter(|option| *option != "--help" && !page.contains(option));
-        unknown.extend(missing.map(|option| format!("{name} {option}")));
-    }
-    unknown
-}
-
 #[test]
 fn every_command_is_documented_and_every_documented_one_is_there() {
     let commands = commands();
     assert!(commands.len() > 20, "{commands:?}");
     for page in pages() {
-        assert_eq!(unknown_commands(&read(&page), &commands), [""; 0], "{page}");
+        assert_eq!(unknown_commands(&read(&page), "dlio-fs", &commands), [""; 0], "{page}");
     }
     let reference = read("docs/commands.md");
     let rows = || reference.lines().filter(|line| line.starts_with("| `dlio-fs "));
-    for (name, _) in commands.iter().filter(|(name, _)| !name.starts_with("bench-")) {
+    for (name, _) in &commands {
         let is_it = |quotation: &str| quotation.split(' ').nth(1) == Some(name);
         assert!(rows().any(|row| quoted(row).any(is_it)), "{name} is not in docs/commands.md");
     }
@@ -371,7 +283,7 @@ fn what_the_files_for_other_programs_call_is_there() {
     for file in files.filter(|file| [".sh", ".yaml"].iter().any(|ending| file.ends_with(ending))) {
         let code = as_code(&read(&file));
         calls += code.matches("dlio-fs mount ").count() + code.matches("dlio-fs drain ").count();
-        assert_eq!(unknown_commands(&code, &commands), [""; 0], "{file}");
+        assert_eq!(unknown_commands(&code, "dlio-fs", &commands), [""; 0], "{file}");
     }
     assert_eq!(calls, 7, "three daemons with their preStop, and the mount of a job");
 }
@@ -505,7 +417,7 @@ fn what_is_not_there_is_noticed() {
     assert_eq!(unknown_messages("> works again\n> works ... never at all", "\"works again\""), ["never at all"]);
     let commands = [("stage".to_owned(), ".SH OPTIONS --wait".to_owned())];
     let text = "`dlio-fs stage --wait` and `dlio-fs stagger`\n    dlio-fs stage --list x | grep --quiet x\n";
-    let unknown = unknown_commands(text, &commands);
+    let unknown = unknown_commands(text, "dlio-fs", &commands);
     assert_eq!(unknown, ["stage --list", "stagger in dlio-fs stagger"]);
     assert_eq!(unknown_keys("`settle = \"1s\"`, `setle = \"1s\"` and `mount -o lo=2`"), ["setle", "lo"]);
 }

@@ -138,7 +138,7 @@ pub(super) fn dead(mountpoint: &Path) -> Error {
     )
 }
 
-pub(super) fn status(mountpoint: &Path) -> Result<Status, Error> {
+pub fn status(mountpoint: &Path) -> Result<Status, Error> {
     parsed(mountpoint, "stats.json")
 }
 
@@ -150,7 +150,7 @@ fn parsed<T: DeserializeOwned>(mountpoint: &Path, name: &str) -> Result<T, Error
 }
 
 /// `.dlio/pace.json`.
-pub(super) fn pace(mountpoint: &Path) -> Result<CheckpointPace, Error> {
+pub fn pace(mountpoint: &Path) -> Result<CheckpointPace, Error> {
     parsed(mountpoint, "pace.json")
 }
 
@@ -192,7 +192,7 @@ fn read_only(mountpoint: &Path, command: &str) -> Error {
 
 /// One command on `.dlio/control`. Dropping it ends the wait.
 #[derive(Debug)]
-pub(super) struct ControlCall {
+pub struct ControlCall {
     file: BufReader<File>,
     mountpoint: PathBuf,
     path: String,
@@ -234,7 +234,7 @@ pub(super) fn for_people(line: &str) -> String {
 
 /// A line of the daemon's reply.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Said {
+pub enum Said {
     /// Comes about once a second while the command runs.
     Waiting(String),
     Done(String),
@@ -242,7 +242,7 @@ pub(super) enum Said {
 }
 
 impl ControlCall {
-    pub(super) fn ask(mountpoint: &Path, command: &str) -> Result<ControlCall, Error> {
+    pub fn ask(mountpoint: &Path, command: &str) -> Result<ControlCall, Error> {
         let path = mountpoint.join(".dlio/control");
         let told = path.shown().to_string();
         let opened = OpenOptions::new().read(true).write(true).open(&path);
@@ -272,7 +272,7 @@ impl ControlCall {
     }
 
     /// The next line. After `Done` or `Error` there is none.
-    pub(super) fn listen(&mut self) -> Result<Said, Error> {
+    pub fn listen(&mut self) -> Result<Said, Error> {
         let mut line = String::new();
         self.file.read_line(&mut line).map_err(|e| self.unread(e))?;
         let line = line.trim_end();

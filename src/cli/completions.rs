@@ -1,5 +1,6 @@
 //! Shell completions and man pages, for packagers and `install`, made from the same definitions as the help.
 
+use std::collections::BTreeMap;
 use std::io;
 
 use clap::builder::{PossibleValuesParser, TypedValueParser as _};
@@ -7,6 +8,10 @@ use clap::{Args, Command};
 use clap_complete::Shell;
 
 use super::outcome::{EXIT_CODES, Exit, Outcome, say};
+use crate::error::{Context, Result};
+
+/// The hidden command of a program beside this one that prints its manual pages and completions in JSON, for `dlio-fs install`.
+pub const FILES_COMMAND: &str = "files-to-install";
 
 /// Print the completion script of a shell
 ///
@@ -28,14 +33,34 @@ pub(super) fn run(args: &CompletionsArgs, program: &Command) -> Outcome {
 }
 
 /// The completion script of a shell.
-pub(super) fn completions(shell: Shell, program: &Command) -> Vec<u8> {
+fn completions(shell: Shell, program: &Command) -> Vec<u8> {
     let mut script = Vec::new();
-    clap_complete::generate(shell, &mut program.clone(), "dlio-fs", &mut script);
+    clap_complete::generate(shell, &mut program.clone(), program.get_name(), &mut script);
     script
 }
 
-/// The man pages: file name, as `dlio-fs-mount.1`, and text in roff. One for the program and one for each command and
-/// each benchmark.
+/// The completions and man pages of a program, by their paths below a prefix.
+pub(super) fn installed_files(program: &Command) -> Result<BTreeMap<String, String>> {
+    let name = program.get_name();
+    let scripts = [
+        (Shell::Bash, format!("share/bash-completion/completions/{name}")),
+        (Shell::Zsh, format!("share/zsh/site-functions/_{name}")),
+        (Shell::Fish, format!("share/fish/vendor_completions.d/{name}.fish")),
+    ];
+    let scripts = scripts.map(|(shell, path)| (path, completions(shell, program)));
+    let pages = man_pages(program.clone()).at("write", "a manual page")?;
+    let pages = pages.into_iter().map(|(file, page)| (format!("share/man/man1/{file}"), page));
+    let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
+    Ok(scripts.into_iter().chain(pages).map(|(path, bytes)| (path, text(bytes))).collect())
+}
+
+/// What [`FILES_COMMAND`] does.
+pub fn say_files(program: &Command) -> Outcome {
+    say(serde_json::json!(installed_files(program)?)).map(|()| Exit::Done)
+}
+
+/// The man pages: file name, as `dlio-fs-mount.1`, and text in roff. One for the program and one for each
+/// command.
 ///
 /// Errors: none in practice, since the pages are written to memory.
 pub(super) fn man_pages(mut program: Command) -> io::Result<Vec<(String, Vec<u8>)>> {
@@ -173,7 +198,6 @@ mod tests {
             assert!(umount.contains(part), "no {part} in {umount}");
         }
         assert!(text("dlio-fs-mount.1").contains(".SH NOTES\nA mount whose daemon died"));
-        assert!(text("dlio-fs-bench-tiers.1").contains("\\-\\-runs"));
         for (file, page) in &pages {
             let page = String::from_utf8_lossy(page).replace("\\-", "-");
             let named = page.split([' ', ',', '\n']).filter_map(|word| word.split_once("(1)")).map(|(name, _)| name);

@@ -36,7 +36,7 @@ pub(super) struct DemoArgs {
 pub(super) fn run(args: &DemoArgs) -> Outcome {
     mount::open_device()?;
     let parent = args.dir.clone().unwrap_or_else(std::env::temp_dir);
-    match sandbox::run(move |sandbox| show(sandbox, &parent))? {
+    match sandbox::run(mount::this_program()?, move |sandbox| show(sandbox, &parent))? {
         None => Ok(Exit::Interrupted),
         Some(()) => {
             say("Nothing is left behind. With your own directories:")?;

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 /// A number without a unit is seconds, as for sleep(1).
-pub(super) fn parse_duration(text: &str) -> Result<Duration, String> {
+pub fn parse_duration(text: &str) -> Result<Duration, String> {
     if let Ok(seconds) = text.parse() {
         return Ok(Duration::from_secs(seconds));
     }

@@ -85,7 +85,7 @@ fn parse<T: Parser>(arguments: impl Iterator<Item = OsString>) -> Result<Option<
             Ok(()) => Ok(None),
             Err(e) => Err(Failure::new(Exit::Failure, format!("cannot write to standard output: {e}"))),
         },
-        Err(error) => Err(Failure::new(Exit::Usage, usage_line(&error))),
+        Err(error) => Err(Failure::new(Exit::Usage, usage_line(&error, "dlio-fs"))),
     }
 }
 

@@ -14,16 +14,17 @@ use std::io::{self, Read, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use clap::Args;
-use clap_complete::Shell;
 use nix::unistd::geteuid;
 use tempfile::NamedTempFile;
 use xxhash_rust::xxh3::xxh3_64;
 
-use super::completions::{completions, man_pages};
+use super::completions;
 use super::outcome::{Exit, Failure, Outcome, complain, say};
 use crate::error::{Context, Error};
+use crate::mount::this_program;
 use crate::path::Show as _;
 use crate::tiers::disk::errors::absent_is_none;
 use crate::tiers::disk::held::{HeldDir, open_file};
@@ -86,6 +87,8 @@ const DOCS: [(&str, &str); 53] = [
     ("systemd/dlio-fs-pause.timer", include_str!("../../systemd/dlio-fs-pause.timer")),
     ("systemd/dlio-fs-resume.timer", include_str!("../../systemd/dlio-fs-resume.timer")),
 ];
+/// Installed, too, where it is beside this program.
+const BENCH: &str = "dlio-fs-bench";
 /// The program's path in a unit of the repository.
 const UNIT_PROGRAM: &str = "/usr/local/bin/dlio-fs";
 /// mount(8) looks for its helpers only here.
@@ -94,7 +97,7 @@ const HELPERS: [&str; 2] = ["mount.fuse.dlio", "umount.fuse.dlio"];
 /// Prefixes for the whole machine: their helpers go to [`SBIN`].
 const SYSTEM_PREFIXES: [&str; 3] = ["/", "/usr", "/usr/local"];
 
-/// Install the program, the helpers of mount(8), the systemd unit, completions, manual pages and documentation
+/// Install the program, dlio-fs-bench if it is beside it, the helpers of mount(8), the systemd unit, completions, manual pages and documentation
 ///
 /// With the default prefix /usr/local, or with /usr, the helpers mount.fuse.dlio and umount.fuse.dlio go to /sbin,
 /// where mount(8) looks for them; with any other prefix they go to DIR/sbin, where it does not. Prints the placed
@@ -277,7 +280,7 @@ fn contents(
 ) -> Result<BTreeMap<PathBuf, Payload>, Failure> {
     let text = |bytes: Vec<u8>| Payload::File { bytes, mode: 0o644 };
     let program = program_in(prefix);
-    let ourselves = std::env::current_exe().at("find", "this program")?;
+    let ourselves = this_program()?;
     let bytes = fs::read(&ourselves).at("read", ourselves.shown())?;
     let path = unit_path(&program)?.to_owned();
     let mut all = BTreeMap::from([
@@ -298,17 +301,24 @@ fn contents(
     for name in HELPERS {
         all.insert(helpers.join(name), Payload::Link(target.to_path_buf()));
     }
-    for (shell, path) in [
-        (Shell::Bash, "share/bash-completion/completions/dlio-fs"),
-        (Shell::Zsh, "share/zsh/site-functions/_dlio-fs"),
-        (Shell::Fish, "share/fish/vendor_completions.d/dlio-fs.fish"),
-    ] {
-        all.insert(prefix.join(path), text(completions(shell, command_line)));
+    let mut pages = completions::installed_files(command_line)?;
+    let bench = ourselves.with_file_name(BENCH);
+    if bench.exists() {
+        let bytes = fs::read(&bench).at("read", bench.shown())?;
+        all.insert(prefix.join("bin").join(BENCH), Payload::File { bytes, mode: 0o755 });
+        pages.append(&mut files_of(&bench)?);
     }
-    for (name, page) in man_pages(command_line.clone()).at("write", "a manual page")? {
-        all.insert(prefix.join("share/man/man1").join(name), text(page));
-    }
+    all.extend(pages.into_iter().map(|(path, page)| (prefix.join(path), text(page.into_bytes()))));
     Ok(all)
+}
+
+/// The completions and manual pages of another program, which prints them itself.
+fn files_of(program: &Path) -> Result<BTreeMap<String, String>, Error> {
+    let output = Command::new(program).arg(completions::FILES_COMMAND).output().at("run", program.shown())?;
+    serde_json::from_slice(&output.stdout).map_err(|_| {
+        let what = format!("{} does not print its manual pages", program.shown());
+        Error::refused(what, "remove it, or put the one of this version there")
+    })
 }
 
 /// What is only for people who change the program is not installed: an installed page names it without a link.

@@ -258,7 +258,7 @@ fn serve(args: &MountArgs, settings: Settings, flags: MountFlags, places: Places
 
 /// Runs the daemon in the background and waits until its mount answers.
 fn start(args: &MountArgs, config: &Config, places: &Places) -> Outcome {
-    match mount::start_in_background(args.for_daemon(), &places.mountpoint)? {
+    match mount::start_in_background(&mount::this_program()?, args.for_daemon(), &places.mountpoint)? {
         Started::Up => {
             if config.log_file.is_none() && !mount::has_syslog() {
                 complain("note: there is no syslog here, so the daemon's log is lost; use --log-file FILE to keep it");

@@ -20,9 +20,9 @@ const FOR_OTHERS_PREFIXES: [&str; 7] = ["x-", "X-", "comment=", "user=", "uhelpe
 
 /// All `-o` arguments, by kind.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(super) struct MountOptions {
+pub struct MountOptions {
     /// `key=value` for the configuration.
-    pub(super) settings: Vec<String>,
+    pub settings: Vec<String>,
     pub(super) flags: Vec<&'static str>,
     /// Whether an existing mount gets these flags.
     pub(super) remount: bool,
@@ -34,7 +34,7 @@ pub(super) struct MountOptions {
 impl MountOptions {
     /// Sorts comma-separated lists; `\,` is a comma inside a value, and so is one in square brackets. With `sloppy`, as
     /// in mount(8), unknown words are left out.
-    pub(super) fn sort(lists: &[String], sloppy: bool) -> Result<MountOptions, Error> {
+    pub fn sort(lists: &[String], sloppy: bool) -> Result<MountOptions, Error> {
         let mut options = MountOptions::default();
         for word in lists.iter().flat_map(|list| split(list)).filter(|word| !word.is_empty()) {
             options.add(word, sloppy)?;

@@ -37,18 +37,18 @@ pub enum Exit {
 
 /// Why a command failed: its exit code and the line to print.
 #[derive(Debug)]
-pub(super) struct Failure {
-    pub(super) exit: Exit,
-    pub(super) message: String,
+pub struct Failure {
+    pub exit: Exit,
+    pub message: String,
 }
 
 impl Failure {
-    pub(super) fn new(exit: Exit, message: impl Into<String>) -> Self {
+    pub fn new(exit: Exit, message: impl Into<String>) -> Self {
         Failure { exit, message: message.into() }
     }
 
     /// The request is wrong.
-    pub(super) fn usage(error: Error) -> Self {
+    pub fn usage(error: Error) -> Self {
         Failure::new(Exit::Usage, error.to_string())
     }
 }
@@ -64,10 +64,10 @@ impl From<Error> for Failure {
     }
 }
 
-pub(super) type Outcome = Result<Exit, Failure>;
+pub type Outcome = Result<Exit, Failure>;
 
-/// clap's message as one line: the error, its tip, where to read more.
-pub(super) fn usage_line(error: &clap::Error) -> String {
+/// clap's message as one line: the error, its tip, where to read more of this program.
+pub(super) fn usage_line(error: &clap::Error, program: &str) -> String {
     let text = error.render().to_string();
     let (mut what, mut tips) = (Vec::new(), Vec::new());
     let mut lines = text.lines().map(str::trim);
@@ -80,8 +80,7 @@ pub(super) fn usage_line(error: &clap::Error) -> String {
         line.push_str("; ");
         line.push_str(tip);
     }
-    line.push_str("; see dlio-fs --help");
-    line
+    format!("{line}; see {program} --help")
 }
 
 pub(super) fn one_line(text: &str) -> String {
@@ -89,7 +88,7 @@ pub(super) fn one_line(text: &str) -> String {
 }
 
 /// Prints a line of the answer. A reader that has exited (`| head`) is no failure.
-pub(super) fn say(text: impl Display) -> Result<(), Failure> {
+pub fn say(text: impl Display) -> Result<(), Failure> {
     match writeln!(io::stdout(), "{}", harmless_lines(&text.to_string())) {
         Err(e) if e.kind() != io::ErrorKind::BrokenPipe => {
             Err(Failure::new(Exit::Failure, format!("cannot write to standard output: {e}")))
@@ -104,7 +103,7 @@ pub(super) fn say_json(body: &impl Serialize) -> Result<(), Failure> {
 }
 
 /// Prints a line to standard error: an error, a note, progress.
-pub(super) fn complain(text: impl Display) {
+pub fn complain(text: impl Display) {
     // If standard error is closed, nobody can be told.
     drop(writeln!(io::stderr(), "dlio-fs: {}", harmless_lines(&text.to_string())));
 }

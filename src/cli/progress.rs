@@ -1,4 +1,4 @@
-//! Progress of a drain, or of a sequence of steps: a bar on a terminal, plain lines elsewhere.
+//! Progress of a drain: a bar on a terminal, plain lines elsewhere.
 
 use std::io::{IsTerminal, stderr};
 use std::path::Path;
@@ -20,9 +20,6 @@ const LOOK: Duration = Duration::from_millis(100);
 const LINE_EVERY: Duration = Duration::from_secs(2);
 /// Never wider than the terminal: a wrapped line would stay on the screen.
 const TEMPLATE: &str = "{bar:30} {wide_msg}";
-const STEPS_TEMPLATE: &str = "{bar:30} {elapsed} {wide_msg}";
-/// How often a bar is redrawn to show that time passes.
-const TICK: Duration = Duration::from_secs(1);
 
 /// Shows the progress of a mount's drain, from its own thread, until dropped. Keeps no file open in between.
 #[derive(Debug)]
@@ -67,44 +64,6 @@ impl Drop for ProgressDisplay {
         self.stop = None;
         // Wait for the thread: it must not touch a mount that is about to be unmounted. Its result is of no interest.
         drop(self.thread.take().map(JoinHandle::join));
-    }
-}
-
-/// The progress of a sequence of steps, until dropped.
-#[derive(Debug)]
-pub(super) struct Steps {
-    bar: Option<ProgressBar>,
-    begun: u64,
-}
-
-impl Steps {
-    pub(super) fn new(total: usize) -> Self {
-        let bar = stderr().is_terminal().then(|| {
-            let bar = ProgressBar::new(total as u64).with_style(style_of(STEPS_TEMPLATE));
-            bar.enable_steady_tick(TICK);
-            bar
-        });
-        Steps { bar, begun: 0 }
-    }
-
-    /// Shows the next step; the one before is done.
-    pub(super) fn start(&mut self, text: &str) {
-        match &self.bar {
-            Some(bar) => {
-                bar.set_position(self.begun);
-                bar.set_message(harmless(text).into_owned());
-            }
-            None => complain(text),
-        }
-        self.begun += 1;
-    }
-}
-
-impl Drop for Steps {
-    fn drop(&mut self) {
-        if let Some(bar) = &self.bar {
-            bar.finish_and_clear();
-        }
     }
 }
 
@@ -186,11 +145,7 @@ impl Display {
 }
 
 fn style() -> ProgressStyle {
-    style_of(TEMPLATE)
-}
-
-fn style_of(template: &str) -> ProgressStyle {
-    ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar())
+    ProgressStyle::with_template(TEMPLATE).unwrap_or_else(|_| ProgressStyle::default_bar())
 }
 
 fn left(now: &Status) -> String {
@@ -220,7 +175,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_templates_are_valid() {
-        assert!([TEMPLATE, STEPS_TEMPLATE].into_iter().all(|template| ProgressStyle::with_template(template).is_ok()));
+    fn the_template_is_valid() {
+        assert!(ProgressStyle::with_template(TEMPLATE).is_ok());
     }
 }

@@ -5,6 +5,7 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, Receiver};
 use std::time::{Duration, Instant};
 
@@ -17,7 +18,6 @@ use tokio::runtime::Runtime;
 use tokio::signal::unix::{SignalKind, signal};
 
 use super::outcome::{Exit, Failure, complain};
-use crate::bench::StopFlag;
 use crate::error::{Context, Error, Result};
 use crate::mount::{self, Daemon, Detach, Started};
 use crate::path::Show as _;
@@ -30,14 +30,36 @@ const STOP_WAIT: Duration = Duration::from_secs(60);
 const REMOVE_WAIT: Duration = Duration::from_secs(10);
 const POLL: Duration = Duration::from_millis(10);
 
+/// Whether work should end. Clones share the flag.
+#[derive(Clone, Debug, Default)]
+pub struct StopFlag(Arc<AtomicBool>);
+
+impl StopFlag {
+    /// From now on all work ends at its next piece or file.
+    pub fn set(&self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+
+    pub fn is_set(&self) -> bool {
+        self.0.load(Ordering::Relaxed)
+    }
+
+    /// Errors: EINTR once it is set.
+    pub fn check(&self) -> Result<()> {
+        if self.is_set() { Err(Errno::EINTR.into()) } else { Ok(()) }
+    }
+}
+
 /// Everything that was made and must be removed. Clones share it.
-#[derive(Clone, Default)]
-pub(super) struct Sandbox {
+#[derive(Clone, Debug)]
+pub struct Sandbox {
+    /// The `dlio-fs` that mounts.
+    program: PathBuf,
     held: Arc<Mutex<SandboxParts>>,
     stop: StopFlag,
 }
 
-#[derive(Default)]
+#[derive(Debug, Default)]
 struct SandboxParts {
     dirs: Vec<TempDir>,
     mounts: Vec<Mount>,
@@ -45,11 +67,11 @@ struct SandboxParts {
 
 /// A mount over two directories of the sandbox.
 #[derive(Clone, Debug)]
-pub(super) struct Mount {
-    pub(super) mountpoint: PathBuf,
-    pub(super) fast: PathBuf,
-    pub(super) slow: PathBuf,
-    pub(super) log: PathBuf,
+pub struct Mount {
+    pub mountpoint: PathBuf,
+    pub fast: PathBuf,
+    pub slow: PathBuf,
+    pub log: PathBuf,
 }
 
 /// Why it is cleaned up.
@@ -58,14 +80,15 @@ enum CleanupReason<T> {
     Interrupted,
 }
 
-/// Runs `work` in a sandbox and removes the sandbox. `None`: interrupted.
-pub(super) fn run<T: Send + 'static>(
+/// Runs `work` in a sandbox whose mounts are made by this `dlio-fs`, and removes the sandbox. `None`: interrupted.
+pub fn run<T: Send + 'static>(
+    program: PathBuf,
     work: impl FnOnce(&Sandbox) -> Result<T, Failure> + Send + 'static,
 ) -> Result<Option<T>, Failure> {
     let (ended, end) = mpsc::channel();
     let on_signal = ended.clone();
     let _signals = watch_signals(move |_| on_signal.send(CleanupReason::Interrupted).is_ok())?;
-    let sandbox = Sandbox::default();
+    let sandbox = Sandbox { program, held: Arc::default(), stop: StopFlag::default() };
     let inside = sandbox.clone();
     // On its own thread, which is abandoned after Ctrl-C if it does not stop by itself.
     std::thread::spawn(move || ended.send(CleanupReason::Done(work(&inside))).is_ok());
@@ -97,7 +120,7 @@ fn wait_for_work<T>(end: &Receiver<CleanupReason<T>>) {
 }
 
 /// Reports signals that ask to end, for as long as the runtime lives, or until `tell` returns false.
-pub(super) fn watch_signals(tell: impl Fn(SignalKind) -> bool + Clone + Send + Sync + 'static) -> Result<Runtime> {
+pub fn watch_signals(tell: impl Fn(SignalKind) -> bool + Clone + Send + Sync + 'static) -> Result<Runtime> {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_io().build();
     let runtime = runtime.at("start", "signal handling")?;
     let inside = runtime.enter();
@@ -111,12 +134,12 @@ pub(super) fn watch_signals(tell: impl Fn(SignalKind) -> bool + Clone + Send + S
 
 impl Sandbox {
     /// Set when the work must stop.
-    pub(super) fn stop(&self) -> &StopFlag {
+    pub fn stop(&self) -> &StopFlag {
         &self.stop
     }
 
     /// Makes a directory in `parent` that is removed with the sandbox.
-    pub(super) fn dir(&self, parent: &Path, prefix: &str, remedy: &str) -> Result<PathBuf> {
+    pub fn dir(&self, parent: &Path, prefix: &str, remedy: &str) -> Result<PathBuf> {
         let dir = tempfile::Builder::new()
             .prefix(prefix)
             .tempdir_in(parent)
@@ -127,7 +150,7 @@ impl Sandbox {
     }
 
     /// Makes the missing directories of a mount, and mounts with these options, beneath a dead mount if there is one.
-    pub(super) fn mount(&self, mount: &Mount, options: &[String]) -> Result<(), Failure> {
+    pub fn mount(&self, mount: &Mount, options: &[String]) -> Result<(), Failure> {
         for path in [&mount.mountpoint, &mount.fast, &mount.slow] {
             // A dead mount answers no stat, but exists.
             let is_there = |e: &io::Error| e.kind() == io::ErrorKind::AlreadyExists;
@@ -141,7 +164,7 @@ impl Sandbox {
             held.mounts.push(mount.clone());
         }
         drop(held);
-        match mount::start_in_background(mount.arguments(options), &mount.mountpoint)? {
+        match mount::start_in_background(&self.program, mount.arguments(options), &mount.mountpoint)? {
             Started::Up => Ok(()),
             Started::Failed(status) => {
                 let why = mount::describe(status).unwrap_or_else(|| "the mount failed".to_owned());
@@ -193,7 +216,7 @@ fn remove(dir: &TempDir) -> Result<()> {
 
 impl Mount {
     /// A mount whose tiers and log lie in one directory.
-    pub(super) fn inside(root: &Path) -> Mount {
+    pub fn inside(root: &Path) -> Mount {
         let [mountpoint, fast, slow, log] = ["mnt", "fast", "slow", "daemon.log"].map(|name| root.join(name));
         Mount { mountpoint, fast, slow, log }
     }
@@ -221,7 +244,7 @@ impl Mount {
     }
 
     /// The daemon's process.
-    pub(super) fn daemon(&self) -> Result<Daemon> {
+    pub fn daemon(&self) -> Result<Daemon> {
         Daemon::of(&self.mountpoint).ok_or_else(|| {
             let what = format!("the mount at {} no longer has a daemon", self.mountpoint.shown());
             Error::refused(what, format!("see {}", self.log.shown()))
@@ -229,7 +252,7 @@ impl Mount {
     }
 
     /// Kills its daemon, as a crash would. A dead mount stays.
-    pub(super) fn kill(&self) -> Result<()> {
+    pub fn kill(&self) -> Result<()> {
         let daemon = self.daemon()?;
         match end_by_force(&daemon) {
             true => Ok(()),
@@ -241,7 +264,7 @@ impl Mount {
     }
 
     /// Unmounts, and waits for the daemon, if they still exist.
-    pub(super) fn unmount(&self) -> Result<()> {
+    pub fn unmount(&self) -> Result<()> {
         let daemon = Daemon::of(&self.mountpoint);
         let mounted = mount::mounts().is_ok_and(|mounts| mount::mounted_at(&mounts, &self.mountpoint).is_some());
         if mounted && let Err(errno) = mount::detach(&self.mountpoint, Detach::Now) {

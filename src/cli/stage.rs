@@ -235,7 +235,7 @@ fn show(bar: Option<&ProgressBar>, line: &str) {
 }
 
 /// What of a job was not staged, and why. Paths are escaped.
-pub(super) fn failures(mountpoint: &Path, job: u64) -> Result<Vec<(String, String)>, Failure> {
+pub fn failures(mountpoint: &Path, job: u64) -> Result<Vec<(String, String)>, Failure> {
     let text = client::read(mountpoint, "staging.json")?;
     let staging: Staging = serde_json::from_str(&text)
         .map_err(|e| Error::refused(format!(".dlio/staging.json: {e}"), "use the dlio-fs that made the mount"))?;

@@ -1,4 +1,4 @@
-//! Starting the daemon in the background: the program runs itself again and returns once the mount answers.
+//! Starting the daemon in the background: the program is run once more, and it returns once the mount answers.
 //!
 //! It does not fork, which a process with threads must not do. The readiness pipe is the daemon's standard output: one
 //! word is written when the mount stands; end-of-file without it means that the daemon has failed, after saying why on
@@ -7,7 +7,7 @@
 use std::ffi::OsString;
 use std::io::{self, Read, Write};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::Duration;
 
@@ -29,10 +29,14 @@ pub enum Started {
     Failed(ExitStatus),
 }
 
-/// Runs this program with `arguments` as a daemon, and waits until `mountpoint` answers.
-pub fn start(arguments: impl IntoIterator<Item = OsString>, mountpoint: &Path) -> Result<Started> {
-    let program = std::env::current_exe().at("find", "this program")?;
-    let mut command = Command::new(&program);
+/// The file that this process runs.
+pub fn this_program() -> Result<PathBuf> {
+    std::env::current_exe().at("find", "this program")
+}
+
+/// Runs a `dlio-fs` with `arguments` as a daemon, and waits until `mountpoint` answers.
+pub fn start(program: &Path, arguments: impl IntoIterator<Item = OsString>, mountpoint: &Path) -> Result<Started> {
+    let mut command = Command::new(program);
     // Not the name under which this program was called: it may be a mount helper's.
     command.arg0("dlio-fs");
     command.args(arguments).stdin(Stdio::null()).stdout(Stdio::piped());

@@ -27,13 +27,14 @@ pub fn escaped(text: &str) -> String {
 }
 
 /// Appends to a text, which cannot fail.
+#[macro_export]
 macro_rules! put {
     ($out:expr, $($arg:tt)*) => {
         write!($out, $($arg)*).expect("formatting into memory")
     };
 }
 
-pub(crate) use put;
+pub use put;
 
 /// The number, or zero if it is not finite.
 pub fn finite(x: f64) -> f64 {

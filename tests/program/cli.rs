@@ -489,7 +489,6 @@ fn help_says_at_once_what_each_command_is_for() {
         "rescue",
         "doctor",
         "demo",
-        "bench",
         "install",
     ] {
         let (short, long) = (help(&[command, "-h"]), help(&[command, "--help"]));

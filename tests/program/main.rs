@@ -6,7 +6,6 @@
 #![allow(clippy::unwrap_used, clippy::print_stderr)]
 
 mod answers;
-mod bench;
 mod checkpoints;
 mod cli;
 mod common;

@@ -8,16 +8,9 @@ use std::time::SystemTime;
 use anyhow::{Context as _, Result, bail};
 use serde_json::Value;
 
-use crate::run::{run, run_and_read};
+use crate::run::{cargo, count_before, run, run_and_read};
 use crate::setup::{CARGO_DENY, CARGO_FUZZ, tool};
 use crate::{Context, Tally};
-
-/// The Cargo that runs this program, in the project's directory.
-pub(crate) fn cargo(cx: &Context) -> Command {
-    let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-    command.current_dir(&cx.root);
-    command
-}
 
 pub(crate) fn fmt(cx: &Context) -> Result<Tally> {
     run(cargo(cx).args(["fmt", "--all", "--check"]))?;
@@ -115,9 +108,9 @@ pub(crate) fn sysroot() -> Result<PathBuf> {
     Ok(String::from_utf8(output.stdout)?.trim_end().into())
 }
 
-/// Its tests wait for file systems and daemons most of the time: more at once than there are processors.
+/// The tests of `dlio-fs` and of `dlio-fs-bench`. They wait for file systems and daemons most of the time: more at once than there are processors.
 pub(crate) fn program(cx: &Context) -> Result<Tally> {
-    let mut command = tests(cx, &["--test", "program"], &["--test-threads=6"]);
+    let mut command = tests(cx, &["--no-fail-fast", "--test", "program"], &["--test-threads=6"]);
     if cx.all {
         command.env("DLIO_FIRST_MOUNTS", "20");
     }
@@ -259,12 +252,6 @@ fn failures(text: &str) -> Vec<String> {
     names
 }
 
-/// The number in front of `word`.
-pub(crate) fn count_before(line: &str, word: &str) -> Option<u64> {
-    let (before, _) = line.split_once(word)?;
-    before.rsplit(|c: char| !c.is_ascii_digit()).next()?.parse().ok()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -287,11 +274,5 @@ mod tests {
             Some(("a::b - should panic".to_owned(), 0.5))
         );
         assert_eq!(time_of("test a::b ... ignored"), None);
-    }
-
-    #[test]
-    fn a_count_is_the_number_right_before_its_word() {
-        assert_eq!(count_before("Summary: 0 failed, 14 skipped, 384 passed", " passed"), Some(384));
-        assert_eq!(count_before("no number passed", " passed"), None);
     }
 }

@@ -14,8 +14,8 @@ use nix::fcntl::{FallocateFlags, fallocate};
 use nix::sys::statvfs::statvfs;
 use nix::unistd::Uid;
 
-use crate::cargo::{self, count_before};
-use crate::run::{Running, run_and_read};
+use crate::cargo;
+use crate::run::{Running, count_before, run_and_read};
 use crate::scratch::{Scratch, Wish, with_own_mounts};
 use crate::setup::{self, FSX, PJDFSTEST, tool};
 use crate::{Context, Tally};

@@ -5,42 +5,17 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use anyhow::{Context as _, Result, bail};
-use nix::unistd::Uid;
+use anyhow::{Context as _, Result};
 
 use crate::clients::count_checks;
-use crate::run::{run, run_and_read, run_logged};
-use crate::setup::work_dir;
+use crate::run::{run, run_and_read};
+use crate::setup::{guest_dir, work_dir};
 use crate::{Context, Tally};
 
 /// What the slow tier is mounted as, and whom the server takes root, or everybody, for. Each in a machine that has just started.
 const MOUNTS: [&str; 5] = ["3,none", "4.0,none", "4.2,none", "3,root", "4.2,all"];
 /// A machine that has not ended by then never will.
 const GUARD: &str = "900";
-
-fn place(cx: &Context) -> PathBuf {
-    cx.target.join("tools/guest")
-}
-
-/// Downloads some 130 MB and puts 0.6 GB into `target/tools/guest`.
-pub(crate) fn assemble(cx: &Context) -> Result<()> {
-    let script = cx.root.join("tests/nfs/assemble.sh");
-    let wanted = fs::read(&script).with_context(|| format!("cannot read {}", script.display()))?;
-    // Written last, with what it was made by.
-    let stamp = place(cx).join("assembled");
-    if fs::read(&stamp).is_ok_and(|by| by == wanted) {
-        return Ok(());
-    }
-    if !Uid::effective().is_root() {
-        bail!("the guest's files belong to root, so only root can put them together: run this stage as root");
-    }
-    println!("assembling a guest with an NFS server in the background");
-    if place(cx).exists() {
-        fs::remove_dir_all(place(cx)).with_context(|| format!("cannot remove {}", place(cx).display()))?;
-    }
-    run_logged(Command::new("bash").arg(&script).arg(place(cx)), &work_dir(cx).join("guest.log"))?;
-    fs::write(&stamp, wanted).with_context(|| format!("cannot write {}", stamp.display()))
-}
 
 /// All mounts, or those that the variable `NFS` names: `NFS="4.2,all 3,root"`.
 pub(crate) fn nfs(cx: &Context) -> Result<Tally> {
@@ -100,7 +75,7 @@ fn copy_files(from: &Path, to: &Path) -> Result<()> {
 
 /// Returns what the guest has printed. Nothing that it writes to its disk stays.
 fn boot(cx: &Context, checks: &Path, mount: &str) -> Result<String> {
-    let place = place(cx);
+    let place = guest_dir(cx);
     let (qemu, libraries) = (place.join("qemu"), place.join("qemu/usr/lib/x86_64-linux-gnu"));
     let own = qemu.join("lib/x86_64-linux-gnu");
     let mut command = Command::new("timeout");

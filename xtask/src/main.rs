@@ -46,7 +46,7 @@ usage: cargo xtask test [--all] [STAGE...]   set up and run the tests: all stage
        cargo xtask rotation MINUTES          the stages whose turn it is today, as with --all, as far as the minutes allow: each has its
                                              turn within a week
        cargo xtask setup [--all]             only install what the tests need
-       cargo xtask package                   the static program as tarball, .deb, .rpm, wheel and image, in target/package
+       cargo xtask package                   the static programs as tarball, .deb, .rpm, wheel and image, in target/package
        cargo xtask testbed [OPTION...] [-- COMMAND...]
                                              three disks in memory with the speeds of the paper's HDD, SSD and Optane: measure
                                              them, run COMMAND with DLIO_HDD, DLIO_SSD and DLIO_OPTANE, take them down again

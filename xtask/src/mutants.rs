@@ -19,8 +19,8 @@ use anyhow::{Context as _, Result, bail, ensure};
 use nix::sys::resource::{UsageWho, getrusage};
 
 use crate::Context;
-use crate::cargo::{cargo, executable};
-use crate::run::Running;
+use crate::cargo::executable;
+use crate::run::{Running, cargo};
 
 const PATCHES: &str = "tests/sim/mutants";
 /// What the dice lack for the lapses, which have no patch to say it.

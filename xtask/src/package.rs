@@ -1,9 +1,9 @@
-//! `cargo xtask package`: the static program, and what distributions, pip and containers install it from, in `target/package`.
+//! `cargo xtask package`: the static programs, and what distributions, pip and containers install it from, in `target/package`.
 //!
-//! There is one program and one list of what belongs to it: all packages are made of what `dlio-fs install --root` places, by tools that
+//! There is one list of what belongs to `dlio-fs`, with `dlio-fs-bench` beside it: all packages are made of what `dlio-fs install --root` places, by tools that
 //! read `Cargo.toml` and `packaging`. `package/tried.rs` installs each and uses it.
 
-mod tried;
+pub(crate) mod tried;
 
 use std::fs;
 use std::io::ErrorKind;
@@ -13,17 +13,12 @@ use std::process::Command;
 use anyhow::{Context as _, Result, bail, ensure};
 use serde_json::Value;
 
-use crate::run::{run, run_and_read};
-use crate::setup::{CARGO_DEB, Need, Setup, has_program, maturin, tool};
-use crate::{Context, cargo};
+use crate::Context;
+use crate::run::{cargo, run, run_and_read};
+use crate::setup::{CARGO_DEB, Need, Setup, has_program, maturin, static_target, tool};
 
-pub(crate) use tried::packages;
-
-/// The only target whose program is static. Its allocator costs nothing here: while four processes made, renamed, read and removed 2,500
-/// files each, the daemon computed for 1.6 to 1.8 s and had 57 MiB at most, with glibc 1.7 to 2.8 s and 66 MiB.
-pub(crate) fn target() -> String {
-    format!("{}-unknown-linux-musl", std::env::consts::ARCH)
-}
+/// The program beside `dlio-fs`.
+const BENCH: &str = "dlio-fs-bench";
 
 /// The files that were made.
 #[derive(Debug)]
@@ -60,7 +55,7 @@ fn make(cx: &Context) -> Result<Packages> {
         tarball: tarball(&program, &about, &into)?,
         deb: deb(cx, &into)?,
         rpm: rpm(cx, &about, &tree, &placed, &into)?,
-        wheel: wheel(cx, &into)?,
+        wheel: wheel(cx, &program, &into)?,
         image: None,
         version: about.version.clone(),
         program,
@@ -77,7 +72,7 @@ struct About {
 }
 
 fn about(cx: &Context) -> Result<About> {
-    let output = cargo::cargo(cx).args(["metadata", "--no-deps", "--format-version", "1"]).output()?;
+    let output = cargo(cx).args(["metadata", "--no-deps", "--format-version", "1"]).output()?;
     let metadata: Value = serde_json::from_slice(&output.stdout).context("cargo metadata")?;
     let packages = metadata["packages"].as_array().context("cargo metadata names no packages")?;
     let ours = packages.iter().find(|package| package["name"] == "dlio-fs").context("there is no package dlio-fs")?;
@@ -86,10 +81,11 @@ fn about(cx: &Context) -> Result<About> {
 }
 
 fn build(cx: &Context) -> Result<PathBuf> {
-    let mut build = cargo::cargo(cx);
-    build.args(["build", "--locked", "--profile", "dist", "--bin", "dlio-fs", "--target", &target()]);
+    let mut build = cargo(cx);
+    build.args(["build", "--locked", "--profile", "dist", "--bins", "--target", &static_target()]);
+    build.args(["--package", "dlio-fs", "--package", BENCH]);
     run(build.env(FLAGS, flags(cx)?))?;
-    Ok(cx.target.join(target()).join("dist/dlio-fs"))
+    Ok(cx.target.join(static_target()).join("dist/dlio-fs"))
 }
 
 /// For the compiler, separated by 0x1f: a path may have spaces.
@@ -164,7 +160,7 @@ fn tarball(program: &Path, about: &About, into: &Path) -> Result<PathBuf> {
 fn deb(cx: &Context, into: &Path) -> Result<PathBuf> {
     let mut deb = Command::new(tool(cx, CARGO_DEB));
     deb.current_dir(&cx.root).args(["--no-build", "--no-strip", "--locked", "--profile", "dist"]);
-    run(deb.args(["--target", &target(), "--output"]).arg(into))?;
+    run(deb.args(["--target", &static_target(), "--output"]).arg(into))?;
     made(into, "deb")
 }
 
@@ -194,10 +190,15 @@ fn rpm(cx: &Context, about: &About, tree: &Path, placed: &str, into: &Path) -> R
 
 /// maturin takes no program that is there: it calls Cargo as [`build`] has done, and finds everything built. The tags say that the wheel
 /// is for musl and for glibc.
-fn wheel(cx: &Context, into: &Path) -> Result<PathBuf> {
+fn wheel(cx: &Context, program: &Path, into: &Path) -> Result<PathBuf> {
+    let project = cx.root.join("packaging/python");
+    // It builds one package only: the other program is data to it.
+    let scripts = project.join("data/scripts");
+    fs::create_dir_all(&scripts)?;
+    fs::copy(program.with_file_name(BENCH), scripts.join(BENCH))?;
     let mut wheel = Command::new(maturin(cx));
-    wheel.current_dir(cx.root.join("packaging/python")).args(["build", "--locked", "--profile", "dist", "--target"]);
-    wheel.arg(target()).args(["--compatibility", "manylinux2014", "musllinux_1_1", "--out"]).arg(into);
+    wheel.current_dir(project).args(["build", "--locked", "--profile", "dist", "--target"]);
+    wheel.arg(static_target()).args(["--compatibility", "manylinux2014", "musllinux_1_1", "--out"]).arg(into);
     run(wheel.arg("--target-dir").arg(&cx.target).env(FLAGS, flags(cx)?))?;
     made(into, "whl")
 }

@@ -6,16 +6,15 @@
 use std::fs::{self, File};
 use std::path::PathBuf;
 use std::process::{Command, ExitCode};
-use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result};
 use nix::sys::resource::{UsageWho, getrusage};
 use nix::sys::time::TimeValLike as _;
 use serde::{Deserialize, Serialize};
 
-use crate::run::{self, Running};
+use crate::run::{self, Running, in_time};
 use crate::setup::{self, Setup};
 use crate::stages::{Stage, named};
 use crate::{Context, Tally, scratch};
@@ -258,30 +257,6 @@ pub(crate) fn stage(cx: &Context, name: &str) -> Result<ExitCode> {
 fn busy() -> Result<f64> {
     let of = |who| getrusage(who).map(|used| (used.user_time() + used.system_time()).num_microseconds());
     Ok((of(UsageWho::RUSAGE_SELF)? + of(UsageWho::RUSAGE_CHILDREN)?) as f64 / 1e6)
-}
-
-/// Runs a stage on a thread of its own, so that a mount that hangs cannot hang the run: killing the daemon makes
-/// every call on its mount fail, and the stage ends by itself.
-pub(crate) fn in_time(name: &str, minutes: u64, run: impl FnOnce() -> Result<Tally> + Send + 'static) -> Result<Tally> {
-    let (sender, receiver) = mpsc::channel();
-    let worker = thread::Builder::new().name(name.to_owned()).spawn(move || {
-        let result = run();
-        // The receiver has gone when the stage overran its time; nobody is interested any more.
-        drop(sender.send(result));
-    })?;
-    match receiver.recv_timeout(Duration::from_secs(minutes * 60)) {
-        Ok(result) => result,
-        Err(RecvTimeoutError::Disconnected) => {
-            drop(worker.join());
-            bail!("the stage panicked")
-        }
-        Err(RecvTimeoutError::Timeout) => {
-            run::kill_all();
-            // Time for the stage to unmount; if it is stuck all the same, the next run sweeps.
-            drop(receiver.recv_timeout(Duration::from_secs(30)));
-            bail!("not finished after {minutes} minutes: killed")
-        }
-    }
 }
 
 #[cfg(test)]

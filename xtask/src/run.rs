@@ -7,12 +7,15 @@ use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::Mutex;
+use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread;
 use std::time::Duration;
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result, bail, ensure};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
+
+use crate::{Context, Tally};
 
 /// Lines of a log that are shown when something failed.
 const TAIL: usize = 40;
@@ -139,6 +142,37 @@ pub(crate) fn kill_all() {
     }
 }
 
+/// Runs a stage on a thread of its own, so that a mount that hangs cannot hang the run: killing the daemon makes
+/// every call on its mount fail, and the stage ends by itself.
+pub(crate) fn in_time(name: &str, minutes: u64, run: impl FnOnce() -> Result<Tally> + Send + 'static) -> Result<Tally> {
+    let (sender, receiver) = mpsc::channel();
+    let worker = thread::Builder::new().name(name.to_owned()).spawn(move || {
+        let result = run();
+        // The receiver has gone when the stage overran its time; nobody is interested any more.
+        drop(sender.send(result));
+    })?;
+    match receiver.recv_timeout(Duration::from_secs(minutes * 60)) {
+        Ok(result) => result,
+        Err(RecvTimeoutError::Disconnected) => {
+            drop(worker.join());
+            bail!("the stage panicked")
+        }
+        Err(RecvTimeoutError::Timeout) => {
+            kill_all();
+            // Time for the stage to unmount; if it is stuck all the same, the next run sweeps.
+            drop(receiver.recv_timeout(Duration::from_secs(30)));
+            bail!("not finished after {minutes} minutes: killed")
+        }
+    }
+}
+
+/// The Cargo that runs this program, in the project's directory.
+pub(crate) fn cargo(cx: &Context) -> Command {
+    let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    command.current_dir(&cx.root);
+    command
+}
+
 /// Runs a program whose output goes to the terminal. An unsuccessful end is an error.
 pub(crate) fn run(command: &mut Command) -> Result<()> {
     println!("$ {}", line(command));
@@ -165,6 +199,15 @@ pub(crate) fn run_and_read(command: &mut Command) -> Result<(ExitStatus, String)
     Ok((running.wait()?, text))
 }
 
+/// Runs a program that says something only when it fails; returns what it printed.
+pub(crate) fn quiet(command: &mut Command) -> Result<String> {
+    let program = command.get_program().to_string_lossy().into_owned();
+    let output = command.output().with_context(|| format!("cannot run {program}: is it installed?"))?;
+    let said = String::from_utf8_lossy(&output.stderr);
+    ensure!(output.status.success(), "{program}: {}: {}", output.status, said.trim());
+    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+}
+
 /// Runs a program with its output in `log`, whose end is shown if the program fails.
 pub(crate) fn run_logged(command: &mut Command, log: &Path) -> Result<()> {
     let file = File::create(log).with_context(|| format!("cannot create {}", log.display()))?;
@@ -186,6 +229,12 @@ pub(crate) fn print_tail(log: &Path) {
     for line in lines.iter().skip(lines.len().saturating_sub(TAIL)) {
         println!("{line}");
     }
+}
+
+/// The number in front of `word`.
+pub(crate) fn count_before(line: &str, word: &str) -> Option<u64> {
+    let (before, _) = line.split_once(word)?;
+    before.rsplit(|c: char| !c.is_ascii_digit()).next()?.parse().ok()
 }
 
 fn line(command: &Command) -> String {
@@ -232,5 +281,11 @@ mod tests {
         drop(started);
         assert!(!running().contains(&pid));
         assert!(!Path::new(&format!("/proc/{pid}")).exists());
+    }
+
+    #[test]
+    fn a_count_is_the_number_right_before_its_word() {
+        assert_eq!(count_before("Summary: 0 failed, 14 skipped, 384 passed", " passed"), Some(384));
+        assert_eq!(count_before("no number passed", " passed"), None);
     }
 }

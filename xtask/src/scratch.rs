@@ -16,8 +16,7 @@ use nix::sys::statvfs::statvfs;
 use nix::unistd::Uid;
 use serde_json::Value;
 
-use crate::cargo::count_before;
-use crate::run::{Running, run};
+use crate::run::{Running, count_before, run};
 use crate::{Context, setup};
 
 /// Size of each tier; the images are sparse.

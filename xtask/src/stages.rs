@@ -63,7 +63,7 @@ pub(crate) const STAGES: &[Stage] = &[
     stage("doc", When::Check, &[], 15, cargo::doc).about("documentation").alone(),
     stage("build", When::Test, &[], 30, cargo::build).about("the program and all tests, once for all stages").alone(),
     stage("program", When::Test, &[Need::Mount, Need::Tiers, Need::Xfs, Need::Prometheus, Need::Lua, Need::Fio], 20, cargo::program)
-        .about("the built program on real mounts")
+        .about("the built programs on real mounts")
         .alone(),
     stage("unit", When::Test, &[], 20, cargo::unit)
         .about("model, damage, architecture and unit tests: what needs no mount"),
@@ -120,7 +120,7 @@ pub(crate) const STAGES: &[Stage] = &[
     stage("deny", When::All, &[Need::CargoDeny], 15, cargo::deny)
         .about("licences and sources of all dependencies")
         .full(8),
-    stage("packages", When::All, &[Need::Package], 60, package::packages)
+    stage("packages", When::All, &[Need::Package], 60, package::tried::packages)
         .about("tarball, .deb, .rpm, wheel, image and crate: made, installed in throw-away places, and used there")
         .alone()
         .full(13),

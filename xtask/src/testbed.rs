@@ -24,11 +24,9 @@ use nix::fcntl::Flock;
 use nix::mount::{MsFlags, mount};
 use nix::unistd::Uid;
 
-pub(crate) use baseline::Baseline;
-
-use crate::cargo::count_before;
+use crate::run::{count_before, quiet};
 use crate::signals::{self, Signals};
-use remains::{MARK, MEMORY, Setting};
+use remains::{MARK, MEMORY, Setting, in_sys};
 
 const MB: u64 = 1_000_000;
 /// What the rest of the machine is left with.
@@ -250,12 +248,6 @@ impl Testbed {
         device.dir()
     }
 
-    /// Measures all three: twenty to thirty seconds.
-    pub(crate) fn baseline(&self, signals: &Signals) -> Result<Baseline> {
-        eprintln!("measuring them");
-        Baseline::measure(self, signals)
-    }
-
     /// Tells a command where the disks are. What it leaves running ends with the testbed.
     pub(crate) fn environment<'a>(&self, command: &'a mut Command) -> &'a mut Command {
         command.env(MARK, remains::ROOT);
@@ -441,21 +433,6 @@ fn set_queue(path: &Path, what: &str, value: &str) -> Result<()> {
     let file = in_sys(path)?.join("queue").join(what);
     let before = fs::read_to_string(&file).with_context(|| format!("cannot read {}", file.display()))?;
     Setting { device: path, file: &file, value, undo: before.trim() }.apply()
-}
-
-/// The kernel's directory about a device.
-fn in_sys(path: &Path) -> Result<PathBuf> {
-    let name = path.file_name().with_context(|| format!("{} is no device", path.display()))?;
-    Ok(Path::new("/sys/block").join(name))
-}
-
-/// Runs a program that says something only when it fails; returns what it printed.
-pub(crate) fn quiet(command: &mut Command) -> Result<String> {
-    let program = command.get_program().to_string_lossy().into_owned();
-    let output = command.output().with_context(|| format!("cannot run {program}: is it installed?"))?;
-    let said = String::from_utf8_lossy(&output.stderr);
-    ensure!(output.status.success(), "{program}: {}: {}", output.status, said.trim());
-    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
 #[cfg(test)]

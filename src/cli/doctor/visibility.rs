@@ -16,6 +16,7 @@ use super::super::report;
 use super::super::sandbox::{self, Mount, Sandbox};
 use crate::config::IoPath;
 use crate::error::Context;
+use crate::mount::this_program;
 use crate::path::Show as _;
 use crate::stats::counters::Op;
 
@@ -141,7 +142,7 @@ fn absent(path: &Path) -> io::Result<Calls> {
 }
 
 pub(super) fn run(as_json: bool) -> Outcome {
-    let Some(sights) = sandbox::run(|sandbox| {
+    let Some(sights) = sandbox::run(this_program()?, |sandbox| {
         let root = sandbox.dir(&std::env::temp_dir(), "dlio-fs-doctor-", "set TMPDIR to one that you may write to")?;
         let mount = Mount::inside(&root);
         fs::create_dir(&mount.slow).at("mkdir", mount.slow.shown())?;

@@ -7,10 +7,10 @@ use anyhow::{Result, ensure};
 use serde_json::Value;
 
 use super::bars::{Bar, Check, Found, Judged};
-use super::figures::{Measured, Results, Setup};
+use super::figures::{Measured, Results, Setup, find};
 use super::overview;
+use super::parts::{DOCUMENT, FIGURES, PARTS, Part};
 use super::print::{figure, range, with_interval};
-use super::{DOCUMENT, FIGURES, PARTS, Part};
 
 /// What is written by hand: `notes.md`, a heading of the second order for each part that has any.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -48,16 +48,12 @@ pub(crate) fn pages(measured: &[(Measured, Results)], bars: &[Bar], notes: &Note
     Ok(pages)
 }
 
-pub(super) fn find<'a>(measured: &'a [(Measured, Results)], part: &str) -> Option<&'a (Measured, Results)> {
-    measured.iter().find(|(measured, _)| measured.part == part)
-}
-
 const HEAD: &str = "\
 # Benchmarks
 
 How fast dlio-fs is beside the two tiers themselves, beside a FUSE file system that only passes requests on, and beside others.
 `cargo xtask bench` measures, and writes this page and those that it links ([how to run it](CONTRIBUTING.md#benchmarks)). To
-measure your own disks: [`dlio-fs bench`](docs/benchmarking.md).
+measure your own disks: [`dlio-fs-bench`](docs/benchmarking.md).
 
 ## Method
 

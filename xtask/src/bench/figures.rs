@@ -1,4 +1,4 @@
-//! What was measured of one part, as it is kept: the JSON of `dlio-fs bench` as it came, with where and how it was measured.
+//! What was measured of one part, as it is kept: the JSON of `dlio-fs-bench` as it came, with where and how it was measured.
 //!
 //! All statistics are the program's; here they are only read.
 
@@ -24,7 +24,7 @@ pub(crate) struct Measured {
     pub(crate) setup: Setup,
     /// What was mounted beside, in command lines; disks are named by their variables.
     pub(crate) mounts: Vec<String>,
-    /// The command line of `dlio-fs bench`.
+    /// The command line of `dlio-fs-bench`.
     pub(crate) command: String,
     /// Of what the program has written that of which the page is made, with all runs; its pictures are beside it.
     results: Results,
@@ -161,7 +161,7 @@ fn distinct<'a>(names: impl Iterator<Item = &'a str>) -> Vec<&'a str> {
 }
 
 impl Measured {
-    /// Takes what `dlio-fs bench` has written to `json`.
+    /// Takes what `dlio-fs-bench` has written to `json`.
     pub(crate) fn of(part: &str, setup: Setup, mounts: Vec<String>, command: String, json: &Path) -> Result<Self> {
         let results = parse(&read(json)?).with_context(|| format!("in {}", json.display()))?;
         let measured = Measured { format: FORMAT, part: part.to_owned(), setup, mounts, command, results };
@@ -211,7 +211,7 @@ impl Measured {
     /// Which of the program's benchmarks it was.
     pub(crate) fn ensure_bench(&self, bench: &str) -> Result<()> {
         let results = self.results()?;
-        ensure!(results.bench == bench, "these are figures of `dlio-fs bench {}`, not of {bench}", results.bench);
+        ensure!(results.bench == bench, "these are figures of `dlio-fs-bench {}`, not of {bench}", results.bench);
         Ok(())
     }
 }
@@ -222,6 +222,11 @@ fn read(path: &Path) -> Result<String> {
 
 fn parse<T: for<'a> Deserialize<'a>>(text: &str) -> Result<T> {
     serde_json::from_str(text).context("no valid JSON of figures")
+}
+
+/// What was measured of a part.
+pub(super) fn find<'a>(measured: &'a [(Measured, Results)], part: &str) -> Option<&'a (Measured, Results)> {
+    measured.iter().find(|(measured, _)| measured.part == part)
 }
 
 #[cfg(test)]
@@ -265,7 +270,7 @@ pub(super) mod tests {
             assert!(error.contains(says), "{says}: {error}");
         }
         let error = sample().ensure_bench("tiers").unwrap_err().to_string();
-        assert!(error.contains("dlio-fs bench files"), "{error}");
+        assert!(error.contains("dlio-fs-bench files"), "{error}");
     }
 
     #[test]

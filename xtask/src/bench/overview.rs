@@ -4,10 +4,9 @@ use std::fmt::Write as _;
 
 use anyhow::Result;
 
-use super::FIGURES;
 use super::bars::{EXACT, MOST, PASSTHROUGH, STAGED, stands_for};
-use super::document::find;
-use super::figures::{Measured, Results, Row};
+use super::figures::{Measured, Results, Row, find};
+use super::parts::FIGURES;
 use super::peers::{BARE, OBSERVED};
 use super::print::figure;
 
@@ -86,8 +85,8 @@ fn answers(question: &Question, results: &Results) -> [String; 5] {
 
 #[cfg(test)]
 mod tests {
-    use super::super::PARTS;
     use super::super::figures::tests::sample;
+    use super::super::parts::PARTS;
     use super::*;
 
     #[test]

@@ -294,7 +294,7 @@ fn top(disk: Device) -> String {
 pub(crate) struct Stage<'a> {
     pub(crate) testbed: &'a Testbed,
     pub(crate) signals: &'a Signals,
-    /// The built dlio-fs; xtask, built alike, is beside it.
+    /// The built dlio-fs; dlio-fs-bench and xtask, built alike, are beside it.
     pub(crate) program: &'a Path,
     pub(crate) juicefs: &'a Path,
     /// One that has PyTorch, first on the path of what is run.
@@ -315,7 +315,7 @@ impl Stage<'_> {
         let mut words = line.split(' ');
         let mut command = match words.next().unwrap_or_default() {
             "dlio-fs" => Command::new(self.program),
-            "xtask" => Command::new(self.program.with_file_name("xtask")),
+            beside @ ("dlio-fs-bench" | "xtask") => Command::new(self.program.with_file_name(beside)),
             "juicefs" => Command::new(self.juicefs),
             other => Command::new(other),
         };

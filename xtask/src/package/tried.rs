@@ -9,9 +9,8 @@ use std::process::Command;
 
 use anyhow::{Context as _, Result, ensure};
 
-use super::{Packages, buildah, cargo_home, make, remove_dir};
-use crate::cargo::cargo;
-use crate::run::{run, run_and_read};
+use super::{BENCH, Packages, buildah, cargo_home, make, remove_dir};
+use crate::run::{cargo, run, run_and_read};
 use crate::setup::{ensure_can_mount, make_venv, work_dir};
 use crate::{Context, Tally};
 
@@ -77,9 +76,13 @@ fn installed(program: &Path, prefix: &Path) -> Result<Vec<PathBuf>> {
     ensure!(status.success(), "dlio-fs install: {status}");
     let paths = text.lines().map(|line| Ok(Path::new(line).strip_prefix(prefix)?.to_path_buf()));
     let paths = paths.collect::<Result<Vec<_>>>()?;
-    for part in
-        ["bin/dlio-fs", "sbin/mount.fuse.dlio", "lib/systemd/system/dlio-fs@.service", "share/man/man1/dlio-fs.1"]
-    {
+    for part in [
+        "bin/dlio-fs",
+        "bin/dlio-fs-bench",
+        "sbin/mount.fuse.dlio",
+        "lib/systemd/system/dlio-fs@.service",
+        "share/man/man1/dlio-fs.1",
+    ] {
         ensure!(paths.iter().any(|path| path == Path::new(part)), "dlio-fs install has placed no {part}");
     }
     Ok(paths)
@@ -132,9 +135,14 @@ fn use_in(root: &Path) -> Result<()> {
 }
 
 fn use_it(program: &Path, version: &str) -> Result<()> {
+    ensure_version(program, version)?;
+    run(Command::new(program).arg("demo"))
+}
+
+fn ensure_version(program: &Path, version: &str) -> Result<()> {
     let (status, text) = run_and_read(Command::new(program).arg("--version"))?;
     ensure!(status.success() && text.contains(version), "{}: {status}: {text}", program.display());
-    run(Command::new(program).arg("demo"))
+    Ok(())
 }
 
 /// The project has no address, so a package that names one names somebody else's.
@@ -146,11 +154,13 @@ fn ensure_no_address(of: &str, text: &str) -> Result<()> {
 
 /// That it is static is seen where there is no library: see [`use_in`].
 fn program(bench: &Bench<'_>) -> Result<()> {
-    let program = fs::read(&bench.made.program)?;
-    let names = |piece: &[u8]| program.windows(piece.len()).any(|found| found == piece);
-    ensure!(!names(b".symtab"), "the program is not stripped");
-    for dir in [&bench.cx.root, &cargo_home()?] {
-        ensure!(!names(dir.as_os_str().as_bytes()), "the program names {}", dir.display());
+    for path in [&bench.made.program, &bench.made.program.with_file_name(BENCH)] {
+        let (program, shown) = (fs::read(path)?, path.display());
+        let names = |piece: &[u8]| program.windows(piece.len()).any(|found| found == piece);
+        ensure!(!names(b".symtab"), "{shown} is not stripped");
+        for dir in [&bench.cx.root, &cargo_home()?] {
+            ensure!(!names(dir.as_os_str().as_bytes()), "{shown} names {}", dir.display());
+        }
     }
     Ok(())
 }
@@ -216,6 +226,7 @@ fn wheel(bench: &Bench<'_>) -> Result<()> {
     let (status, text) = run_and_read(Command::new(venv.join("bin/python")).args(["-m", "pip", "show", "dlio-fs"]))?;
     ensure!(status.success(), "pip show: {status}");
     ensure_no_address("the wheel", &text)?;
+    ensure_version(&program.with_file_name(BENCH), &bench.made.version)?;
     use_it(&program, &bench.made.version)
 }
 

@@ -15,7 +15,7 @@ use nix::mount::{MntFlags, umount2};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-use super::{in_sys, quiet};
+use crate::run::quiet;
 use crate::scratch::mount_points;
 
 /// Everything lies here.
@@ -225,6 +225,12 @@ fn within_patience(mut done: impl FnMut() -> Result<bool>) -> Result<bool> {
         thread::sleep(Duration::from_millis(10));
     }
     Ok(true)
+}
+
+/// The kernel's directory about a device.
+pub(super) fn in_sys(path: &Path) -> Result<PathBuf> {
+    let name = path.file_name().with_context(|| format!("{} is no device", path.display()))?;
+    Ok(Path::new("/sys/block").join(name))
 }
 
 #[cfg(test)]
