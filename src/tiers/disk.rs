@@ -67,7 +67,7 @@ pub struct Stat {
     pub atime: Time,
     pub mtime: Time,
     pub ctime: Time,
-    /// Tells this file from others that have had its inode number, or will. 0: the tier does not tell.
+    /// Distinguishes this file from other files that have, had or will have its inode number. 0: the tier cannot tell.
     pub birth: u32,
 }
 
@@ -81,7 +81,7 @@ impl Stat {
     }
 }
 
-/// Which file of a file system. An inode number alone does not say: some file systems give one out again at once.
+/// Which file of a file system. The inode number alone is not enough: some file systems reuse it at once.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct FileId {
     pub(crate) ino: u64,
@@ -89,7 +89,7 @@ pub(crate) struct FileId {
     pub(crate) birth: u32,
 }
 
-/// A birth that is not known says nothing. Of one tier all are known or none, so two files that equal a third equal each
+/// An unknown birth equals any other. On one tier all are known or none, so two files that equal a third one equal each
 /// other.
 impl PartialEq for FileId {
     fn eq(&self, other: &Self) -> bool {
@@ -109,7 +109,7 @@ impl Display for FileId {
 }
 
 impl FileId {
-    /// As it is displayed.
+    /// Parses what `Display` writes.
     pub(crate) fn decode(text: &str) -> Option<FileId> {
         let (ino, birth) = text.split_once(':').unwrap_or((text, "0"));
         Some(FileId { ino: ino.parse().ok()?, birth: birth.parse().ok()? })
@@ -155,7 +155,7 @@ impl Space {
     }
 
     /// Used and available bytes, the base of the percentage that `df(1)` shows. Less than `total` where blocks are
-    /// reserved for root, or lie beyond a quota that the file system shows as free.
+    /// reserved for root, or are beyond a quota that the file system shows as free.
     pub fn capacity(&self) -> u64 {
         self.used().saturating_add(self.avail)
     }
@@ -171,7 +171,7 @@ pub enum RenameMode {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
     Read,
-    /// Reads for the daemon itself: the access time stays unchanged, where the file's owner lets us.
+    /// For the daemon's own reads: the access time stays unchanged, if the file's owner permits it.
     Unnoticed,
     ReadWrite,
 }
@@ -195,9 +195,9 @@ pub enum Seek {
 /// How the file system orders what it makes durable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MetadataOrder {
-    /// Changes become durable in the order in which they were made (one journal: xfs, and ext4 unless it was made without
-    /// one). One fsync of a directory makes all earlier changes of names durable, one of the file whose attributes were
-    /// changed last all earlier changes of attributes.
+    /// Changes become durable in the order in which they were made (one journal: xfs, and ext4 unless it was made
+    /// without one). One fsync of a directory makes all earlier changes of names durable; one fsync of the file whose
+    /// attributes were changed last makes all earlier changes of attributes durable.
     Journaled,
     /// Nothing is known: each directory is synced before the order leaves it.
     Unknown,
@@ -208,21 +208,21 @@ pub enum MetadataOrder {
 pub trait Dir: Send + Sync + Debug {
     /// `.` allowed.
     fn stat(&self, name: &[u8]) -> io::Result<Stat>;
-    /// The same, if the kernel has the answer in memory. `None`: it might have to ask a disk or a server. Never waits
-    /// for one.
+    /// Stat of a name, if the kernel has the answer in memory. `None`: it might have to ask a disk or a server. Never
+    /// blocks.
     fn stat_at_hand(&self, _name: &[u8]) -> Option<io::Result<Stat>> {
         None
     }
-    /// What [`Dir::open`] gives for reading, if the kernel has the name in memory. The node may be of any kind. `None`: it
-    /// might have to ask a disk or a server, or it fails. To open a file whose name is known waits for a disk only for an
-    /// access control list, or to find out that there is none, or for keys of encryption and verity; and for whoever
-    /// watches opens (fanotify's permission events, IMA).
+    /// What [`Dir::open`] gives for reading, if the kernel has the name in memory. The node may be of any kind. `None`:
+    /// it might have to ask a disk or a server, or it fails. Opening a file with a cached name waits for a disk only to
+    /// read an access control list (or to find that there is none) or keys of encryption and verity; and it waits for
+    /// programs that watch opens (fanotify's permission events, IMA).
     fn open_at_hand(&self, _name: &[u8]) -> Option<Arc<dyn File>> {
         None
     }
-    /// The same, answered by the server that has the file and not from this machine's cache: a client of a file server
-    /// caches answers for a minute. Use it before replacing or removing something that a foreign change may have
-    /// touched meanwhile. `.` allowed.
+    /// Stat of a name, answered by the server that has the file and not from this machine's cache: a network client
+    /// caches answers for a minute. Use it before replacing or removing a node that a foreign change may have hit
+    /// meanwhile. `.` allowed.
     fn stat_now(&self, name: &[u8]) -> io::Result<Stat> {
         self.stat(name)
     }
@@ -235,18 +235,18 @@ pub trait Dir: Send + Sync + Debug {
         let first = self.dir(names.next().unwrap_or_default())?;
         names.try_fold(first, |dir, name| dir.dir(name))
     }
-    /// The same, but a file system that is mounted on the way, and is none of these devices, is EBUSY and is not asked
+    /// Like `walk`, but a file system mounted on the way that is none of these devices gives EBUSY and is not asked
     /// anything: a user may have mounted one that never answers.
     fn walk_within(&self, path: &[u8], devices: &BTreeSet<u64>) -> io::Result<Arc<dyn Dir>> {
         let _ = devices;
         self.walk(path)
     }
-    /// EBUSY if something is mounted on the name that is none of these devices, as for `walk_within`.
+    /// EBUSY if a file system is mounted on the name that is none of these devices, as for `walk_within`.
     fn expect_within(&self, name: &[u8], devices: &BTreeSet<u64>) -> io::Result<()> {
         let _ = (name, devices);
         Ok(())
     }
-    /// Opens an existing regular file. Anything else is EINVAL, without the pitfalls of O_NONBLOCK.
+    /// Opens an existing regular file. EINVAL for anything else, without the pitfalls of O_NONBLOCK.
     fn open(&self, name: &[u8], access: Access) -> io::Result<Arc<dyn File>>;
     /// Creates a regular file that must not exist, open for reading and writing.
     fn create(&self, name: &[u8], perm: u32) -> io::Result<Arc<dyn File>>;
@@ -264,29 +264,31 @@ pub trait Dir: Send + Sync + Debug {
     /// Makes this directory's entries durable. An error is final for the pending changes: never repeat the call to
     /// clear it.
     fn sync(&self) -> io::Result<()>;
-    /// Makes everything on this file system durable, whoever wrote it. An error is final, as for `sync`.
+    /// Makes everything on this file system durable, including other programs' writes. An error is final, as for
+    /// `sync`.
     fn sync_all(&self) -> io::Result<()>;
     fn space(&self) -> io::Result<Space>;
     /// The most hard links that a file may have here; a guess where the tier does not say.
     fn names_max(&self) -> u64;
-    /// Whether it is an overlayfs, which renames no directory of a lower layer, unless it is mounted with `redirect_dir=on`.
+    /// Whether it is an overlayfs, which renames no directory of a lower layer, unless it is mounted with
+    /// `redirect_dir=on`.
     fn is_overlay(&self) -> bool {
         false
     }
     fn order(&self) -> MetadataOrder;
-    /// Whether the tree lies on one rotating disk, which parallel or out-of-order access slows down.
+    /// Whether the tree is on one rotating disk, which parallel or out-of-order access slows down.
     fn rotates(&self) -> bool {
         false
     }
-    /// Whether a node's mode restricts this process, as it does for every user but root: a node of our own may be
-    /// closed to us.
+    /// Whether a node's mode restricts this process, as it does every user but root: a node of our own may deny us
+    /// access.
     fn heeds_modes(&self) -> bool {
         false
     }
     /// For `rename` and `link` across two directories of one implementation.
     fn as_any(&self) -> &dyn std::any::Any;
 
-    // Calls by name: for names that nobody else can point at something else meanwhile, as in our own directories.
+    // Calls by name: for names that no other program can point at another node meanwhile, as in our own directories.
     // Elsewhere hold the inode first ([`Dir::inode`]) and check it.
 
     fn readlink(&self, name: &[u8]) -> io::Result<Vec<u8>> {
@@ -320,14 +322,14 @@ pub trait Inode: Send + Sync + Debug {
     fn set_attr(&self, new: &NewAttr) -> io::Result<()>;
     fn get_xattr(&self, key: &[u8]) -> io::Result<Option<Vec<u8>>>;
     fn set_xattr(&self, key: &[u8], value: &[u8]) -> io::Result<()>;
-    /// Removing what is not there succeeds.
+    /// Succeeds if there is no such attribute.
     fn remove_xattr(&self, key: &[u8]) -> io::Result<()>;
     fn list_xattr(&self) -> io::Result<Vec<Vec<u8>>>;
     /// EINVAL for anything but a symbolic link.
     fn readlink(&self) -> io::Result<Vec<u8>> {
         Err(Errno::EINVAL.into())
     }
-    /// Adds a name. ENOENT once it has none left; EBADF for one that is held by its content: names are added through
+    /// Adds a name. ENOENT once it has none left; EBADF for a descriptor opened for its bytes: names are added through
     /// [`Dir::inode`].
     fn link(&self, _to: &dyn Dir, _to_name: &[u8]) -> io::Result<()> {
         Err(Errno::EBADF.into())
@@ -342,7 +344,7 @@ pub const WHOLE: Range<u64> = 0..i64::MAX as u64;
 
 /// An open regular file.
 pub trait File: Inode {
-    /// The same file, open for reading and writing, whatever its names are now.
+    /// Opens the same file for reading and writing, whatever its names are now.
     fn reopen(&self) -> io::Result<Arc<dyn File>>;
     /// Reads until `buf` is full or the file ends; a short count means end of file.
     fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize>;
@@ -353,23 +355,23 @@ pub trait File: Inode {
     }
     /// Writes all of `buf`, or fails. After a failure any part of it may have been written.
     fn write_at(&self, buf: &[u8], offset: u64) -> io::Result<()>;
-    /// Reads the first of these bytes that the page cache has, and waits for no disk. A short count: what follows is not
-    /// in the cache, or the file ends. One of [`REFUSALS`] means that this cannot be told here.
+    /// Reads the first of these bytes that the page cache has, without waiting for a disk. A short count: what follows
+    /// is not in the cache, or the file ends. One of [`REFUSALS`]: not supported here.
     fn read_cached(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
         self.read_at(buf, offset)
     }
-    /// Reads what `read_at` would, if all of it lies in memory. `None`: it might have to ask a disk, or this cannot be
-    /// told here.
+    /// Reads what `read_at` would, if all of it is in memory. `None`: it might have to ask a disk, or this is not
+    /// supported here.
     fn read_at_hand(&self, _buf: &mut [u8], _offset: u64) -> Option<usize> {
         None
     }
-    /// Writes as `write_at` does, starts writeback at once, and keeps no page in the cache once that is done. One of
-    /// [`REFUSALS`] means that this cannot be done here, and nothing was written.
+    /// Writes as `write_at` does, starts writeback at once, and leaves no page in the cache once that is done. One of
+    /// [`REFUSALS`]: not supported here, and nothing was written.
     fn write_uncached(&self, buf: &[u8], offset: u64) -> io::Result<()> {
         self.write_at(buf, offset)
     }
-    /// Makes this empty file share the blocks of another one: all its bytes, holes as holes, and none is copied. One of
-    /// [`REFUSALS`] means that this cannot be done here, and nothing was changed.
+    /// Makes this empty file share all the blocks of another one, holes as holes, without a copy. One of [`REFUSALS`]:
+    /// not supported here, and nothing was changed.
     fn reflink(&self, _from: BorrowedFd<'_>) -> io::Result<()> {
         Err(Errno::EOPNOTSUPP.into())
     }
@@ -389,7 +391,7 @@ pub trait File: Inode {
     /// Makes overwrites stay in place from now on, on a file system that otherwise writes them elsewhere (btrfs), so
     /// that allocated space is enough. Called while the file is empty. A hint.
     fn stay_in_place(&self) {}
-    /// Where on the disk its first bytes lie; `None`: it has none, or the place is not known. A hint.
+    /// Where on the disk its first bytes are; `None`: it has none, or the place is not known. A hint.
     fn place(&self) -> Option<u64> {
         None
     }
@@ -399,18 +401,18 @@ pub trait File: Inode {
 pub trait Clock: Send + Sync + Debug {
     /// Time of day, for stamps and ages.
     fn now(&self) -> Time;
-    /// The time that a change of a file would get from the kernel now: no file that was changed before is newer, none
-    /// that is changed afterwards is older. All times that we give to nodes ourselves are from here.
+    /// The time that a change of a file would get from the kernel now: no earlier change of a file has a later time, no
+    /// later change an earlier one. All times that we set on nodes ourselves come from here.
     fn file_time(&self) -> Time {
         self.now()
     }
     /// Time since some fixed start, for ages and intervals.
     fn uptime(&self) -> Duration;
-    /// Processor time that the calling thread has used, by itself and in the kernel. `None`: not known.
+    /// Processor time that the calling thread has used, in user and kernel mode. `None`: not known.
     fn thread_cpu(&self) -> Option<Duration> {
         None
     }
-    /// How far `now` is off, by the estimate of what keeps it right. `None`: nothing does.
+    /// How far `now` is off, as estimated by the time daemon. `None`: no daemon keeps the clock.
     fn error(&self) -> Option<Duration> {
         Some(Duration::ZERO)
     }

@@ -14,7 +14,7 @@
 //! Room: each segment is preallocated, and a ballast file is released when the tier is full, so a full tier does not
 //! stop the log (promise P8). An append that fails is cut back; nothing half-written is ever acknowledged.
 //!
-//! A start has room of its own, the file `spare`, which is given to nothing else, however full the tier is:
+//! A start has room of its own, the file `spare`, which is used for nothing else, however full the tier is:
 //!
 //! 1. it first releases this room ([`drop_spare`]), for everything that it writes, in the log or elsewhere;
 //! 2. it preallocates a new segment only if that leaves the room untouched. If there is hardly more room, or no inode,
@@ -57,12 +57,12 @@ pub(crate) struct Log {
     fast: Arc<dyn Dir>,
     dir: Arc<dyn Dir>,
     tail: Mutex<Tail>,
-    /// Taken by the thread that syncs.
+    /// Held by the thread that syncs.
     syncing: Mutex<()>,
     durable: AtomicU64,
     ballast: u64,
     boot: String,
-    /// Something has failed since [`Log::check`] looked.
+    /// A call has failed since the last [`Log::check`].
     suspect: AtomicBool,
     /// Nothing is appended before the next start.
     read_only: AtomicBool,
@@ -94,12 +94,12 @@ pub(crate) struct LogExtent {
     pub(crate) last: Lsn,
 }
 
-/// Where a reading of the log has come to.
+/// How far a reader of the log has come.
 #[derive(Debug)]
 pub(crate) struct ReadingPlace {
     segment: Lsn,
     len: u64,
-    /// Those that the segment has up to there.
+    /// The directories that the segment has up to there.
     dirs: DirsRead,
 }
 
@@ -110,7 +110,7 @@ pub(crate) struct OpenedLog {
     pub(crate) records: Vec<(Lsn, Record)>,
     /// The stamps of the events that have some.
     pub(crate) stamps: Vec<(Lsn, Stamps)>,
-    /// Whose the events are, but for root's.
+    /// The users of the events, except root.
     pub(crate) by: Vec<(Lsn, u32)>,
     /// Bytes cut off the end: the last append of a crash.
     pub(crate) torn: u64,
@@ -119,14 +119,14 @@ pub(crate) struct OpenedLog {
 }
 
 impl Log {
-    /// Reads the log in `<fast>/log`, cuts a torn tail and starts a new segment. `ballast` is in bytes, `boot` is
-    /// this boot of the machine.
+    /// Reads the log in `<fast>/log`, cuts a torn tail and starts a new segment. `ballast` is in bytes, `boot` is this
+    /// boot of the machine.
     pub(crate) fn open(fast: Arc<dyn Dir>, ballast: u64, boot: &str) -> Result<OpenedLog> {
         let dir = fast.dir(b"log").at_fast("open", "log")?;
         let found = read_and_cut(&*dir, boot)?;
         let next = found.last + 1;
         let closed: VecDeque<Lsn> = found.segments.iter().copied().filter(|first| *first < next).collect();
-        // A new segment for each of many starts would use up the room that the starts have.
+        // A new segment for each of many starts would use up the room for starts.
         let is_short = fast.space().is_ok_and(|space| space.avail < 2 * spare(ballast));
         let made = if is_short && !closed.is_empty() { None } else { Some(new_segment(&*fast, &*dir, next)) };
         let tail = match made {
@@ -153,8 +153,8 @@ impl Log {
         Ok(OpenedLog { log, records, stamps, by, torn, damage })
     }
 
-    /// The records behind `at`, which is moved to the end, as they were appended. From a new place: those of all segments
-    /// that may have records behind `applied`.
+    /// The records behind `at`, as they were appended; moves `at` to the end. From a new place: the records of all
+    /// segments that may have some behind `applied`.
     pub(crate) fn read_on(&self, at: &mut ReadingPlace) -> Result<Vec<(Lsn, Record, EventOrigin)>> {
         let extent = self.extent()?;
         let mut read = Vec::new();
@@ -182,7 +182,7 @@ impl Log {
         Ok(read)
     }
 
-    /// Where the first segment begins that may have records behind `applied`.
+    /// The beginning of the first segment that may have records behind `applied`.
     pub(crate) fn place_behind(&self, applied: Lsn) -> ReadingPlace {
         let tail = self.tail.lock();
         let segment = tail.closed.iter().chain([&tail.first]).filter(|first| **first <= applied + 1).max();
@@ -196,13 +196,13 @@ impl Log {
         self.append_event(records, EventOrigin::default())
     }
 
-    /// The same, with the origin of the event among the records. The caller has taken `end` and appends under one lock,
-    /// so the order of the LSNs is that of the stamps.
+    /// Like [`Log::append`], with the origin of the event among the records. The caller has taken the stamp `end` and
+    /// appends under one lock, so LSNs and stamps have the same order.
     pub(crate) fn append_event(&self, records: &[Record], origin: EventOrigin) -> Result<Lsn> {
         self.append_each(records.len(), |_| records.iter().map(|record| (record, origin)))
     }
 
-    /// The same for so many records, each with its own origin; `records` takes the number of the first.
+    /// Appends `count` records, each with its own origin; `records` gets the LSN of the first.
     pub(crate) fn append_each<R: Borrow<Record>, I: Iterator<Item = (R, EventOrigin)>>(
         &self,
         count: usize,
@@ -214,7 +214,7 @@ impl Log {
             return Err(broken());
         }
         let durable = self.durable();
-        // A second segment needs them once more.
+        // Needed again if they go to a new segment.
         let records: Vec<(R, EventOrigin)> = records(tail.next).collect();
         let mut text = self.encode(&mut tail, &records, durable);
         if tail.next > tail.first && tail.len + text.len() as u64 > SEGMENT {
@@ -234,8 +234,8 @@ impl Log {
         Ok(tail.next - 1)
     }
 
-    /// The records as lines. A segment begins with the boot, because the `start` record goes with the segment that it is
-    /// in; in one write with the first records, for which a full tier has its ballast.
+    /// The records as lines. A segment begins with the boot, because the `start` record is deleted with its own
+    /// segment. The boot is in one write with the first records, for which a full tier has its ballast.
     fn encode<R: Borrow<Record>>(&self, tail: &mut Tail, records: &[(R, EventOrigin)], durable: Lsn) -> String {
         let mut text = if tail.len == 0 { boot_line(&self.boot) } else { String::new() };
         for ((record, origin), lsn) in records.iter().zip(tail.next..) {
@@ -269,7 +269,7 @@ impl Log {
         Ok(())
     }
 
-    /// From here on each append is EROFS.
+    /// From here on each append fails with EROFS.
     pub(crate) fn make_read_only(&self) {
         self.read_only.store(true, Ordering::Relaxed);
     }
@@ -301,7 +301,7 @@ impl Log {
         Ok(())
     }
 
-    /// What the log consists of now. Everything up to its last record is durable once [`Log::sync`] says so.
+    /// The segments of the log now. Everything up to its last record is durable once [`Log::sync`] says so.
     pub(crate) fn extent(&self) -> Result<LogExtent> {
         let tail = self.tail.lock();
         if tail.broken {
@@ -311,7 +311,7 @@ impl Log {
         Ok(LogExtent { closed, tail: tail.first, len: tail.len, last: tail.next - 1 })
     }
 
-    /// A segment, for reading. ENOENT: it was deleted since, and all that it held is applied.
+    /// A segment, for reading. ENOENT: it was deleted since, and everything in it is applied.
     pub(crate) fn segment(&self, first: Lsn) -> io::Result<Arc<dyn File>> {
         self.dir.open(&segment_name(first), Access::Read)
     }
@@ -349,8 +349,8 @@ impl Log {
             (tail.segment.clone(), tail.next - 1)
         };
         self.sync_segment(&*segment)?;
-        // The kernel tells only one fsync of an open file of a failure. It may have been that of `rotate`, which holds
-        // `tail` from before it until `broken` is set.
+        // The kernel reports a failure to only one fsync of an open file. That may have been the one in `rotate`, which
+        // holds `tail` from before its fsync until `broken` is set.
         if self.tail.lock().broken {
             return Err(broken());
         }
@@ -366,14 +366,14 @@ impl Log {
         })
     }
 
-    /// A call has failed, perhaps because of the fast tier.
+    /// Notes that a call has failed, perhaps because of the fast tier.
     pub(crate) fn suspect(&self) {
         self.suspect.store(true, Ordering::Relaxed);
     }
 
-    /// Checks that the log still has a name: without one all that is written is gone with the daemon. If something has
-    /// failed since the last check, also that the log can still be written: if the whole fast tier is gone, objects fail
-    /// first, and nobody would notice before the next record. An error is returned once.
+    /// Checks that the log still has a name: without one everything written is gone with the daemon. If a call has
+    /// failed since the last check, also that the log can still be written: if the whole fast tier is gone, objects
+    /// fail first, and the next record may be far off. An error is returned once.
     pub(crate) fn check(&self) -> Result<()> {
         let of_now = || {
             let tail = self.tail.lock();
@@ -382,7 +382,7 @@ impl Log {
         let Some(segment) = of_now() else { return Ok(()) };
         let is_suspect = self.suspect.swap(false, Ordering::Relaxed);
         let gone = match segment.stat() {
-            // A segment that was full meanwhile may have been deleted meanwhile, too.
+            // The former tail, full by now, may have been deleted meanwhile.
             Ok(stat) if stat.nlink == 0 && of_now().is_some_and(|now| Arc::ptr_eq(&now, &segment)) => {
                 Some(io::Error::new(io::ErrorKind::NotFound, "it was removed"))
             }
@@ -419,9 +419,9 @@ impl Log {
         }
     }
 
-    /// Called when a start has written its records and nobody else writes yet: sets aside the next start's room, then
-    /// the ballast. If there is no room for both, half of the free room is the next start's, and a part of the rest is
-    /// the log's: publishing cannot make room without it. Failure alone does no harm: appends then fail earlier when
+    /// Called when a start has written its records and no other thread writes yet: reserves the next start's room, then
+    /// the ballast. If there is no room for both, half of the free room goes to the next start, and a part of the rest
+    /// to the log: publishing cannot make room without it. Failure alone does no harm: appends then fail earlier when
     /// the tier is full.
     pub(crate) fn set_room_aside(&self) {
         if self.ballast == 0 {
@@ -447,8 +447,8 @@ impl Log {
         }
     }
 
-    /// The records of a start found no room: goes on in the last segment, which has some room in its last block.
-    /// `false`: there is no such segment, or something was appended already.
+    /// For a start whose records found no room: continues in the last segment, which has some room in its last block.
+    /// `false`: there is no such segment, or a record was appended already.
     pub(crate) fn go_on_in_last_segment(&self) -> Result<bool> {
         let mut tail = self.tail.lock();
         if tail.len > 0 || tail.closed.is_empty() {
@@ -456,12 +456,12 @@ impl Log {
         }
         let (next, empty, closed) = (tail.next, tail.first, tail.closed.clone());
         *tail = reopen_last(&*self.dir, next, closed)?;
-        // Durably: an append that was cut back must not come up again behind the records that follow.
+        // Durably: an append that was cut back must not reappear behind the records that follow.
         remove_empty(&*self.dir, &[empty])?;
         Ok(true)
     }
 
-    /// Takes back a start's room, and the ballast, once the tier has twice their size free.
+    /// Reserves a start's room and the ballast again, once the tier has twice their size free.
     pub(crate) fn restore_if_room(&self) {
         let is_whole = || self.fast.stat(b"spare").is_ok_and(|stat| stat.size >= self.spare());
         if self.spare() > 0 && self.avail() > 2 * self.spare() && !is_whole() {
@@ -473,7 +473,7 @@ impl Log {
         }
     }
 
-    /// Sets room aside under this name, all of it or none. `true`: it is set aside.
+    /// Reserves room under this name, all of it or none. `true`: it is reserved.
     fn restore(&self, name: &[u8], size: u64) -> bool {
         if self.fast.stat(name).is_ok() {
             return true;
@@ -521,7 +521,7 @@ pub(crate) fn is_full(error: &Error) -> bool {
     matches!(error, Error::Io { source, .. } if crate::tiers::disk::errors::is_full(source))
 }
 
-/// The tail of a log that goes on in the last of these segments.
+/// The tail of a log that continues in the last of these segments.
 fn reopen_last(dir: &dyn Dir, next: Lsn, mut closed: VecDeque<Lsn>) -> Result<Tail> {
     let first = closed.pop_back().unwrap_or(next);
     let segment = open_segment(dir, first, Access::ReadWrite)?;
@@ -533,14 +533,14 @@ fn reopen_last(dir: &dyn Dir, next: Lsn, mut closed: VecDeque<Lsn>) -> Result<Ta
     Ok(Tail { segment, len, next, closed, first, dirs: DirsWritten::behind(dirs.last()), broken: false })
 }
 
-/// On a full tier the ballast makes room for the segment.
+/// Creates a segment. On a full tier the ballast makes room for it.
 fn new_segment(fast: &dyn Dir, dir: &dyn Dir, first: Lsn) -> Result<Arc<dyn File>> {
     let segment = match create_segment(dir, first) {
         Err(error) if is_full(&error) && drop_ballast(fast) => create_segment(dir, first),
         other => other,
     }?;
-    // Room taken now cannot be missing later; a file system without fallocate works all the same. A file system with
-    // less than the whole size may keep a partial allocation, which would take the last room from others.
+    // Room allocated now cannot be missing later; a file system without fallocate works as well. A file system with
+    // less free than the whole size may keep a partial allocation, which would take the last room from other files.
     let has_room = fast.space().is_ok_and(|space| space.avail > 2 * SEGMENT);
     if has_room && let Err(e) = segment.allocate(Allocate::KeepSize, 0, SEGMENT) {
         tracing::debug!(error = %e, "a log segment could not be preallocated");
@@ -582,7 +582,7 @@ fn create_segment(dir: &dyn Dir, first: Lsn) -> Result<Arc<dyn File>> {
     Ok(file)
 }
 
-/// Cuts a log that nobody uses to the first `len` bytes of a segment, durably.
+/// Cuts a log that is not in use to the first `len` bytes of a segment, durably.
 pub(crate) fn cut_to(dir: &dyn Dir, segment: Lsn, len: u64) -> Result<()> {
     for entry in dir.list().at("list", "the log")? {
         if segment_of(&entry.name).is_some_and(|first| first > segment) {
@@ -607,11 +607,11 @@ pub(crate) struct LogContents {
     pub(crate) records: Vec<(Lsn, Record)>,
     pub(crate) stamps: Vec<(Lsn, Stamps)>,
     pub(crate) by: Vec<(Lsn, u32)>,
-    /// The highest number, also of a record that does not count; 0: none.
+    /// The highest number, including records that do not count; 0: none.
     last: Lsn,
     /// Those that have bytes.
     pub(crate) segments: Vec<Lsn>,
-    /// Those without: their daemon never appended to them, and perhaps went on in the segment before.
+    /// Those without bytes: their daemon never appended to them, and may have continued in the segment before.
     empty: Vec<Lsn>,
     /// Bytes of the torn tail, which are not part of the log.
     pub(crate) torn: u64,
@@ -628,9 +628,9 @@ pub(crate) fn read_only(dir: &dyn Dir, boot: &str) -> Result<LogContents> {
     scan(dir, boot)
 }
 
-/// Reads the log, cuts its torn tail, and makes the rest durable before anything is written behind it. Segments without
-/// bytes are removed: an empty one whose number the segment before it has passed would later bound what that segment
-/// holds, and it would be deleted with pending records.
+/// Reads the log, cuts its torn tail, and makes the rest durable before anything is written behind it. Removes segments
+/// without bytes: if the segment before has gone past an empty one's number, that number would later bound what the
+/// segment before holds, which would be deleted with pending records.
 pub(crate) fn read_and_cut(dir: &dyn Dir, boot: &str) -> Result<LogContents> {
     let mut found = scan(dir, boot)?;
     remove_empty(dir, &found.empty)?;
@@ -660,7 +660,7 @@ struct Hole {
     from: u64,
     /// Bytes that are no records; 0 where only numbers are missing.
     len: u64,
-    /// How many records stand before it.
+    /// How many records are before it.
     before: usize,
     /// The last write of a killed daemon may have ended here.
     may_be_torn: bool,
@@ -794,7 +794,7 @@ pub(crate) fn segment_of(name: &[u8]) -> Option<Lsn> {
     (segment_name(first) == name).then_some(first)
 }
 
-/// A segment has one name: a file with several links may lie outside of the tier.
+/// A segment has one name: a file with several links may be outside of the tier.
 fn open_segment(dir: &dyn Dir, first: Lsn, access: Access) -> Result<Arc<dyn File>> {
     let file = dir.open(&segment_name(first), access).at_fast("open", label(first))?;
     if file.stat().at_fast("stat", label(first))?.nlink > 1 {

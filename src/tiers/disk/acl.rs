@@ -47,13 +47,13 @@ fn group_entry(entries: &mut [AclEntry]) -> Option<&mut AclEntry> {
     entries.iter_mut().find(|e| e.tag == tag)
 }
 
-/// Whether the mode bits say all that the list says.
+/// Whether the list is equivalent to mode bits.
 fn is_minimal(entries: &[AclEntry]) -> bool {
     entries.iter().all(|e| matches!(e.tag, USER_OBJ | GROUP_OBJ | OTHER))
 }
 
 /// The permission bits of a node created with `mode` in a directory with this default list, and its access list unless
-/// the bits say it all. The umask does not apply then. `None` for a list that cannot be read.
+/// the bits are equivalent to it. The umask does not apply then. `None` for a list that cannot be read.
 pub(crate) fn inherit(default: &[u8], mode: u32) -> Option<(u32, Option<Vec<u8>>)> {
     let mut entries = parse(default)?;
     let mut perm = mode;
@@ -95,7 +95,8 @@ pub(crate) fn with_owner(access: &[u8], rights: impl Fn(u16) -> u16) -> Option<V
     Some(encode(&entries))
 }
 
-/// The permission bits after setting this access list, and whether the bits say it all (the list is then not kept).
+/// The permission bits after setting this access list, and whether they are equivalent to it (the list is then not
+/// stored).
 pub(crate) fn mode_of(access: &[u8], perm: u32) -> Option<(u32, bool)> {
     let mut entries = parse(access)?;
     let minimal = is_minimal(&entries);
@@ -105,7 +106,7 @@ pub(crate) fn mode_of(access: &[u8], perm: u32) -> Option<(u32, bool)> {
     Some((perm & !0o777 | user << 6 | group << 3 | other, minimal))
 }
 
-/// A list that says more than a mode of 0640, to test for ACL support.
+/// A list that mode 0640 is not equivalent to, to test for ACL support.
 pub(crate) fn example() -> Vec<u8> {
     const USER: u16 = 0x02;
     let entry = |tag, perm, id| AclEntry { tag, perm, id };

@@ -1,20 +1,21 @@
-//! The slow tree of a mount without root: nodes that their owner has closed to himself are opened for the duration of a
-//! call that needs them.
+//! The slow tree of a mount without root: nodes whose mode denies their own owner are opened for the duration of a call
+//! that needs them.
 //!
-//! A directory that its owner may not write or search, or a file that he may not read or write, is closed to the daemon
-//! as to every other program of that user. But changes that the mount accepted before, or from root, must get there all
-//! the same (P15). No policy here: a wrapper around the directories of the slow tier, which a root mount does not have.
+//! A directory that its owner may not write or search, or a file that its owner may not read or write, is closed to the
+//! daemon as to every other program of that user. But changes that the mount accepted before, or from root, must be
+//! published all the same (P15). No policy here: a wrapper around the directories of the slow tier, which a root mount
+//! does not have.
 //!
 //! 1. The call is made as it is. Only EACCES continues from here, for one call at a time.
 //! 2. Find the nodes that are closed and ours: the directory of the call, the other one of a rename or link, the node
 //!    itself. A file that is read for the daemon itself ([`Access::Unnoticed`]) stays closed.
 //! 3. A note `w<inode>` in `tmp`, durable with its name, records the mode and where the node is, or will be.
-//! 4. The mode is opened for the owner, and the call made again. If it still answers EACCES: 2, with the next node.
+//! 4. The mode is opened for the owner, and the call repeated. If it still fails with EACCES: 2, with the next node.
 //! 5. The modes are set back, the last one first, through descriptors: the names may have changed by now.
 //! 6. The notes are removed.
 //!
-//! Callers never see the modes in between: a stat that met one waits and is repeated ([`Opener::look`]). What cannot be set back
-//! in 5 is tried again by the next call that reads or sets a mode, which fails if it still cannot.
+//! Callers never see the modes in between: a stat that met one waits and is repeated ([`Opener::look`]). A mode that
+//! cannot be set back in 5 is retried by the next call that reads or sets a mode, which fails if it still cannot.
 //!
 //! A crash after 4 leaves a note. The next start sets the mode back before it does anything else ([`close_again`]).
 
@@ -46,14 +47,14 @@ struct Opener {
     /// Held from 2 to 6, and while a mode is set, so that setting a mode back does not undo a mode that an event has
     /// set meanwhile. A waiter waits for the slow tier anyway.
     turn: Mutex<()>,
-    /// Odd while something is open.
+    /// Odd while a node is open.
     changes: AtomicU64,
-    /// What could not be set back.
+    /// Nodes whose mode could not be set back.
     left: Mutex<Vec<OpenedNode>>,
     notes: OnceLock<ClosedDirs>,
 }
 
-/// Where notes are made, and whose nodes may be opened.
+/// Where notes are made, and the user whose nodes may be opened.
 #[derive(Debug)]
 struct ClosedDirs {
     tmp: Arc<dyn Dir>,
@@ -160,7 +161,7 @@ struct OpenedNode {
 }
 
 impl OpenedNode {
-    /// Steps 5 and 6, which may be done already.
+    /// Steps 5 and 6; 5 may be done already.
     fn close(&self, notes: &ClosedDirs) -> io::Result<()> {
         let tmp = &notes.tmp;
         self.held.set_perm(self.perm)?;
@@ -183,7 +184,7 @@ impl Opener {
         self.call_opened(notes, nodes, call)
     }
 
-    /// The same for a call that sets a mode.
+    /// Makes a call that sets a mode, with the turn held from the start.
     fn call_in_turn<T>(&self, nodes: &[ClosableNode<'_>], call: impl Fn() -> io::Result<T>) -> io::Result<T> {
         let Some(notes) = self.notes.get() else { return call() };
         let _turn = self.turn.lock();
@@ -191,7 +192,7 @@ impl Opener {
         self.call_opened(notes, nodes, call)
     }
 
-    /// With the turn.
+    /// Sets back what is left from earlier calls. The caller has the turn.
     fn close_left(&self, notes: &ClosedDirs) -> io::Result<()> {
         let mut left = std::mem::take(&mut *self.left.lock());
         let mut done = Ok(());
@@ -206,7 +207,7 @@ impl Opener {
         done
     }
 
-    /// With the turn: nothing is open any more but what is left.
+    /// Makes the change count even again, if no node is left open. The caller has the turn.
     fn note_closed(&self) {
         let is_odd = !self.changes.load(Ordering::SeqCst).is_multiple_of(2);
         if is_odd && self.left.lock().is_empty() {
@@ -214,7 +215,7 @@ impl Opener {
         }
     }
 
-    /// The same for a call that reads a mode.
+    /// Makes a call that reads a mode; repeats it with the turn if it is denied, or a node was open meanwhile.
     fn look<T>(&self, nodes: &[ClosableNode<'_>], call: impl Fn() -> io::Result<T>) -> io::Result<T> {
         match self.unchanged(&call) {
             Some(Err(e)) if is_denied(&e) => {}
@@ -224,7 +225,7 @@ impl Opener {
         self.call_in_turn(nodes, call)
     }
 
-    /// `None`: something was open meanwhile.
+    /// `None`: a node was open meanwhile.
     fn unchanged<T>(&self, look: impl FnOnce() -> T) -> Option<T> {
         let before = self.changes.load(Ordering::SeqCst);
         let found = look();
@@ -541,7 +542,7 @@ struct Closable<T: ?Sized> {
     inner: Arc<T>,
 }
 
-/// What is to be opened for a call on the extended attributes.
+/// The node to open for a call on extended attributes.
 trait AsNode {
     fn as_node(&self) -> ClosableNode<'_>;
 }

@@ -14,7 +14,7 @@ pub(crate) fn absent_is_none<T>(result: io::Result<T>) -> io::Result<Option<T>> 
     }
 }
 
-/// The path leads to nothing, or to something else, or something else is where a directory above it was.
+/// The path leads to nothing or to another node, or a directory above it is gone or was replaced.
 pub(crate) fn is_elsewhere(error: &io::Error) -> bool {
     use Errno::{ELOOP, ENOENT, ENOTDIR, ESTALE};
     matches!(error.raw_os_error().map(Errno::from_raw), Some(ENOENT | ESTALE | ENOTDIR | ELOOP))
@@ -24,7 +24,7 @@ pub(crate) fn is_full(e: &io::Error) -> bool {
     matches!(e.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
 }
 
-/// The same for an error of the engine. Later events may make room.
+/// Whether an error of the engine is a lack of room. Later events may make room.
 pub(crate) fn lacks_room(error: &Error) -> bool {
     matches!(error.errno(), Errno::ENOSPC | Errno::EDQUOT)
 }
@@ -34,7 +34,7 @@ pub(crate) fn has_no_such_room(e: &io::Error) -> bool {
     matches!(e.raw_os_error().map(Errno::from_raw), Some(Errno::E2BIG | Errno::ERANGE))
 }
 
-/// The request is not at fault, the disk below is.
+/// Whether the disk is at fault, not the request.
 pub(crate) fn is_broken(error: &io::Error) -> bool {
     const CODES: [Errno; 5] = [Errno::EIO, Errno::ENODEV, Errno::ENXIO, Errno::EROFS, Errno::EUCLEAN];
     error.raw_os_error().is_some_and(|code| CODES.contains(&Errno::from_raw(code)))
@@ -58,8 +58,8 @@ pub(crate) enum RefusedAt {
     Part,
 }
 
-/// Whether a refusal holds the user whose event it meets, and nobody else (P15): its reason lies in a part of the tree
-/// or in one user's directory, file or quota. What the whole tier refuses, or the daemon lacks, holds all.
+/// Whether a refusal holds only the user whose event it meets (P15): its cause is in a part of the tree or in one
+/// user's directory, file or quota. A refusal by the whole tier, or a lack in the daemon, holds all users.
 pub(crate) fn holds_its_user(error: &Error, at: RefusedAt) -> bool {
     use Errno::{EDQUOT, EFBIG, EMFILE, ENFILE, ENOMEM, ENOSPC, EROFS, EUCLEAN};
     match error {
@@ -77,7 +77,7 @@ pub(crate) fn holds_its_user(error: &Error, at: RefusedAt) -> bool {
 pub(crate) fn with_remedy(error: &Error) -> String {
     let again = "it is tried again until it succeeds";
     let remedy = match (error, error.errno()) {
-        // It carries its own remedy.
+        // The error has its own remedy.
         (Error::Refused { .. }, _) => return error.to_string(),
         (Error::Io { on_fast: true, .. }, Errno::ENOSPC | Errno::EDQUOT) => {
             "free space or raise the quota on the fast tier"
@@ -102,7 +102,7 @@ pub(crate) fn with_remedy(error: &Error) -> String {
         _ => again,
     };
     let last = match error {
-        // A silent tier will answer again. Anything else may be refused for good.
+        // A silent tier will answer again. Any other error may be permanent.
         Error::Io { on_fast: false, .. } if !is_silence(error) => "; or, as the last resort, dlio-fs set-aside PATH",
         _ => "",
     };
@@ -113,7 +113,7 @@ pub(crate) fn with_remedy(error: &Error) -> String {
 mod tests {
     use super::*;
 
-    /// Of each reason: whether it holds one user where it is met in `tmp`, in the tree, in a part of the tree.
+    /// For each cause: whether it holds one user where it is met in `tmp`, in the tree, in a part of the tree.
     #[test]
     fn a_refusal_holds_its_user_where_its_reason_lies_with_one() {
         let table: [(Errno, [bool; 3]); 16] = [

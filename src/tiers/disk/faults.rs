@@ -6,19 +6,23 @@
 //!
 //! | word | meaning |
 //! |---|---|
-//! | `stop=before:N`, `stop=after:N` | the process aborts before or after the Nth changing call, counted over both tiers |
-//! | `stop=half:N` | the same, but half of the bytes of a write have been written; of another call, all |
-//! | `at=TIER:CALL[@PART]:FIRST:COUNT:WHAT` | of the calls `CALL` (or `any`) on `TIER` (or `any`), on paths that contain `PART`, `COUNT` (or `*`) from the `FIRST` one on end with `WHAT`: an errno, `short` (half of a write, then ENOSPC) or `lie` (success, and nothing was done) |
-//! | `record=PATH` | a line for each call is appended there: number of the changing call or `-`, tier, call, path |
+//! | `stop=before:N`, `stop=after:N` | abort before or after the Nth changing call, counted over both tiers |
+//! | `stop=half:N` | abort after half of the bytes of the Nth changing call, if a write; else after it |
+//! | `at=TIER:CALL[@PART]:FIRST:COUNT:WHAT` | some calls end with `WHAT` |
+//! | `record=PATH` | append a line for each call there: number of the changing call or `-`, tier, call, path |
 //! | `boot=ID` | this is another boot: what a power cut would have taken does not count |
 //!
-//! Calls have the names of the seam's methods (`disk`), except that a directory's `sync` is `sync_dir`, and that all ways
-//! to read or write bytes are `read` or `write`: from the cache, past it, by sharing blocks. The seam sets owner,
-//! mode and times with one call; here they are three, as they are for the kernel, so that a stop may fall between them.
+//! `at=` covers the calls `CALL` (or `any`) on `TIER` (or `any`), on paths that contain `PART`: `COUNT` of them (or
+//! `*`) from the `FIRST` one on. `WHAT` is an errno, `short` (half of a write, then ENOSPC) or `lie` (success, and
+//! nothing was done).
+//!
+//! Calls have the names of the seam's methods (`disk`), except that a directory's `sync` is `sync_dir`, and that all
+//! ways to read or write bytes are `read` or `write`: from the cache, past it, by sharing blocks. The seam sets owner,
+//! mode and times with one call; here they are three, as they are for the kernel, so that a stop may come between them.
 //! A stop happens with the count locked: no further changing call begins on any thread.
 //!
-//! The seam does not know in which order the engine means to make its calls. [`Lapse`] switches that order off one step
-//! at a time, on one thread: `left_out!` checks for it at the step.
+//! The seam does not know the order in which the engine means to make its calls. [`Lapse`] switches that order off one
+//! step at a time, on one thread: `left_out!` checks for it at the step.
 
 use std::any::Any;
 use std::cell::{Cell, RefCell};
@@ -176,10 +180,10 @@ fn errno_named(name: &str) -> Option<Errno> {
         .find(|errno| format!("{errno:?}") == name)
 }
 
-/// A step of the engine's own order that is left out, or done at the wrong time, to see whether a test notices.
+/// A step of the engine's own order that is left out, or done at the wrong time, to see whether a test detects it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, strum::EnumString)]
 pub enum Lapse {
-    /// A record is written with the next one, after the answer.
+    /// A record is written with the next one, after the reply.
     Append,
     /// The view changes before the record is appended.
     LogFirst,
@@ -187,13 +191,13 @@ pub enum Lapse {
     Bind,
     /// No `invalidate` is logged.
     Invalidate,
-    /// A version counts as complete while others are at work on the file.
+    /// A version counts as complete while other processes write the file.
     WholeVersions,
     /// The `invalidate` of a sealed version is logged and not synced.
     InvalidateDurable,
     /// A seal is durable before the object is.
     SealLast,
-    /// A start after a power cut takes every version for sealed.
+    /// A start after a power cut treats every version as sealed.
     Discard,
     /// A copy counts although the version was overwritten meanwhile.
     WrittenOver,
@@ -225,11 +229,11 @@ pub enum Lapse {
     MoveOnce,
     /// A removal does not check what has the name.
     RemoveOnce,
-    /// Segments of the log go before the `applied` that makes them superfluous is durable.
+    /// Segments of the log are deleted before the `applied` that makes them superfluous is durable.
     AppliedDurable,
     /// An object is deleted before the log is durable up to what made it superfluous.
     DeleteDurable,
-    /// Eviction does not look at the slow file.
+    /// Eviction does not check the slow file.
     CompareFingerprint,
     /// The log does not record what the slow tier had under a name.
     Expect,
@@ -239,11 +243,11 @@ pub enum Lapse {
     CloseAgain,
     /// Without root: a closed node is opened before its note is durable.
     NoteDurable,
-    /// In a fleet: an answer does not wait until no clock is behind it.
+    /// In a fleet: a reply does not wait until no clock is behind it.
     CommitWait,
-    /// In a fleet: an event is published whatever the others' leases say.
+    /// In a fleet: an event is published regardless of the other members' leases.
     Gate,
-    /// In a fleet: only the first event of a batch is held against the others' leases.
+    /// In a fleet: only the first event of a batch is compared with the other members' leases.
     GateEach,
     /// In a fleet: the lease says that the oldest event is published when it is not.
     LeaseLast,
@@ -253,9 +257,9 @@ pub enum Lapse {
     OthersClocks,
     /// In a fleet: what another member had finished before counts as if it overlapped.
     TheirEnds,
-    /// In a fleet: a member does not look whether its slot is still its own.
+    /// In a fleet: a member does not check whether its slot is still its own.
     OwnSlot,
-    /// Of two daemons with one id both go on.
+    /// Two daemons with one id both go on.
     OneStart,
     /// With a partner: a group is applied before its intents are in the copy.
     PartnerIntents,
@@ -333,8 +337,7 @@ pub struct Faults {
     seen: Mutex<Seen>,
 }
 
-/// Wraps both tiers of a daemon, fast and slow, as the environment says; also returns the boot that it is to believe
-/// in.
+/// Wraps both tiers of a daemon, fast and slow, as the environment says; also returns the boot that it is to assume.
 pub fn install([fast, slow]: [Arc<dyn Dir>; 2], boot: String) -> Result<([Arc<dyn Dir>; 2], String)> {
     let Ok(plan) = std::env::var(VARIABLE) else { return Ok(([fast, slow], boot)) };
     let faults = Arc::new(Faults::default());
@@ -378,7 +381,7 @@ impl Faults {
         self.seen.lock().counts.clone()
     }
 
-    /// Files that were synced after a sync of theirs had failed: the second one says nothing.
+    /// Files that were synced after a sync of them had failed: the second one proves nothing.
     pub fn synced_again(&self) -> Vec<String> {
         self.seen.lock().synced_again.clone()
     }
@@ -499,7 +502,7 @@ impl FaultSite {
     }
 }
 
-/// Splits a change of attributes into one for each system call, in the seam's order.
+/// Splits an attribute change into one for each system call, in the seam's order.
 fn apart(new: &NewAttr) -> impl Iterator<Item = NewAttr> {
     let owner = NewAttr { uid: new.uid, gid: new.gid, ..NewAttr::default() };
     let mode = NewAttr { perm: new.perm, ..NewAttr::default() };

@@ -1,5 +1,5 @@
-//! The handle by which a file system finds a file again: its inode number, and what tells it from the files that had the
-//! number before.
+//! The handle by which a file system finds a file again: its inode number, and what distinguishes it from earlier files
+//! with that number.
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
@@ -18,12 +18,12 @@ struct RawHandle {
     bytes: [u8; LONGEST],
 }
 
-/// As [`Stat::birth`](super::Stat::birth): 0 if the file system has no handles, or a sandbox lets nobody ask.
+/// As [`Stat::birth`](super::Stat::birth): 0 if the file system has no handles, or a sandbox forbids the call.
 pub(super) fn birth(file: BorrowedFd<'_>) -> u32 {
     handle(file).map_or(0, |bytes| number(&bytes))
 }
 
-/// Never 0, which says that nothing is known.
+/// Never 0, which means unknown.
 pub(super) fn number(bytes: &[u8]) -> u32 {
     (xxh3_64(bytes) as u32).max(1)
 }
@@ -32,8 +32,8 @@ pub(super) fn number(bytes: &[u8]) -> u32 {
 fn handle(file: BorrowedFd<'_>) -> io::Result<Vec<u8>> {
     let mut handle = RawHandle { len: LONGEST as libc::c_uint, kind: 0, bytes: [0; LONGEST] };
     let mut mount: libc::c_int = 0;
-    // SAFETY: the kernel reads the empty name and `len`, and writes at most that many bytes behind it, and one int; all of
-    // it lives until the call returns, and so does the descriptor.
+    // SAFETY: the kernel reads the empty name and `len`, and writes at most that many bytes behind it, and one int; all
+    // of it lives until the call returns, and so does the descriptor.
     let done = unsafe {
         let (name, flags) = (c"".as_ptr(), libc::AT_EMPTY_PATH);
         libc::syscall(libc::SYS_name_to_handle_at, file.as_raw_fd(), name, &raw mut handle, &raw mut mount, flags)

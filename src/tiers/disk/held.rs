@@ -1,8 +1,8 @@
-//! Directories that are resolved once: what is checked is what is used, whatever the path leads to by then.
+//! Directories that are resolved once: what is checked is what is used, even if the path leads elsewhere by then.
 //!
-//! A path that a configuration names may lead through a directory of a user's, who can exchange any of it at any moment
-//! for a link to somewhere else. So `HeldDir::find` follows no link of another user's, and what comes after goes
-//! through the descriptor.
+//! A path in a configuration may lead through a directory of a user, who can replace any of it at any moment by a link
+//! to somewhere else. So `HeldDir::find` follows no link of another user, and everything after that goes through the
+//! descriptor.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::{File, OpenOptions};
@@ -22,7 +22,7 @@ const LINKS_MAX: u32 = 40;
 const FOUND: OFlag = OFlag::O_PATH.union(OFlag::O_NOFOLLOW).union(OFlag::O_CLOEXEC);
 const FOUND_DIR: OFlag = FOUND.union(OFlag::O_DIRECTORY);
 
-/// A directory, with the descriptor that must stay open for as long as anything in it is used.
+/// A directory, with the descriptor that must stay open while anything in it is used.
 #[derive(Debug)]
 pub struct HeldDir {
     dir: OwnedFd,
@@ -35,14 +35,14 @@ impl HeldDir {
         HeldDir { dir, path: path.to_path_buf() }
     }
 
-    /// Opens a directory, whoever's links lead to it: the caller looks at what it has opened.
+    /// Opens a directory and follows all links: the caller checks what it has opened.
     pub fn open(path: &Path) -> io::Result<Self> {
         let flags = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
         Ok(HeldDir::new(open(path, flags, Mode::empty())?, path))
     }
 
-    /// Finds a directory without following links that belong to anybody but root and this user; with a mode, makes what
-    /// is missing of it.
+    /// Finds a directory without following links of users other than root and this one; with a mode, makes missing
+    /// directories.
     pub(crate) fn find(path: &Path, make: Option<u32>) -> io::Result<Self> {
         match walk(path, make)? {
             (dir, None) => HeldDir::new(dir, path).with_real_path(),
@@ -52,7 +52,8 @@ impl HeldDir {
         }
     }
 
-    /// The same for the directory of a file that may not be there yet, and the file's name in it, which is no link.
+    /// Like [`HeldDir::find`], for the directory of a file that may not exist yet; also returns the file's name in it,
+    /// which is not a link.
     pub(crate) fn find_file(path: &Path) -> io::Result<(Self, OsString)> {
         match walk(path, None)? {
             (dir, Some(name)) => Ok((HeldDir::new(dir, path).with_real_path()?, name)),
@@ -70,35 +71,35 @@ impl HeldDir {
         &self.path
     }
 
-    /// A path that leads to it for as long as this value lives, whatever happens to the names above it.
+    /// A path that leads to it while this value lives, whatever happens to the names above it.
     pub fn by_descriptor(&self) -> PathBuf {
         PathBuf::from(format!("/proc/self/fd/{}", self.dir.as_raw_fd()))
     }
 
-    /// The same for something in it.
+    /// A path to a name in it, valid while this value lives.
     pub fn at(&self, name: impl AsRef<OsStr>) -> PathBuf {
         self.by_descriptor().join(name.as_ref())
     }
 }
 
-/// Reads a file without following links of other users'.
+/// Reads a file without following other users' links.
 pub(crate) fn read_file(path: &Path) -> io::Result<String> {
     let (dir, name) = HeldDir::find_file(path)?;
     io::read_to_string(open_file(&dir, &name)?)
 }
 
-/// Opens a regular file for reading, and nothing that its name has become meanwhile: a link, or a fifo, which would block.
+/// Opens a regular file for reading. Fails if the name has become a link, or a fifo, which would block.
 pub(crate) fn open_file(dir: &HeldDir, name: &OsStr) -> io::Result<File> {
     let flags = (OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK).bits();
     let file = OpenOptions::new().read(true).custom_flags(flags).open(dir.at(name))?;
     if file.metadata()?.is_file() { Ok(file) } else { Err(io::Error::other("it is not a regular file")) }
 }
 
-/// Returns the last directory on the path, and the name behind it if what has that name is no directory.
+/// The last directory on the path, and the name behind it unless that is a directory.
 fn walk(path: &Path, make: Option<u32>) -> io::Result<(OwnedFd, Option<OsString>)> {
     let root = || open("/", FOUND_DIR, Mode::empty());
     let mut at = if path.has_root() { root()? } else { open(".", FOUND_DIR, Mode::empty())? };
-    // The next one is the last.
+    // The next name is the last element.
     let (mut left, mut links) = (names(path), 0);
     while let Some(name) = left.pop() {
         // Opened as a directory, so that an automounter mounts it.

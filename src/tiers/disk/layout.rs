@@ -25,8 +25,8 @@ pub(crate) fn split(path: &[u8]) -> (&[u8], &[u8]) {
     (path.strip_suffix(name).and_then(|dir| dir.strip_suffix(b"/")).unwrap_or_default(), name)
 }
 
-/// What an attribute of an object, or of a staged copy, says of its path: the last names, if it is longer than this. ext4 has
-/// room for some 4,000 bytes of attributes, and an escaped byte takes three.
+/// The longest path stored in an attribute of an object or staged copy; of a longer path, its last names. ext4 has room
+/// for some 4,000 bytes of attributes, and an escaped byte takes three.
 const LABEL_MAX: usize = 1024;
 
 pub(crate) fn label_of(path: &[u8]) -> &[u8] {
@@ -49,7 +49,7 @@ pub(crate) fn is_at_or_below(path: &[u8], above: &[u8]) -> bool {
     above.is_empty() || path.strip_prefix(above).is_some_and(|rest| rest.is_empty() || rest.starts_with(b"/"))
 }
 
-/// One of our own directories, made if it is missing. It gives nothing on to what is made in it.
+/// One of our own directories, made if it is missing. Nodes made in it inherit nothing.
 pub(crate) fn ensure_dir(parent: &dyn Dir, name: &[u8]) -> Result<Arc<dyn Dir>> {
     let what = || escape(name);
     let (dir, made) = match parent.dir(name) {
@@ -68,8 +68,8 @@ pub(crate) fn ensure_dir(parent: &dyn Dir, name: &[u8]) -> Result<Arc<dyn Dir>> 
     Ok(dir)
 }
 
-/// Takes from one of our directories what the kernel would give to each node made in it: a default ACL, and the group, if
-/// the set-group-ID bit or a mount option says so. A tier's root may have them, and gives them on to `.dlio-fs`.
+/// Removes from one of our directories what nodes made in it would inherit: a default ACL, and the group (by the
+/// set-group-ID bit or a mount option). A tier's root may have them, and `.dlio-fs` inherits them.
 ///
 /// The project stays: a rename out of a directory with another project than its target's is refused (EXDEV).
 pub(crate) fn give_nothing_on(dir: &dyn Dir, made: bool) -> io::Result<()> {
@@ -89,7 +89,7 @@ pub(crate) fn give_nothing_on(dir: &dyn Dir, made: bool) -> io::Result<()> {
     unless_refused(node.set_attr(&new)).map(|_| ())
 }
 
-/// Removes ACLs that a node has from the directory it was made in. One that is not there costs no change.
+/// Removes ACLs that a node has inherited from the directory it was made in. Without one nothing is changed.
 pub(crate) fn drop_lists(node: &dyn Inode, keys: &[&[u8]]) -> io::Result<()> {
     for key in keys {
         if unless_refused(node.get_xattr(key))?.flatten().is_some() {
@@ -119,7 +119,7 @@ pub(crate) fn remove_leftover(tmp: &dyn Dir, name: &[u8]) -> Result<()> {
     }
 }
 
-/// The same with all that is in it. Others may remove some of it meanwhile.
+/// Removes a leftover with everything in it. Other processes may remove some of it meanwhile.
 pub(crate) fn remove_tree(tmp: &dyn Dir, name: &[u8]) -> Result<()> {
     match remove_leftover(tmp, name) {
         Err(error) if matches!(error.errno(), Errno::ENOTEMPTY | Errno::EEXIST) => {}

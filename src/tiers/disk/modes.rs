@@ -1,11 +1,12 @@
 //! The objects of a mount without root: their owner can always read and write them, whatever mode their file has.
 //!
 //! `chmod 0444` restricts programs, but the daemon has to do more: it marks an object clean, names it, and goes on
-//! writing through descriptors from before. So the mode of an object on the disk has `rw` for its owner, and the file's
-//! own mode is data: `user.dlio.mode` beside it. That attribute counts if it equals the mode on the disk apart from
-//! these two bits. Otherwise a crash came between the two calls, or somebody else set the mode, and the disk is right.
+//! writing through earlier descriptors. So the mode of an object on the disk has `rw` for its owner, and the file's own
+//! mode is data: `user.dlio.mode` beside it. That attribute counts if it equals the mode on the disk apart from these
+//! two bits. Otherwise a crash came between the two calls, or another program set the mode, and the mode on the disk is
+//! right.
 //!
-//! A fast tier that may hold such objects is marked, so that root, when it takes the tier over, reads their modes as
+//! A fast tier that may hold such objects is marked, so that a root mount that takes the tier over reads their modes as
 //! well.
 
 use std::any::Any;
@@ -38,7 +39,7 @@ pub(crate) fn with_modes(ours: &Arc<dyn Dir>) -> Result<Arc<dyn Dir>> {
     Ok(if marked || ours.heeds_modes() { Arc::new(ModeDir(ours.clone())) } else { ours.clone() })
 }
 
-/// The same for a tier on which nothing is to be changed.
+/// Wraps `ours` if it is marked, for a tier on which nothing may be changed.
 pub(crate) fn with_marked_modes(ours: &Arc<dyn Dir>) -> Arc<dyn Dir> {
     match ours.stat(MARK) {
         Ok(_) => Arc::new(ModeDir(ours.clone())),
@@ -190,7 +191,7 @@ impl Inode for ModeFile {
         if new.uid.is_none() && new.gid.is_none() {
             return self.0.set_attr(new);
         }
-        // A change of the owner clears suid on the disk.
+        // A chown clears suid on the disk.
         let lacks = OWNER & !self.stat()?.perm;
         self.0.set_attr(new)?;
         if lacks == 0 { Ok(()) } else { record(&*self.0, self.0.stat()?.perm & !lacks) }

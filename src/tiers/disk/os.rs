@@ -2,7 +2,7 @@
 //!
 //! Every call is one `*at(2)` on a single name beneath an open descriptor, except the walk to a directory, which takes
 //! a path. Nothing follows a symbolic link, and every descriptor is close-on-exec. A call interrupted by a signal is
-//! made again, so callers never see EINTR. Policy, retries after real failures and messages are left to the engine.
+//! repeated, so callers never see EINTR. Policy, retries after real failures and messages are left to the engine.
 
 use std::any::Any;
 use std::collections::BTreeSet;
@@ -64,33 +64,33 @@ const PIECE_MAX: usize = 4096;
 
 /// An open directory of this machine.
 ///
-/// New entries get their mode from the caller's `perm` less the process's umask (a daemon clears it once), and what
-/// the directory itself adds: a default ACL, the group of a set-group-ID directory.
+/// New entries get their mode from the caller's `perm` less the process's umask (a daemon clears it once), and what the
+/// directory itself adds: a default ACL, the group of a set-group-ID directory.
 #[derive(Debug)]
 pub struct OsDir {
     fd: fs::File,
-    /// If the kernel's cache of the file system is authoritative and can be asked without I/O.
+    /// Set if the kernel's cache of the file system is authoritative and can be read without I/O.
     remembered: Option<Remembered>,
     births: Births,
-    /// Reads beneath it leave access times unchanged, where the file's owner lets us.
+    /// Reads beneath it leave access times unchanged, if the file's owner permits it.
     unnoticed: bool,
 }
 
-/// By what [`Stat::birth`] tells files apart that have had one inode number.
+/// What [`Stat::birth`] uses to distinguish files that have had one inode number.
 #[derive(Clone, Copy, Debug)]
 enum Births {
-    /// Nothing, or nobody asks.
+    /// Nothing, or it is not needed.
     Untold,
-    /// The time at which the file was made, which nobody can set and no call of its own asks for. Two files of one tick of
-    /// the kernel's clock are not told apart.
+    /// The file's creation time, which no program can set and which needs no extra call. Two files made in one tick of
+    /// the kernel's clock are not distinguished.
     Time,
-    /// The file's handle, in a call of its own. Of this device only.
+    /// The file's handle, which needs an extra call. On this device only.
     Handle { dev: u64 },
 }
 
 impl Births {
-    /// Of the file system that has this directory. An overlay shows those of the file below or above, one after the other.
-    /// A file system in user space makes its handles anew; others are known to keep them.
+    /// For the file system that has this directory. None on an overlay, which shows the birth first of the lower file
+    /// and then of the upper one. A file system in user space makes new handles; others are known to keep them.
     fn of(dir: &fs::File) -> io::Result<Births> {
         let kind = fstatfs(dir)?.filesystem_type();
         let has_time = || Ok::<_, io::Error>(statx(dir, OsStr::new(""))?.stx_mask & StatxFlags::BTIME.bits() != 0);
@@ -116,7 +116,7 @@ impl Births {
     }
 }
 
-/// A file system that is remembered.
+/// What is known of a file system whose cache is authoritative.
 #[derive(Clone, Copy, Debug)]
 struct Remembered {
     dev: u64,
@@ -143,14 +143,14 @@ impl OsDir {
         Ok(OsDir { fd: fd.into(), remembered, births: Births::Untold, unnoticed: false })
     }
 
-    /// The same for the slow tier: what is looked at tells its [`Stat::birth`], if the file system has one. A kernel or
-    /// sandbox without the calls has none.
+    /// For the slow tier: stats have [`Stat::birth`], if the file system has one. Without it on a kernel or in a
+    /// sandbox that lacks the calls.
     pub fn telling_births(self) -> OsDir {
         let births = Births::of(&self.fd).unwrap_or(Births::Untold);
         OsDir { births, ..self }
     }
 
-    /// The same for a mount that keeps no access times (`noatime`).
+    /// For a mount that keeps no access times (`noatime`).
     pub fn unnoticed(self, unnoticed: bool) -> OsDir {
         OsDir { unnoticed, ..self }
     }
@@ -185,7 +185,7 @@ impl Dir for OsDir {
                 retry(|| stat::fstatat(&self.fd, name, AtFlags::AT_SYMLINK_NOFOLLOW)).map(|s| to_stat(&s))
             }
             Births::Time => statx(&self.fd, name).map(|s| from_statx(&s)),
-            // Both of one file, whatever the name leads to meanwhile.
+            // Both from one file, even if the name leads elsewhere meanwhile.
             Births::Handle { .. } => self.open_at(name, OFlag::O_PATH, 0).and_then(|fd| self.births.stat(&fd)),
         };
         if is_closed(&found, name) { self.births.stat(&self.fd) } else { found }
@@ -199,7 +199,7 @@ impl Dir for OsDir {
         match fcntl::openat2(&self.fd, name, how) {
             Ok(fd) => Some(self.births.stat(&fd.into())),
             Err(Errno::ENOENT) => Some(Err(Errno::ENOENT.into())),
-            // Not in memory, or a kernel or sandbox without this call: a caller that may wait finds out.
+            // Not in memory, or a kernel or sandbox without this call: a caller that may wait asks again.
             Err(_) => None,
         }
     }
@@ -245,7 +245,7 @@ impl Dir for OsDir {
         let open = |from: &fs::File, path: &[u8]| retry(|| fcntl::openat2(from, OsStr::from_bytes(path), how));
         let is = |e: &io::Error, errno: Errno| e.raw_os_error() == Some(errno as i32);
         match open(&self.fd, path) {
-            // A mount on the way; or a path that is too long; or a kernel or sandbox without this call.
+            // A mount on the way, or a path that is too long, or a kernel or sandbox without this call.
             Err(e) if is(&e, Errno::EXDEV) => {}
             Err(e) if [Errno::ENAMETOOLONG, Errno::ENOSYS, Errno::EPERM].iter().any(|errno| is(&e, *errno)) => {
                 return self.walk(path);
@@ -267,7 +267,7 @@ impl Dir for OsDir {
         let how = OpenHow::new().flags(OFlag::O_PATH | SAFE).resolve(ResolveFlag::RESOLVE_NO_XDEV);
         match fcntl::openat2(&self.fd, entry(name)?, how) {
             Err(Errno::EXDEV) => mounted_on(&self.fd, name, devices).map(drop),
-            // Whatever it is, the caller finds out.
+            // Any other result: the caller's own call will get it.
             _ => Ok(()),
         }
     }
@@ -290,7 +290,7 @@ impl Dir for OsDir {
     fn open_at_hand(&self, name: &[u8]) -> Option<Arc<dyn File>> {
         let name = entry(name).ok().filter(|_| self.remembered.is_some())?;
         let resolve = RESOLVE_CACHED | ResolveFlag::RESOLVE_NO_XDEV;
-        // O_NONBLOCK: as `open` has it.
+        // O_NONBLOCK: as in `open`.
         let how = |flags| OpenHow::new().flags(flags | OFlag::O_NONBLOCK | OFlag::O_NOCTTY | SAFE).resolve(resolve);
         let open = |flags| retry(|| fcntl::openat2(&self.fd, name, how(flags)));
         let fd = if self.unnoticed { unnoticed_if_may(open, OFlag::O_RDONLY) } else { open(OFlag::O_RDONLY) };
@@ -325,7 +325,8 @@ impl Dir for OsDir {
         retry(|| unistd::symlinkat(OsStr::from_bytes(target), &self.fd, name))
     }
 
-    /// For `.` the open descriptor serves: in a directory closed even to its owner, `.` cannot be looked up.
+    /// For `.` the open descriptor serves: in a directory that denies search even to its owner, `.` cannot be looked
+    /// up.
     fn inode(&self, name: &[u8]) -> io::Result<Arc<dyn Inode>> {
         let fd = match name {
             b"." => self.fd.try_clone()?,
@@ -391,8 +392,8 @@ impl Dir for OsDir {
         retry(|| unistd::syncfs(&self.fd))
     }
 
-    /// `EXT4_LINK_MAX`, `BTRFS_LINK_MAX`, `XFS_MAXLINK` (Linux); tmpfs has no limit of its own. Any other file system may be
-    /// a server over ext3, which has the lowest limit of those in use.
+    /// `EXT4_LINK_MAX`, `BTRFS_LINK_MAX`, `XFS_MAXLINK` (Linux); tmpfs has no limit of its own. Any other file system
+    /// may be a server over ext3, which has the lowest limit of those in use.
     fn names_max(&self) -> u64 {
         match fstatfs(&self.fd).map(|s| s.filesystem_type()) {
             Ok(EXT4_SUPER_MAGIC) => 65_000,
@@ -522,7 +523,7 @@ impl Inode for OsInode {
 #[derive(Debug)]
 pub struct OsFile {
     fd: fs::File,
-    /// Of the directory: something else may be mounted on the file.
+    /// That of the directory: another file system may be mounted on the file.
     remembered: Option<Remembered>,
     births: Births,
     cached: Mutex<Option<page_cache::Known>>,
@@ -610,7 +611,7 @@ impl File for OsFile {
             return (wanted == 0).then_some(0);
         }
         let got = self.read_cached(buf.get_mut(..wanted as usize)?, offset).ok()?;
-        // A page is being read yet, or the file became shorter: a caller that may wait finds out.
+        // A page is still being read, or the file became shorter: a caller that may wait reads again.
         (got as u64 == wanted).then_some(got)
     }
 
@@ -690,7 +691,7 @@ impl File for OsFile {
     }
 }
 
-/// The clocks of this machine. `uptime` counts from boot, with the time that the machine is suspended.
+/// The clocks of this machine. `uptime` counts from boot, including the time that the machine is suspended.
 #[derive(Debug, Default)]
 pub struct OsClock;
 
@@ -700,8 +701,8 @@ impl Clock for OsClock {
         Time { sec: t.tv_sec(), nsec: t.tv_nsec() as u32 }
     }
 
-    /// Asked of a file in memory. No clock that a program can read will do: since Linux 6.13 a file gets the coarse time
-    /// of the last tick, or a finer one if its time was looked at since then, and no later change of any file is older
+    /// Read from a file in memory: no clock that a program can read is right. Since Linux 6.13 a file gets the coarse
+    /// time of the last tick, or a finer one if its time was read since then, and no later change of any file is older
     /// than that.
     fn file_time(&self) -> Time {
         static FILE: LazyLock<io::Result<OwnedFd>> =
@@ -725,13 +726,13 @@ impl Clock for OsClock {
         let mut timex = Timex::new();
         let state = adjtimex(&mut timex).ok()?;
         let is_kept = state != libc::TIME_ERROR && timex.0.status & libc::STA_UNSYNC == 0;
-        // Not `maxerror`: the kernel lets it grow by half a millisecond a second until the time daemon speaks again, which
-        // takes minutes.
+        // Not `maxerror`: the kernel lets it grow by half a millisecond a second until the time daemon's next update,
+        // which takes minutes.
         is_kept.then(|| Duration::from_micros(timex.0.esterror.unsigned_abs()))
     }
 }
 
-/// Opens without updating the access time; with it, if the file is somebody else's and we are not root.
+/// Opens without updating the access time; with it, if the file is another user's and we are not root.
 fn unnoticed_if_may<T>(open: impl Fn(OFlag) -> io::Result<T>, flags: OFlag) -> io::Result<T> {
     match open(flags | OFlag::O_NOATIME) {
         Err(e) if e.raw_os_error() == Some(Errno::EPERM as i32) => open(flags),
@@ -739,8 +740,8 @@ fn unnoticed_if_may<T>(open: impl Fn(OFlag) -> io::Result<T>, flags: OFlag) -> i
     }
 }
 
-/// A file system that cannot be identified counts as unknown: the safe answer, only slower. Of ext4 its ancestors have the
-/// magic number, too.
+/// A file system that cannot be identified counts as unknown: safe, only slower. ext2 and ext3 have ext4's magic
+/// number.
 fn order_of(dir: impl AsFd) -> MetadataOrder {
     match fstatfs(&dir).map(|s| s.filesystem_type()) {
         Ok(XFS_SUPER_MAGIC) => MetadataOrder::Journaled,
@@ -749,7 +750,7 @@ fn order_of(dir: impl AsFd) -> MetadataOrder {
     }
 }
 
-/// Whether the ext4 that holds this has a journal: then a thread writes it.
+/// Whether the ext4 that has this file has a journal: then a kernel thread writes it.
 fn has_journal(file: impl AsFd) -> bool {
     let Ok(dev) = retry(|| stat::fstat(&file)).map(|stat| stat.st_dev) else { return false };
     let device = fs::canonicalize(format!("/sys/dev/block/{}:{}", stat::major(dev), stat::minor(dev)));
@@ -797,12 +798,12 @@ fn mounted_on(dir: &fs::File, name: &[u8], devices: &BTreeSet<u64>) -> io::Resul
     Ok(root)
 }
 
-/// Whether even `.` could not be looked up in a directory, because its mode lets nobody but root search it.
+/// Whether even `.` could not be looked up in a directory, because its mode denies search to all but root.
 fn is_closed<T>(done: &io::Result<T>, name: &OsStr) -> bool {
     name == "." && done.as_ref().is_err_and(|e| e.raw_os_error() == Some(Errno::EACCES as i32))
 }
 
-/// Whether this process lacks CAP_DAC_OVERRIDE, so that the modes of its files restrict it too. This never changes
+/// Whether this process lacks CAP_DAC_OVERRIDE, so that the modes of its own files restrict it. This never changes
 /// later.
 fn heeds_modes() -> bool {
     const DAC_OVERRIDE: u64 = 1 << 1;
@@ -813,7 +814,7 @@ fn heeds_modes() -> bool {
     })
 }
 
-/// Repeats a call for as long as a signal interrupts it.
+/// Repeats a call while a signal interrupts it.
 fn retry<T>(mut call: impl FnMut() -> nix::Result<T>) -> io::Result<T> {
     loop {
         match call() {
@@ -899,7 +900,7 @@ fn from_dirent(kind: dir::Type) -> Kind {
     }
 }
 
-/// Of a name, or with an empty one of the descriptor itself.
+/// `statx(2)` of a name, or with an empty one of the descriptor itself.
 fn statx(fd: impl AsFd, name: &OsStr) -> io::Result<Statx> {
     use rustix::fs::AtFlags as At;
     let (flags, asked) = (At::SYMLINK_NOFOLLOW | At::EMPTY_PATH, StatxFlags::BASIC_STATS | StatxFlags::BTIME);

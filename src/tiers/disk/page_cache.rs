@@ -1,9 +1,10 @@
-//! What of a local file lies in the page cache, and whether a read of it waits for no disk.
+//! Which bytes of a local file are in the page cache, and whether a read of them waits for no disk.
 //!
-//! The kernel's own way to ask (`preadv2` with RWF_NOWAIT) is not enough: on a miss it begins to read ahead, for which
-//! it looks up where the blocks lie and waits for that. So `cachestat(2)` is asked first (Linux 6.5). What remains: a
-//! page that is marked for read-ahead takes a lock that a truncation or a hole of this very file may hold, and whoever
-//! watches reads (fanotify's permission events) is waited for. `ops/open.rs` keeps such waits from taking all threads.
+//! The kernel's own call (`preadv2` with RWF_NOWAIT) is not enough: on a miss it starts to read ahead, for which it
+//! looks up where the blocks are, and waits for that. So `cachestat(2)` is called first (Linux 6.5). Two waits remain:
+//! a page that is marked for read-ahead takes a lock that a truncation or a hole of this very file may hold, and
+//! programs that watch reads (fanotify's permission events) are waited for. `ops/open.rs` keeps such waits from taking
+//! all threads.
 
 use std::io;
 use std::ops::Range;
@@ -18,7 +19,7 @@ use rustix::fs::{StatVfsMountFlags, fstatvfs};
 
 use crate::tiers::disk::sync::Mutex;
 
-/// For how long an answer holds. A page that leaves the cache meanwhile costs a read of the disk. It delays this thread
+/// How long an answer is valid. A page that leaves the cache meanwhile costs a read of the disk. It delays this thread
 /// only if the disk's queue is full or the block map must be read first.
 const HOLDS: Duration = Duration::from_millis(20);
 /// A file of this size is asked about as a whole: 16 thousand pages take half a millisecond.
@@ -34,8 +35,8 @@ pub(super) struct PageCache {
 }
 
 impl PageCache {
-    /// Of the file system that holds this directory, on this device, as it is now: whoever changes its read-ahead or how
-    /// it keeps access times later should mount anew. `None`: it cannot be told how far the kernel reads ahead there
+    /// The page cache of the file system that holds this directory, on this device, as it is now: after a change of its
+    /// read-ahead or of how it keeps access times, mount again. `None`: the kernel's read-ahead there is unknown
     /// (btrfs, tmpfs), or each read may change an access time.
     pub(super) fn of(dir: BorrowedFd<'_>, dev: u64) -> Option<PageCache> {
         let flags = fstatvfs(dir).ok()?.f_flag;
@@ -65,7 +66,7 @@ impl PageCache {
         let there = match answer {
             Some(there) => there,
             None => {
-                // Further than this read needs, for those behind it.
+                // Further than this read needs, for the reads that follow.
                 let asked = if size <= WHOLE_MAX { 0..size } else { bytes.start..reach(4) };
                 let asked = Known::ask(file, asked)?;
                 known.lock().insert(asked).there
@@ -75,7 +76,7 @@ impl PageCache {
     }
 }
 
-/// What was found out about a file last: to ask takes 30 ns a page, which is more than a small read takes.
+/// The last answer about a file: asking takes 30 ns a page, which is more than a small read takes.
 #[derive(Debug)]
 pub(super) struct Known {
     asked: Instant,
@@ -108,7 +109,7 @@ impl Known {
 }
 
 /// Whether a read leaves the access time alone, where it is kept as `relatime` says (mount(8)): a read updates it if it
-/// is not later than the file's other times, or a day old. Otherwise the read could wait for the file system's journal.
+/// is not later than the file's other times, or a day old. Such a read could wait for the file system's journal.
 fn is_read_unnoticed(file: BorrowedFd<'_>, stat: &FileStat) -> io::Result<bool> {
     const DAY: Duration = Duration::from_secs(24 * 60 * 60 - 60);
     let read = (stat.st_atime, stat.st_atime_nsec);
@@ -172,7 +173,7 @@ mod tests {
 
     const SIZE: usize = 300_000;
 
-    /// A file of which each byte is known, as a slow file is opened; `None`: nothing is at hand in this directory.
+    /// A file with known bytes, opened like a slow file; `None`: this directory cannot be read at hand.
     fn file(dir: &tempfile::TempDir) -> Option<std::sync::Arc<dyn File>> {
         let bytes: Vec<u8> = (0..SIZE).map(|at| at as u8).collect();
         fs::write(dir.path().join("file"), bytes).expect("write");
@@ -199,7 +200,7 @@ mod tests {
         }
     }
 
-    /// Of a large file, a part of which is known.
+    /// For a large file, a part of which is known.
     #[test]
     fn a_read_behind_what_is_known_asks_again_and_one_elsewhere_does_not() {
         let known = |there| Known { asked: Instant::now(), bytes: 100..200, there };
@@ -228,14 +229,14 @@ mod tests {
         }
     }
 
-    /// The disk is not asked, not even for what lies behind.
+    /// The disk is not asked, not even for what is behind.
     #[test]
     fn what_is_not_in_memory_is_not_at_hand_and_stays_on_the_disk() {
         let dir = tempfile::tempdir().expect("a directory");
         let Some(file) = file(&dir) else { return };
         at_hand(&*file, 0);
         let mut buf = vec![0; 4096];
-        // The page is there, and what is read ahead behind it is not. Another descriptor knows of nothing.
+        // The page is there, and what is read ahead behind it is not. Another descriptor has no answer yet.
         file.forget_cached(8192..SIZE as u64);
         let file = file.reopen().expect("open");
         let left = pages_of(&*file);

@@ -1,5 +1,6 @@
-//! `.dlio-fs/saved` on the slow tree: what is kept for people, under its path in a directory of this host and time. What made
-//! way for another member of a fleet is removed when it is old (`tiers/saved.rs`), all else by people only.
+//! `.dlio-fs/saved` on the slow tree: files kept for people, under their paths in a directory of this host and time.
+//! What was replaced by another member of a fleet is removed when it is old (`tiers/saved.rs`), all else by people
+//! only.
 
 use std::io;
 use std::sync::Arc;
@@ -14,15 +15,16 @@ use crate::tiers::disk::{Dir, Kind, RenameMode};
 /// In [`OURS`].
 pub(crate) const SAVED: &[u8] = b"saved";
 
-/// What a directory in `SAVED` has, as its name tells: `HOST-TIME`, one of these words, and `-N` if there was one before.
+/// What a directory in `SAVED` holds, by its name: `HOST-TIME`, one of these words, and `-N` if there was one before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum SavedKind {
-    /// What made way for what another member of a fleet published.
+    /// What was replaced by another member of a fleet.
     Replaced,
-    /// What a member was about to remove that somebody forgot.
+    /// What a forgotten member was about to remove.
     Removed,
-    /// The files of a deadline, what was set aside, or the copies of a forgotten member. Or it is none of ours.
+    /// The files of a deadline, what was set aside, or the copies of a forgotten member. Or a directory that is not
+    /// ours.
     Kept,
     /// It is being made, or was cut off.
     Part,
@@ -32,10 +34,10 @@ impl SavedKind {
     const REPLACED: &'static str = "-fleet";
     const REMOVED: &'static str = "-removed";
     const PART: &'static str = ".part";
-    /// No clock that works shows less, and no number behind a name is as large.
+    /// No working clock shows less, and no number behind a name is as large.
     const TIME_LEAST: u64 = 1_000_000_000;
 
-    /// The name of a directory that begins to be made now.
+    /// The name of a directory that is made now.
     pub(crate) fn name(self) -> String {
         let end = match self {
             SavedKind::Replaced => Self::REPLACED,
@@ -46,7 +48,8 @@ impl SavedKind {
         format!("{}{end}", host_and_time())
     }
 
-    /// By its name, and when that was given: seconds since 1970. A host may be called `gpu-fleet`: the word counts behind the time only.
+    /// The kind by a directory's name, and the time in the name: seconds since 1970. A host may be called `gpu-fleet`:
+    /// the word counts only behind the time.
     pub(crate) fn of(name: &[u8]) -> (SavedKind, Option<u64>) {
         let name = str::from_utf8(name).unwrap_or_default();
         if name.ends_with(Self::PART) {
@@ -81,7 +84,7 @@ pub(crate) fn join(above: &[u8], name: &[u8]) -> Vec<u8> {
     if above.is_empty() { name.to_vec() } else { [above, b"/", name].concat() }
 }
 
-/// The paths of all directories below this one, itself (an empty path) among them, each behind the one that it is in.
+/// The paths of all directories below this one, itself (an empty path) included, each behind its parent.
 pub(crate) fn dirs_below(
     top: &Arc<dyn Dir>,
     mut visit: impl FnMut(&dyn Dir, &[u8]) -> io::Result<()>,
@@ -90,7 +93,7 @@ pub(crate) fn dirs_below(
     let mut next = 0;
     while let Some(path) = paths.get(next).cloned() {
         next += 1;
-        // Somebody may remove it meanwhile.
+        // It may be removed meanwhile.
         let Some(dir) = absent_is_none(below(top, &path))? else { continue };
         for entry in absent_is_none(dir.list())?.unwrap_or_default() {
             match entry.kind {
@@ -110,9 +113,9 @@ pub(crate) fn host_and_time() -> String {
     format!("{}-{now}", host.replace('/', "-"))
 }
 
-/// Saves what is at `path` in the directory `time` of [`SAVED`], or in one with a number behind that if this has the path
-/// already: makes the directories there, durably, calls `take` with the last of them and the name in it, and syncs that.
-/// Returns the directory's name.
+/// Saves what is at `path` in the directory `time` of [`SAVED`], or in one with a number behind that if the path is
+/// taken there: makes the directories, durably, calls `take` with the last of them and the name in it, and syncs that
+/// one. Returns the directory's name.
 ///
 /// Errors: those of `take`; EEXIST after a thousand directories.
 pub(crate) fn save(
@@ -140,7 +143,7 @@ pub(crate) fn save(
     Err(Errno::EEXIST.into())
 }
 
-/// One that exists already will do.
+/// Opens a directory, made if it is missing.
 pub(crate) fn make_dir(dir: &dyn Dir, name: &[u8]) -> io::Result<Arc<dyn Dir>> {
     match dir.mkdir(name, 0o700) {
         Err(e) if e.kind() != io::ErrorKind::AlreadyExists => Err(e),
@@ -148,10 +151,10 @@ pub(crate) fn make_dir(dir: &dyn Dir, name: &[u8]) -> io::Result<Arc<dyn Dir>> {
     }
 }
 
-/// Never over something that is there.
+/// Renames without replacing an existing name.
 pub(crate) fn move_to(from: &dyn Dir, name: &[u8], to: &dyn Dir, to_name: &[u8]) -> io::Result<()> {
     match from.rename(name, to, to_name, RenameMode::NoReplace) {
-        // Not on every file system. Only we use the directory.
+        // Not every file system has this call. A check first is enough: only we use the directory.
         Err(e) if e.raw_os_error() == Some(Errno::EINVAL as i32) => match absent_is_none(to.stat(to_name))? {
             Some(_) => Err(Errno::EEXIST.into()),
             None => from.rename(name, to, to_name, RenameMode::Replace),
@@ -164,7 +167,7 @@ pub(crate) fn move_to(from: &dyn Dir, name: &[u8], to: &dyn Dir, to_name: &[u8])
 mod tests {
     use super::*;
 
-    /// What is not surely a loser of a race is never removed by itself.
+    /// What may be anything but the loser of a race is never removed automatically.
     #[test]
     fn a_name_tells_what_a_directory_has_whatever_the_host_is_called() {
         let of = |name: &str| SavedKind::of(name.as_bytes());

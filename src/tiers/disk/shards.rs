@@ -1,7 +1,7 @@
 //! A directory of very many numbered files: `<shard>/<number>`, both in hexadecimal. Callers know what the files are.
 //!
-//! A run of 256 numbers lies in one directory: files that were made together, or lie together on the slow tier, share
-//! the same disk blocks, and one sync is enough for the names of files made at the same time.
+//! A run of 256 numbers is in one directory: files that were made together, or are near each other on the slow tier,
+//! share the same disk blocks, and one sync is enough for the names of files made at the same time.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -46,7 +46,7 @@ struct KnownShards {
     open: BTreeMap<Shard, Arc<dyn Dir>>,
     /// Shards whose own name is durable.
     named: BTreeSet<Shard>,
-    /// Shards that give nothing on to what is made in them.
+    /// Shards from which new files inherit nothing.
     cleared: BTreeSet<Shard>,
 }
 
@@ -77,13 +77,13 @@ impl Shards {
         let mut known = self.known.lock();
         known.named.insert(shard);
         if known.open.len() >= self.kept {
-            // Users hold a reference of their own.
+            // Callers hold a reference of their own.
             known.open.clear();
         }
         Ok(Arc::clone(known.open.entry(shard).or_insert(dir)))
     }
 
-    /// The same, made if it is missing.
+    /// The directory of this number, made if it is missing.
     pub(crate) fn made(&self, number: u64) -> io::Result<Arc<dyn Dir>> {
         let shard = Shard::of(number);
         let dir = match self.at(shard) {
@@ -112,7 +112,7 @@ impl Shards {
         Ok(dirs.filter_map(|entry| Shard::named(&entry.name)).collect())
     }
 
-    /// The same; from here on their names are durable, by one sync instead of one for each that is used.
+    /// The existing shards, whose names are durable from here on: one sync instead of one for each shard that is used.
     pub(crate) fn list_and_sync(&self) -> io::Result<Vec<Shard>> {
         let shards = self.list()?;
         if !shards.is_empty() {

@@ -5,8 +5,8 @@
 //! takes a wrong order finds it, not only one in which two threads meet. A lock that is only *tried* may be out of
 //! order.
 //!
-//! With debug assertions, each lock and each atomic of a file is also a point where a [`turns::Scheduler`] may let
-//! another thread go on: `tests/races` tries the orders of threads in the build that all other tests use.
+//! With debug assertions, each lock and each atomic of a file is also a point where a [`turns::Scheduler`] may switch
+//! to another thread: `tests/races` tries the orders of threads in the build that all other tests use.
 
 use derive_more::{Deref, DerefMut};
 #[cfg(debug_assertions)]
@@ -29,7 +29,7 @@ pub enum Rank {
     /// to the slow tier.
     Io,
     /// Opening closed nodes on the slow tier for the duration of a call, in a mount without root (`disk/closed.rs`).
-    /// Held across the calls that do that, with no lock behind it.
+    /// Held across the calls that do that; no lock is taken after it.
     Opening,
     /// The next piece of a copy to the slow tier, which is read from the fast tier with it held.
     Copying,
@@ -39,7 +39,7 @@ pub enum Rank {
     Syncing,
     /// The end of the log.
     Tail,
-    /// Taken for a read or a change in memory, with no lock behind it.
+    /// Taken for a read or a change in memory; no lock is taken after it.
     Leaf,
 }
 
@@ -49,8 +49,8 @@ pub fn held() -> Vec<Rank> {
     order::held()
 }
 
-/// For how long the calling thread has held [`Rank::State`] each time since the last call, and where it took it. In
-/// processor time: a thread that does not run holds up others, too, but not by what it does. With debug assertions only.
+/// How long the calling thread has held [`Rank::State`] each time since the last call, and where it took it. In
+/// processor time: a preempted thread delays other threads too, but not by what it does. With debug assertions only.
 #[cfg(debug_assertions)]
 pub fn times_held() -> Vec<(Duration, &'static Location<'static>)> {
     order::times_held()
@@ -142,7 +142,7 @@ impl<T> RwLock<T> {
         RwLockWriteGuard { inner, _held: held, _turn: turns::AtRelease }
     }
 
-    /// Locks something that no other thread can know yet: nobody waits for it, so it may be taken out of order.
+    /// Locks something that no other thread can know yet: no thread holds the lock, so it may be taken out of order.
     pub(crate) fn write_new(&self) -> RwLockWriteGuard<'_, T> {
         RwLockWriteGuard { inner: self.inner.write(), _held: self.place.taken(), _turn: turns::AtRelease }
     }
@@ -189,7 +189,7 @@ mod order {
     thread_local! {
         static HELD: RefCell<Vec<(u64, Place)>> = const { RefCell::new(Vec::new()) };
         static NEXT: Cell<u64> = const { Cell::new(0) };
-        /// `None` until somebody asks for it: a daemon holds the lock for ever again.
+        /// `None` until a caller asks for it: otherwise a daemon would collect times for ever.
         static TIMES: RefCell<Option<Vec<(Duration, &'static Location<'static>)>>> = const { RefCell::new(None) };
     }
 
@@ -246,7 +246,7 @@ mod order {
     }
 
     impl Held {
-        /// When threads take turns.
+        /// For threads that take turns.
         fn unknown() -> Self {
             Held { number: u64::MAX, since: None }
         }

@@ -9,7 +9,7 @@ pub(crate) enum Backoff {
     None,
     /// Waits this long; if that is long, ask again meanwhile.
     For(Duration),
-    /// Waits until nothing is being drained. Callers that wait for the copy should be told.
+    /// Waits until nothing is being drained. Tell callers that wait for the copy.
     Drain,
 }
 
@@ -19,7 +19,7 @@ impl Backoff {
     pub(crate) fn after(took: Duration, reads: bool, drains: bool) -> Self {
         match (reads, drains) {
             (_, true) => Backoff::Drain,
-            // We take a quarter of the time.
+            // The copy takes a quarter of the time.
             (true, false) => Backoff::For(took.saturating_mul(3)),
             (false, false) => Backoff::None,
         }
@@ -38,7 +38,7 @@ pub(crate) struct TokenBucket {
 }
 
 impl TokenBucket {
-    /// Sets the limit from now on; `None` or 0: none. Bytes already taken are paid for at the former rate.
+    /// Sets the limit from now on; `None` or 0: no limit. Bytes already taken are paid for at the former rate.
     pub(crate) fn set_rate(&mut self, rate: Option<u64>) {
         self.rate = rate.unwrap_or(0);
     }
@@ -62,17 +62,17 @@ const GAP: Duration = Duration::from_secs(30);
 /// A shorter transfer time is no measurement.
 const TOO_SHORT: Duration = Duration::from_millis(100);
 
-/// How fast bytes, or anything that is counted, arrive while any are on their way.
+/// How fast bytes, or anything that is counted, arrive while any are in transit.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Speed {
     /// Transfer times of about a second each, and the bytes that arrived in each. The newest last.
     pieces: VecDeque<(Duration, u64)>,
-    /// Up to when transfer time is counted; `None`: nothing is on its way.
+    /// Until when transfer time is counted; `None`: nothing is in transit.
     since: Option<Duration>,
 }
 
 impl Speed {
-    /// Something is on its way.
+    /// Starts to count transfer time.
     pub(crate) fn begin(&mut self, now: Duration) {
         self.since.get_or_insert(now);
     }
@@ -92,7 +92,7 @@ impl Speed {
         }
     }
 
-    /// Nothing is on its way any more.
+    /// Stops counting: nothing is in transit any more.
     pub(crate) fn rest(&mut self) {
         self.since = None;
     }
@@ -153,7 +153,7 @@ mod tests {
         assert!(near(&speed, 1_000.0), "{speed:?}");
         speed.rest();
         speed.begin(ms(3_600_500));
-        // Others use the disk now: after ten seconds the new speed is known.
+        // Other programs use the disk now: after ten seconds the new speed is known.
         (1..=110).for_each(|n| speed.arrived(ms(3_600_500 + 100 * n), 10));
         assert!(near(&speed, 100.0), "{speed:?}");
     }

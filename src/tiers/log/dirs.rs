@@ -1,11 +1,11 @@
-//! Paths in the log: a record names a file by the number of its directory and its name, so neither its length nor what is
-//! kept of it grows with the depth of the tree. Pure.
+//! Paths in the log: a record names a file by the number of its directory and its name, so neither the record nor the
+//! memory it takes grows with the depth of the tree. Pure.
 //!
 //! The line `CRC dir n=7 of=3 name=run` in front of the first record that needs it says that directory 7 is `run` in
 //! directory 3; 0 is the mount's root. A later record in the same segment has `path=7/ckpt`, one in the root
 //! `path=ckpt`. Each segment begins without directories, because segments are read and deleted one by one. A number
 //! stands for a path, not for a node: after a rename, records have other paths, with other numbers. Numbers rise within
-//! a segment, so none has two meanings; a record whose directory's line is lost is not readable, and damage like any
+//! a segment, so none has two meanings. If a directory's line is lost, its records are not readable: damage like any
 //! other.
 
 use std::borrow::Cow;
@@ -18,7 +18,7 @@ use crate::path::{DirNumbers, Name, escape_into};
 use crate::tiers::disk::layout::{OURS, split};
 use crate::tiers::sorted::beside;
 
-/// A path from the mount's root. Those read from a segment share their directories.
+/// A path from the mount's root. Paths read from a segment share their directories.
 #[derive(Clone)]
 pub(crate) enum LoggedPath {
     Whole(Vec<u8>),
@@ -78,7 +78,7 @@ impl fmt::Debug for LoggedPath {
     }
 }
 
-/// Not by recursion: a tree may be deeper than a stack.
+/// Without recursion: a tree may be deeper than a stack.
 impl Drop for LoggedDir {
     fn drop(&mut self) {
         let mut above = self.above.take();
@@ -88,7 +88,7 @@ impl Drop for LoggedDir {
     }
 }
 
-/// The directories that a segment has, for who writes to it. They take about as much memory as their lines on the disk.
+/// The directories that a segment has, for writing. They take about as much memory as their lines on the disk.
 #[derive(Debug, Default)]
 pub(crate) struct DirsWritten {
     numbers: DirNumbers,
@@ -160,7 +160,7 @@ impl DirsWritten {
     }
 }
 
-/// The directories of a segment, for who reads it.
+/// The directories of a segment, for reading.
 #[derive(Debug, Default)]
 pub(crate) struct DirsRead(Vec<(u64, Arc<LoggedDir>)>);
 
@@ -207,7 +207,7 @@ mod tests {
         Record::Remove { path: path.to_vec().into(), ino, dir: false }
     }
 
-    /// What a segment with these lines says, `None` for a line that is none.
+    /// The contents of a segment with these lines; `None` for an invalid line.
     fn read(text: &str) -> Vec<Option<LoggedLine>> {
         let mut dirs = DirsRead::default();
         text.lines().map(|line| LoggedLine::decode(line.as_bytes(), &mut dirs)).collect()
@@ -262,8 +262,8 @@ mod tests {
         if Name::new(&name).is_ok() && name != OURS { name } else { "name é".into() }
     }
 
-    /// Any paths come back as they were, over segments, appends that failed and a writer that goes on in a segment. If a
-    /// line is lost, records are lost that need it, and no other one gets another path.
+    /// Any paths come back as they were, over segments, failed appends and a writer that continues in a segment. If a
+    /// line is lost, records that need it are lost, and no other one gets another path.
     #[test]
     fn paths_come_back_whatever_happens() {
         for seed in 0..60 {
@@ -279,7 +279,7 @@ mod tests {
                 match random.random_range(0..30) {
                     0..6 => dirs.undo(),
                     6 => {
-                        // The next segment; the record is encoded anew.
+                        // The next segment; the record is encoded again.
                         assert_eq!(paths(&segment), wanted, "seed {seed}");
                         (dirs, segment, wanted) = (DirsWritten::default(), String::new(), Vec::new());
                     }

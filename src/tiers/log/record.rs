@@ -4,17 +4,18 @@
 //! everything behind it up to the newline. DURABLE is the LSN up to which the log was known to be durable when the line
 //! was written. Paths are relative to the mount root, as `log/dirs.rs` says; names are escaped by
 //! [`crate::path::escape`], and an empty path is the root.
+//!
 //! Events (changes of the view that the slow tier does not have yet) are `make`, `content`, `link`, `rename`,
 //! `exchange`, `unlink`, `rmdir`, `setattr` and `setxattr`; the other kinds are about objects, events and the slow
 //! tree.
 //!
 //! An event may end with `by=UID`: the user whose event it is, root if this is missing. Behind it may be `start=NANOS
-//! end=NANOS`, since 1970: when the change began (the first one since the version's previous commit, or the call), and
-//! when it got its place in the order. A mount that keeps one order with others writes them ([`crate::tiers::fleet`]).
+//! end=NANOS`, since 1970: when the change began (its first byte since the version's previous commit, or the call), and
+//! when it got its place in the order. A member of a fleet writes them ([`crate::tiers::fleet`]).
 //!
 //! A CRC says that a line is as it was written, not who wrote it: a fast tier may come from anywhere. A line that no
 //! daemon writes (a path that leaves the tier, a directory moved into itself, numbers that no counter reaches) is not a
-//! record, so users of a record need not check it again.
+//! record, so code that uses a record need not check it again.
 
 use std::collections::BTreeSet;
 
@@ -36,21 +37,21 @@ pub(crate) const COUNTER_MAX: u64 = 1 << 62;
 const XATTR_NAME_MAX: usize = 255;
 
 /// When a change began, and when it got its place in the order: nanoseconds since 1970, by this machine's clock. Zero
-/// for a change that was logged before its mount kept an order with others.
+/// for a change that was logged before its mount joined a fleet.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Stamps {
     pub(crate) start: u64,
     pub(crate) end: u64,
 }
 
-/// Whose event it is ([`EngineState::whose`](crate::tiers::model::state::EngineState::whose)), and its stamps.
+/// An event's user ([`EngineState::whose`](crate::tiers::model::state::EngineState::whose)), and its stamps.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct EventOrigin {
     pub(crate) by: u32,
     pub(crate) stamps: Option<Stamps>,
 }
 
-/// The tier an object's file lies on.
+/// The tier that has an object's file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) enum Home {
     /// The pool.
@@ -70,7 +71,7 @@ pub(crate) struct ObjectId {
 }
 
 impl ObjectId {
-    /// Whether part of it lies on the slow tier.
+    /// Whether a part of it is on the slow tier.
     pub(crate) fn needs_slow(self) -> bool {
         self.home != Home::Fast
     }
@@ -102,7 +103,7 @@ impl ObjectId {
     }
 }
 
-/// The attributes that travel with a file's content, or with a new directory or special file.
+/// The attributes that go with a file's content, or with a new directory or special file.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Attrs {
     pub(crate) perm: u32,
@@ -122,7 +123,7 @@ pub(crate) struct Spec {
     pub(crate) target: Vec<u8>,
 }
 
-/// Of which kind a node is, and whose.
+/// A node's kind, owner and group.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Owned {
     pub(crate) kind: Kind,
@@ -138,7 +139,7 @@ impl Owned {
     }
 }
 
-/// Whose attributes an event changes, as the view had the node then. They are given to no other: set-id bits and access
+/// The node whose attributes an event changes, as the view had it then. No other node gets them: set-id bits and access
 /// control lists are rights that its owner gives.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct AttrsOf {
@@ -166,13 +167,13 @@ impl TmpStat {
     }
 }
 
-/// One primitive change of the slow tree, with what it expects to find. `id` and `over` are files of the slow tier; `over`
-/// is what the target name held before, `None` for nothing.
+/// One primitive change of the slow tree, with what it expects to find. `id` and `over` are files of the slow tier;
+/// `over` is what the target name held before, `None` for nothing.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Step<P = Path> {
-    /// Renames a finished node out of `tmp`. `tmp` is the name behind the path of the root of the part of the tree that
-    /// has it (`writeback/parts.rs`). `node` and `object` say whose version it is; `known` is the slow tier's stat of
-    /// the waiting file, if that does not change: inode numbers are reused.
+    /// Renames a finished node out of `tmp`. `tmp` is the name there, behind the path of the root of its part of the
+    /// tree (`writeback/parts.rs`). `node` and `object` say whose version it is; `known` is the slow tier's stat of the
+    /// waiting file, if that does not change: inode numbers are reused.
     Place {
         tmp: P,
         id: FileId,
@@ -220,7 +221,7 @@ pub(crate) enum Step<P = Path> {
 }
 
 impl<P> Step<P> {
-    /// The same step with its paths in another form.
+    /// The step with its paths in another form.
     pub(crate) fn with_paths<Q>(&self, as_path: impl Fn(&P) -> Q) -> Step<Q> {
         match self {
             Step::Place { tmp, id, path, over, node, object, known } => {
@@ -242,7 +243,7 @@ impl<P> Step<P> {
 }
 
 impl Step {
-    /// As a record has it.
+    /// The step as a record has it.
     pub(crate) fn logged(&self) -> Step<LoggedPath> {
         self.with_paths(|path| path.clone().into())
     }
@@ -321,12 +322,12 @@ pub(crate) enum Record {
         value: Option<Vec<u8>>,
     },
     /// In front of the first event on a name, and of a `bind` of an existing file: what the slow tier was known to have
-    /// under the name, `None` for nothing. A start detects foreign changes since then by it.
+    /// under the name, `None` for nothing. It lets a start detect foreign changes since then.
     Expect {
         path: LoggedPath,
         slow: Option<Fingerprint>,
     },
-    /// A power cut discarded the file and it has no older version: the records about it mean nothing. Written for a
+    /// A power cut discarded the file, and it has no older version: the records about it have no meaning. Written for a
     /// recovery that no longer reads the record that shows that.
     Discarded {
         ino: Ino,
@@ -338,8 +339,8 @@ pub(crate) enum Record {
         object: ObjectId,
         from: u64,
     },
-    /// The file, which is `slow` there, was written in place at `mtime` while changes of its times were pending:
-    /// the pending changes before this record set `mtime`, whatever they say.
+    /// The file, which is `slow` there, was written in place at `mtime` while changes of its times were pending: the
+    /// pending changes before this record set `mtime`, whatever they say.
     InPlace {
         ino: Ino,
         slow: FileId,
@@ -352,7 +353,7 @@ pub(crate) enum Record {
     },
     /// Step `index` of `count`, about to change the slow tree. `upto` belongs to the step's batch: once all steps with
     /// that `upto` are done, everything up to there is applied. A group with a step missing in the log was never begun.
-    /// A repeated step replaces the first: the node that it places had to be made anew.
+    /// A repeated step replaces the first: the node that it places had to be made again.
     Intent {
         upto: Lsn,
         index: u64,
@@ -363,13 +364,13 @@ pub(crate) enum Record {
     Applied {
         upto: Lsn,
     },
-    /// An operator has set the events in these ranges aside: they have left the order, and the view goes back to what the
-    /// slow tier has (`writeback/set_aside.rs`).
+    /// An operator has set the events in these ranges aside: they have left the order, and the view goes back to what
+    /// the slow tier has (`writeback/set_aside.rs`).
     SetAside {
         events: Vec<(Lsn, Lsn)>,
     },
-    /// A record that was moved here from its place further in front, with another number. Counts only with the `moved`
-    /// behind it. Whoever reads a log finds the record itself here ([`in_present_order`]).
+    /// A record that was moved here from an earlier place, with another number. Counts only with the `moved` behind it.
+    /// Readers of a log get the record itself here ([`in_present_order`]).
     Again(Box<Record>),
     /// Makes the `count` records in front of it count, and those in these ranges not (`writeback/held_users.rs`).
     Moved {
@@ -431,15 +432,15 @@ impl Record {
         }
     }
 
-    /// The LSN up to which these records, in their order, say that everything is applied; 0 if they do not say.
+    /// The LSN up to which these records, in order, say that everything is applied; 0 if they do not say.
     pub(crate) fn applied<'a>(records: impl DoubleEndedIterator<Item = &'a Record>) -> Lsn {
         let upto = |record: &Record| if let Record::Applied { upto } = record { Some(*upto) } else { None };
         records.rev().find_map(upto).unwrap_or(0)
     }
 
     /// The steps of the group that was begun behind the last `applied`, each with the LSN that is applied once the
-    /// steps of its batch are done. Whenever intents are logged, those of the whole group are, and they are made
-    /// durable together before the next step is done: if one is missing, those that were logged before them count.
+    /// steps of its batch are done. Intents are always logged for the whole group, and made durable together before the
+    /// next step is done: if one is missing, those logged earlier count.
     pub(crate) fn unfinished(records: &[(Lsn, Record)]) -> Vec<(Lsn, Step)> {
         let last = records.iter().rposition(|(_, record)| matches!(record, Record::Applied { .. }));
         let (mut whole, mut steps) = (Vec::new(), Vec::new());
@@ -467,7 +468,7 @@ impl Record {
         })
     }
 
-    /// The record as one line, newline included, with whole paths: for what is in no segment of the log. `origin` is an
+    /// The record as one line, newline included, with whole paths: for use outside of a segment. `origin` is an
     /// event's; other records have none.
     pub(crate) fn encode(&self, lsn: Lsn, durable: Lsn, origin: EventOrigin) -> String {
         let mut line = LogLine { text: String::new(), dirs: None };
@@ -475,7 +476,7 @@ impl Record {
         as_line(&line.text)
     }
 
-    /// The same behind `out`, and in front of it the directories that the segment does not have yet.
+    /// Adds the record's line to `out`, and in front of it the directories that the segment does not have yet.
     pub(crate) fn encode_in(&self, numbers: (Lsn, Lsn), origin: EventOrigin, dirs: &mut DirsWritten, out: &mut String) {
         let (lsn, durable) = numbers;
         let mut line = LogLine { text: String::new(), dirs: Some((dirs, out)) };
@@ -492,7 +493,7 @@ impl Record {
         }
     }
 
-    /// Everything behind the LSNs, but for the origin.
+    /// Writes everything behind the LSNs, except the origin.
     fn write(&self, line: &mut LogLine<'_>) {
         match self {
             Record::Start { boot } => {
@@ -580,7 +581,7 @@ pub(crate) type DecodedRecord = (Lsn, Lsn, Record, EventOrigin);
 pub(crate) enum LoggedLine {
     /// The directory is among those of the segment now.
     Dir,
-    /// The daemon that began the segment runs since this boot.
+    /// The boot in which the daemon runs that began the segment.
     Boot(String),
     Record(DecodedRecord),
 }
@@ -603,14 +604,14 @@ impl LoggedLine {
     }
 }
 
-/// What is behind the CRC of a line, if that is right.
+/// The text behind the CRC of a line, if the CRC is right.
 fn checked(line: &[u8]) -> Option<&str> {
     let (crc, rest) = std::str::from_utf8(line).ok()?.split_at_checked(8)?;
     let rest = rest.strip_prefix(' ')?;
     (u32::from_str_radix(crc, 16).ok()? == crc32fast::hash(rest.as_bytes())).then_some(rest)
 }
 
-/// The first line of a segment in which no `start` stands.
+/// The first line of a segment, for a segment without a `start`.
 pub(crate) fn boot_line(boot: &str) -> String {
     as_line(&format!("boot id={}", escape(boot.as_bytes())))
 }
@@ -631,7 +632,7 @@ fn kind_word(kind: Kind) -> &'static str {
     }
 }
 
-/// Not of a file.
+/// Any kind but a file.
 fn kind_of(word: &str) -> Option<Kind> {
     [Kind::Dir, Kind::Symlink, Kind::Fifo, Kind::Socket, Kind::CharDevice, Kind::BlockDevice]
         .into_iter()
@@ -640,7 +641,7 @@ fn kind_of(word: &str) -> Option<Kind> {
 
 struct LogLine<'a> {
     text: String,
-    /// The directories of the segment, and where new ones go; whole paths without.
+    /// The directories of the segment, and where new ones go; without, paths are whole.
     dirs: Option<(&'a mut DirsWritten, &'a mut String)>,
 }
 
@@ -860,7 +861,7 @@ impl<'a> Words<'a> {
         }
     }
 
-    /// The same, or the root itself.
+    /// A path of the view, or its root.
     fn path_or_root(&mut self, key: &str) -> Option<LoggedPath> {
         match self.0.clone().next()?.strip_prefix(key)? {
             "=" => self.bytes(key).map(LoggedPath::Whole),
@@ -1053,7 +1054,7 @@ impl<'a> Words<'a> {
         (0..count).map(|_| range()).collect()
     }
 
-    /// What is at the end of an event: perhaps its user, and both stamps or none, in this order of time.
+    /// The end of an event: its user, if any, and both stamps or none, the earlier one first.
     fn origin(&mut self) -> Option<EventOrigin> {
         let names_user = self.0.clone().next().is_some_and(|word| word.starts_with("by="));
         let by = if names_user { self.small("by").filter(|by| *by != 0)? } else { 0 };
@@ -1107,7 +1108,7 @@ impl<'a> Words<'a> {
     }
 }
 
-/// The records of a log where they belong by now: each moved record at its last place, and only there.
+/// The records of a log in their present order: each moved record at its last place, and only there.
 pub(crate) fn in_present_order(records: Vec<(Lsn, Record)>) -> Vec<(Lsn, Record)> {
     if !records.iter().any(|(_, record)| matches!(record, Record::Again(_))) {
         return records;
@@ -1152,7 +1153,7 @@ pub(crate) fn is_below_root(path: &[u8]) -> bool {
     names().all(|name| Name::new(name).is_ok()) && names().next() != Some(OURS)
 }
 
-/// Neither path is the other or lies inside it: nothing moves into itself, or onto itself.
+/// Neither path is the other or is inside it: nothing moves into itself, or onto itself.
 fn are_apart(a: &LoggedPath, b: &LoggedPath) -> bool {
     let (a, b) = (&a.bytes()[..], &b.bytes()[..]);
     !is_at_or_below(a, b) && !is_at_or_below(b, a)

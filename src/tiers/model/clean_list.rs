@@ -11,7 +11,7 @@ use crate::tiers::Ino;
 pub(crate) struct Clean {
     pub(crate) ino: Ino,
     pub(crate) bytes: u64,
-    /// The number of its burst; 0: not known.
+    /// The number of its burst; 0: unknown.
     pub(crate) burst: u64,
 }
 
@@ -24,7 +24,7 @@ pub(crate) struct CleanList {
 }
 
 impl CleanList {
-    /// The file was drained last; calling it again moves it behind all others.
+    /// Adds the file as the one drained last; a second call moves it behind all others.
     pub(crate) fn add(&mut self, clean: Clean) {
         let ino = clean.ino;
         self.remove(ino);

@@ -1,4 +1,4 @@
-//! Which events have to leave the order together when something is set aside. Pure: reads the state, decides, changes
+//! Which events must leave the order together when something is set aside. Pure: reads the state, decides, changes
 //! nothing.
 //!
 //! All pending events of a node go, and for a directory all events beneath it. The remaining events must keep their
@@ -45,7 +45,7 @@ pub(crate) fn pending_at<'a>(st: &'a EngineState, place: &'a DirEntryKey) -> imp
     st.queue.events().iter().map(|event| &event.change).filter(at).flat_map(Change::inodes)
 }
 
-/// One walk through the queue.
+/// One pass through the queue.
 struct QueueWalk<'a> {
     st: &'a EngineState,
     found: Closure,
@@ -91,7 +91,7 @@ impl<'a> QueueWalk<'a> {
         change.inodes().into_iter().chain(dirs).any(|ino| self.is_node_inside(ino))
     }
 
-    /// By any of its names, in the view or on the slow tree.
+    /// Checks all of the node's names, in the view and on the slow tree.
     fn is_node_inside(&mut self, ino: Ino) -> bool {
         if self.found.inodes.contains(&ino) {
             return true;

@@ -1,13 +1,13 @@
 //! Which versions to copy next. Pure: reads the state, remembers how far it has looked.
 //!
-//! The search goes through the queue once: a version that it finds needed is remembered until it has a copy or is not
-//! needed any more, and no event is looked at again. What it passed as superfluous may become needed later: the version
-//! that was to stand in for it is overwritten, or pressure ends. Then the front of the queue lacks a copy that the
-//! search does not know, sooner or later, and the search begins anew there. It does so, too, when a copy that was made
-//! is gone: a group of steps under way may need it, in the middle of the queue.
+//! The search goes through the queue once. A version that it finds needed is remembered until it has a copy or is not
+//! needed any more, and no event is looked at again. A version that it passed as not needed may become needed later:
+//! the version that was to replace it is overwritten, or pressure ends. Then, sooner or later, the front of the queue
+//! lacks a copy that the search does not know, and the search starts again there. It also starts again when a finished
+//! copy is gone: a group of steps under way may need it, in the middle of the queue.
 //!
 //! With `drain_policy = "newest"` a version that was found may be superseded before its copy begins. It is not copied,
-//! and the search begins anew when it stands in front of what is needed, or in its room.
+//! and the search starts again if that version is in front of what is needed, or takes its room.
 
 use crate::tiers::model::publish_plan::{GROUP_MAX, Walk, batch_at, missing_at_front, missing_in};
 use crate::tiers::model::queue::{CopyCursor, QueuedVersion};
@@ -15,8 +15,9 @@ use crate::tiers::model::state::EngineState;
 use crate::tiers::{Ino, Lsn};
 
 /// The versions that batches near the front of the queue wait for, in the order in which they are needed, at most
-/// [`GROUP_MAX`]. `refused`: of [`publish_plan::first_refused`](super::publish_plan::first_refused). A file that the next
-/// event removes needs no copy, unless the gate refuses that event: then the file goes to the slow tree first.
+/// [`GROUP_MAX`]. `refused`: the result of [`publish_plan::first_refused`](super::publish_plan::first_refused). A file
+/// that the next event removes needs no copy, unless the gate refuses that event: then the file goes to the slow tree
+/// first.
 pub(crate) fn plan_copies(st: &mut EngineState, pressure: bool, refused: Option<usize>) -> Vec<(Ino, QueuedVersion)> {
     let mut cursor = std::mem::take(&mut st.queue.copied);
     let applied = st.queue.applied();
@@ -30,7 +31,7 @@ pub(crate) fn plan_copies(st: &mut EngineState, pressure: bool, refused: Option<
     found
 }
 
-/// Whether what was found has all that the front waits for, as far as that was looked at.
+/// Whether the search has found everything that the front waits for, as far as it has looked.
 fn is_up_to_date(cursor: &CopyCursor, st: &EngineState, front: &[Lsn]) -> bool {
     let has_room = cursor.found.len() < GROUP_MAX || !st.queue.has_newest_only();
     let is_known =
@@ -39,7 +40,7 @@ fn is_up_to_date(cursor: &CopyCursor, st: &EngineState, front: &[Lsn]) -> bool {
     front.iter().all(is_known) && first.is_none_or(|(_, (lsn, _))| front.contains(lsn))
 }
 
-/// Looks at the events behind those seen so far, until enough is found.
+/// Searches the events behind those seen so far, until enough is found.
 fn look_on(cursor: &mut CopyCursor, st: &EngineState, pressure: bool, refused: Option<usize>) {
     let mut walk = Walk::behind(cursor.looked_at).up_to(refused);
     let mut at = st.queue.index_behind(cursor.looked_at);
@@ -55,11 +56,11 @@ fn look_on(cursor: &mut CopyCursor, st: &EngineState, pressure: bool, refused: O
     }
 }
 
-/// Which of the versions that were found are still published by themselves: a later event that joined the batch of one
-/// may have removed or replaced it.
+/// Which of the versions that were found still need a copy: a later event that joined the batch may have removed or
+/// replaced one.
 pub(crate) struct StillNeeded {
-    /// What the front waits for: its batch may end before the event that supersedes one of its versions, while one that
-    /// began with that version would not.
+    /// What the front waits for. Its batch may end before the event that supersedes one of its versions, while a batch
+    /// that began with that version would not.
     front: Vec<Lsn>,
     refused: Option<usize>,
 }
@@ -82,7 +83,7 @@ impl StillNeeded {
     }
 }
 
-/// The copy of this version begins: the batches up to it keep their ends from now on.
+/// Notes that the copy of this version begins: from now on the batches up to it keep their ends.
 pub(crate) fn begin_copy(st: &mut EngineState, lsn: Lsn, pressure: bool) {
     while st.queue.has_newest_only() && st.queue.begun() < lsn {
         let (begun, at) = (st.queue.begun(), st.queue.index_behind(st.queue.begun()));
@@ -170,7 +171,7 @@ mod tests {
             }
         }
 
-        /// Each file that the view has behind the batch is on the slow tree as it is in the view.
+        /// Checks that each file in the view behind the batch is on the slow tree as in the view.
         fn check(&mut self, queue: &Queue, batch: &Batch, seed: u64) {
             self.placed.extend(batch.contents.iter().map(|(ino, (lsn, _))| (*ino, *lsn)));
             for ino in self.names.values() {
@@ -216,7 +217,7 @@ mod tests {
                 queue.remove(file.ino, file.at.clone());
                 file.there = false;
             }
-            // Written over; the next version stands in for those that had no copy.
+            // Overwritten; the next version replaces those that had no copy.
             _ => {
                 queue.0.queue.versions(file.ino).for_each(|(_, content)| content.set_overwritten());
                 queue.content(file.ino, file.at.clone());
@@ -224,7 +225,7 @@ mod tests {
         }
     }
 
-    /// Whatever happened between two searches, what is copied by the plan lets everything be published.
+    /// Whatever happened between two searches, copying by the plan lets everything be published.
     #[test]
     fn the_plan_finds_all_that_publishing_waits_for() {
         for seed in 0..200 {
@@ -244,8 +245,8 @@ mod tests {
         }
     }
 
-    /// `drain_policy = "newest"`: a version is skipped only if it is superseded in the same batch. So what the slow tree
-    /// has behind each batch is what the view had at that event, and all of it arrives.
+    /// `drain_policy = "newest"`: a version is skipped only if it is superseded in the same batch. So behind each batch
+    /// the slow tree has what the view had at that event, and all of it arrives.
     #[test]
     fn what_is_skipped_is_superseded_in_the_same_batch() {
         let mut skipped = 0;
@@ -297,8 +298,8 @@ mod tests {
         });
     }
 
-    /// A program that keeps its last three checkpoints, and a tier that takes one while four are written: each batch would
-    /// grow while it is copied, and none would be published.
+    /// A program that keeps its last three checkpoints, and a tier that takes one while four are written: each batch
+    /// would grow while it is copied, and none would be published.
     #[test]
     fn a_tier_that_is_always_behind_gets_one_checkpoint_after_the_other() {
         let (mut queue, mut kept, mut dice) = (Queue::new(), VecDeque::new(), StdRng::seed_from_u64(0));

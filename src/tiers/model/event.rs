@@ -1,4 +1,4 @@
-//! What the log's events are in memory: changes of the view that the slow tier does not have yet.
+//! The log's events in memory: changes of the view that the slow tier does not have yet.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,7 +21,7 @@ pub(crate) struct Event {
     pub(crate) change: Change,
 }
 
-/// What changed, by inode. Names are the view's at the event's LSN. There may be a million: larger variants than
+/// What changed, by inode. Names are the view's at the event's LSN. There may be a million: variants larger than
 /// `Content` are boxed.
 #[derive(Debug, Clone)]
 pub(crate) enum Change {
@@ -35,7 +35,7 @@ pub(crate) enum Change {
     SetXattr { ino: Ino, of: Box<AttrsOf>, new: Box<(Vec<u8>, Option<Vec<u8>>)> },
 }
 
-/// What an event takes besides its names and values, about: itself, a slot, and the numbers in its record.
+/// About what an event takes besides its names and values: itself, a slot, and the numbers in its record.
 const EVENT_ITSELF: u64 = 256;
 
 impl Change {
@@ -70,7 +70,7 @@ impl Change {
         }
     }
 
-    /// Those names, to be replaced by others.
+    /// The names it touches, for replacing them.
     pub(super) fn places_mut(&mut self) -> Vec<&mut DirEntryKey> {
         match self {
             Change::Make { at, .. }
@@ -83,7 +83,7 @@ impl Change {
         }
     }
 
-    /// Whether it takes what has this name away from it, and puts nothing else there.
+    /// Whether it takes the name away from its node, and puts no other node there.
     pub(super) fn frees(&self, place: &DirEntryKey) -> bool {
         match self {
             Change::Rename { from, .. } => **from == *place,
@@ -92,7 +92,7 @@ impl Change {
         }
     }
 
-    /// The name that leads to another node from then on, if it is a single one.
+    /// The name that leads to another node from then on, if there is exactly one.
     pub(crate) fn overwrites(&self) -> Option<&DirEntryKey> {
         match self {
             Change::Make { at, .. } | Change::Link { at, .. } | Change::Remove { at, .. } => Some(at),

@@ -1,4 +1,5 @@
-//! What somebody else has changed on the slow tree is no longer trusted, however young: the next look-up asks.
+//! After a foreign change, what is known of the slow tree there is not trusted any more, however young: the next lookup
+//! asks the slow tier.
 //!
 //! Names with pending changes keep what the view has; only what is known of the slow tree expires.
 
@@ -10,7 +11,7 @@ use crate::tiers::{Ino, Lsn, ROOT};
 
 impl View {
     /// The directories in which a name on the slow tree has changed: the one at this path there, and the one with this
-    /// inode number, which may have moved meanwhile (0: not told).
+    /// inode number, which may have moved meanwhile (0: unknown).
     pub(crate) fn slow_dirs(&self, path: &[u8], number: u64) -> Vec<Ino> {
         let mut names = path.split(|b| *b == b'/').filter(|name| !name.is_empty());
         let at_path = names.try_fold(ROOT, |dir, name| self.get(dir)?.dir.as_ref()?.slots.get(name)?.slow());
@@ -19,13 +20,14 @@ impl View {
         at_path.into_iter().chain(numbered).filter(is_dir).collect()
     }
 
-    /// Somebody else has renamed this directory on the slow tree: it has the new name here, too, and what is open or pending
-    /// in it goes with it, as on one machine. `false`: it is not this directory, or a change that is pending here wins.
+    /// Follows a foreign rename of this directory on the slow tree: it gets the new name in the view, too, and what is
+    /// open or pending in it goes along, as on one machine. `false`: it is not this directory, or a pending change in
+    /// the view wins.
     pub(crate) fn follow_dir(&mut self, ino: Ino, id: SlowId, (dir, name): &DirEntryKey) -> bool {
         let Some(node) = self.get(ino).filter(|node| node.kind == Kind::Dir && node.slow_id() == Some(id)) else {
             return false;
         };
-        // Who has looked the new name up since knows both.
+        // If the new name was looked up since, the node has both names.
         let old: Vec<DirEntryKey> = node.links.iter().filter(|link| *link != &(*dir, name.clone())).cloned().collect();
         let slot = |at: Ino, name: &Name| self.live_dir(at).and_then(|dir| dir.slots.get(name));
         let is_ours = |at: Ino, name: &Name| slot(at, name).is_some_and(Slot::pending) || self.is_following(at, name);
@@ -44,11 +46,11 @@ impl View {
         true
     }
 
-    /// The name means something else now. Returns whether its directory is known in full, so that nobody would ask the
-    /// slow tier, and the nodes that may show other attributes.
+    /// Expires a name that a foreign change has given another meaning. Returns whether its directory is known in full,
+    /// so that no lookup would ask the slow tier, and the nodes that may have other attributes.
     pub(crate) fn expire_name(&mut self, dir: Ino, name: &Name, applied: Lsn) -> (bool, Vec<Ino>) {
         let Some(node) = self.get_mut(dir).filter(|node| node.slow_id().is_some()) else { return (false, Vec::new()) };
-        // Its times, and how many directories it has.
+        // The directory's times and link count.
         node.seen = ObservedAt::NEVER;
         let Some(slots) = &mut node.dir else { return (false, Vec::new()) };
         slots.generation += 1;
@@ -65,7 +67,7 @@ impl View {
         (known, nodes)
     }
 
-    /// Somebody else may have changed the node on the slow tree.
+    /// Expires what is known of a node that a foreign change may have changed on the slow tree.
     pub(crate) fn expire_node(&mut self, ino: Ino, applied: Lsn) {
         let Some(node) = self.get_mut(ino) else { return };
         node.seen = ObservedAt::NEVER;
@@ -82,7 +84,7 @@ impl View {
         self.to_compare.contains(&ino)
     }
 
-    /// The file is compared now, or could not be.
+    /// Sets whether the file is to be compared with the slow file at its next open.
     pub(crate) fn set_to_compare(&mut self, ino: Ino, to_compare: bool) {
         if to_compare {
             self.to_compare.insert(ino)
@@ -91,8 +93,8 @@ impl View {
         };
     }
 
-    /// Nothing that is known of the slow tree in the next `most` directories from `first` on counts. Returns where to
-    /// go on.
+    /// Expires everything that is known of the slow tree in the next `most` directories from `first` on. Returns the
+    /// directory to continue with.
     pub(crate) fn expire_dirs(&mut self, first: Ino, most: usize, applied: Lsn) -> Option<Ino> {
         let dirs = self.dirs_from(first, most);
         for ino in &dirs {
@@ -121,7 +123,8 @@ mod tests {
         Name::new(name.as_bytes()).expect("a name")
     }
 
-    /// Member A publishes `d/x`; B, which reads of it, has just moved `d` to `e` on the slow tree, or is about to.
+    /// Member A publishes `d/x`; member B, which reads of it, has just moved `d` to `e` on the slow tree, or is about
+    /// to.
     #[test]
     fn a_name_is_found_in_a_directory_that_has_moved_on_either_side() {
         let mut view = View::new(&stat(2, Kind::Dir), Duration::ZERO);

@@ -1,4 +1,4 @@
-//! Which batches go into a new directory before that is placed (`writeback/fill.rs`). Pure.
+//! Which batches go into a new directory before it is placed (`writeback/fill.rs`). Pure.
 //!
 //! They must be new names below the directory for nodes that the slow tier does not have: then the slow tree without
 //! the directory is the state before all of them, and the tree with it the state behind all of them.
@@ -13,13 +13,13 @@ use crate::tiers::model::publish_plan::Batch;
 use crate::tiers::model::state::EngineState;
 use crate::tiers::{Ino, Lsn};
 
-/// How many events one directory takes in. What comes later goes to the directory in its place, in its turn.
+/// How many events one directory takes in. Later ones are published into the placed directory, in their turn.
 const EVENTS_MAX: usize = 4096;
 /// How many directories are filled at once: each is kept open.
 const DIRS_MAX: usize = 256;
-/// A larger file is not held up by others: there its bytes take the time, not its requests.
+/// The largest file that is filled in: above this size bandwidth dominates, not requests.
 const FILE_MAX: u64 = 1 << 20;
-/// The same for all of them together.
+/// The most bytes that all files of one directory may have.
 const BYTES_MAX: u64 = 256 << 20;
 
 /// A new directory, and what goes into it.
@@ -35,7 +35,7 @@ pub(crate) struct FillPlan {
 }
 
 impl FillPlan {
-    /// `None`: the batch is anything but a new directory that takes something in.
+    /// The plan for a batch that makes a directory which can take something in; `None` for any other batch.
     pub(crate) fn begin(st: &EngineState, batch: &Batch) -> Option<FillPlan> {
         let mut events = st.queue.events().range(batch.events.clone());
         match (&events.next()?.change, events.next()) {
@@ -51,12 +51,12 @@ impl FillPlan {
         }
     }
 
-    /// The last event that it has.
+    /// The last event that the plan includes.
     pub(crate) fn upto(&self) -> Lsn {
         self.upto
     }
 
-    /// Whether this event, which comes next, is one for it as far as can be told before its batch is ready.
+    /// Whether the plan may include this event, which comes next, as far as is known before its batch is ready.
     pub(crate) fn may_take(&self, event: &Event) -> bool {
         let is_new = |ino: &Ino, at: &DirEntryKey| self.dirs.contains(&at.0) && !self.nodes.contains(ino);
         let is_for_it = match &event.change {
@@ -67,7 +67,7 @@ impl FillPlan {
         is_for_it && self.events < EVENTS_MAX
     }
 
-    /// Takes in the batch behind those that it has. `false`: it does not belong here.
+    /// Adds the next batch to the plan. `false`: it does not belong into the directory.
     pub(crate) fn take(&mut self, st: &EngineState, batch: &Batch) -> bool {
         let events: Vec<&Event> = st.queue.events().range(batch.events.clone()).collect();
         if self.events >= EVENTS_MAX {
@@ -94,7 +94,7 @@ impl FillPlan {
         is_taken
     }
 
-    /// A version, which may have been renamed since, and removed.
+    /// Adds a file's version, which may have been renamed or removed since.
     fn take_file(&mut self, st: &EngineState, ino: Ino, events: &[&Event], batch: &Batch) -> bool {
         let mut place = None;
         for event in events {
@@ -127,7 +127,7 @@ impl FillPlan {
     }
 }
 
-/// Whether we may put something into such a directory, and list it, without root as well.
+/// Whether we can put something into such a directory and list it, without root as well.
 fn takes_in(spec: &Spec) -> bool {
     spec.kind == Kind::Dir && spec.attrs.perm & 0o700 == 0o700
 }
@@ -148,7 +148,7 @@ mod tests {
     use crate::tiers::model::closure::tests::{Queue, at};
     use crate::tiers::model::publish_plan::{Walk, batch_at};
 
-    /// How many of the events a directory at the front takes in; 0: it takes in none.
+    /// How many of the events a directory at the front takes in; 0: none.
     fn taken(queue: &Queue) -> usize {
         let mut walk = Walk::default();
         let mut batch = |at| batch_at(&queue.0, &mut walk, at, false).expect("whatever it needs exists");

@@ -1,10 +1,10 @@
 //! What a refusal holds, and what goes on (P15). Pure: reads the state, decides, changes nothing.
 //!
-//! Held are a user's event that the slow tier refuses, all later events of this user, so that a marker never arrives
-//! before what it marks, and every later event that depends on one of these. Two events depend on each other if they
-//! touch the same node or name, or if one touches a directory above the other. Whoever has a held event is a held user
-//! from there on, too: each user's events keep their order. All others may go first, and neither the view nor the
-//! meaning of any event changes by that.
+//! Held are a user's event that the slow tier refuses; all later events of that user, so that a marker never arrives
+//! before what it marks; and every later event that depends on a held one. Two events depend on each other if they
+//! touch the same node or name, or if one touches a directory above the other. A user with a held event is a held user
+//! from there on, too: each user's events keep their order. All other events may go first, which changes neither the
+//! view nor the meaning of any event.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 
@@ -23,7 +23,7 @@ pub(crate) struct HeldEvents {
     pub(crate) events: Vec<Lsn>,
     /// The nodes that these events touch, and the files with bytes ahead of their events that depend on them.
     pub(crate) inodes: HashSet<Ino>,
-    /// The last event of each of these nodes that goes on.
+    /// For each of these nodes, the last of its events that is not held.
     last_free: HashMap<Ino, Lsn>,
 }
 
@@ -51,8 +51,8 @@ pub(crate) fn held_with(st: &EngineState, users: BTreeSet<u32>) -> HeldEvents {
 }
 
 impl HeldEvents {
-    /// Which of these records, in the present order of the log, leave their places, and whether each is logged again.
-    /// `binds`: those that name the objects of files with bytes ahead of their events.
+    /// Which of these records, in the log's present order, leave their places, and whether each is logged again.
+    /// `binds`: the records that name the objects of files with bytes ahead of their events.
     pub(crate) fn records<'a>(
         &self,
         records: impl DoubleEndedIterator<Item = &'a (Lsn, Record)> + Clone,
@@ -65,13 +65,13 @@ impl HeldEvents {
         for (lsn, record) in records.clone().filter(|(lsn, _)| is_held(*lsn)) {
             dirs.extend(leads_to(record).into_iter().flatten().map(|path| (path.bytes().into_owned(), *lsn)));
         }
-        // Of a file that is gone without an event, in a directory that is held.
+        // For a file that is gone without an event, in a directory that is held.
         let is_below = |path: &[u8], lsn: Lsn| {
             let mut above = std::iter::successors(Some(split(path).0), |path| Some(split(path).0));
             above.by_ref().take_while(|path| !path.is_empty()).any(|dir| dirs.get(dir).is_some_and(|held| *held < lsn))
         };
         let mut found: Vec<(Lsn, bool)> = Vec::new();
-        // What precedes a record belongs to it.
+        // A record that precedes another one goes with it.
         let mut next = None;
         for (lsn, record) in records.rev() {
             let goes = match record {
@@ -93,7 +93,7 @@ impl HeldEvents {
     }
 }
 
-/// The paths that lead to something else from this event on.
+/// The paths that lead to another node from this event on.
 fn leads_to(record: &Record) -> [Option<&LoggedPath>; 2] {
     match record {
         Record::Make { path, .. } => [Some(path), None],
@@ -208,7 +208,7 @@ mod tests {
         queue.remove(his, at(ROOT, "his")); // 3
         queue.1 = SHE;
         queue.file(ROOT, "free"); // 4
-        queue.file(ROOT, "his"); // 5: another file, under a name that he has left
+        queue.file(ROOT, "his"); // 5: another file, under a name that the held user has left
         queue.file(ROOT, "behind"); // 6
         queue.1 = 1003;
         queue.file(ROOT, "its"); // 7

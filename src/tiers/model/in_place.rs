@@ -11,7 +11,7 @@ pub(crate) struct InPlaceFiles {
     unsynced: HashSet<Ino>,
     /// An earlier daemon may have left more such files, which are unknown.
     unknown_left: bool,
-    /// For files written while changes of their times were pending: the record that says so, and the time of the last
+    /// Files written while changes of their times were pending: the record that says so, and the time of the last
     /// write. The changes before that record set this time.
     overtaken: HashMap<Ino, (Lsn, Time)>,
 }
@@ -43,12 +43,12 @@ impl InPlaceFiles {
         self.overtaken.insert(ino, (lsn, mtime));
     }
 
-    /// What changes the file's times from now on is newer than any write in place so far.
+    /// Called when a change of the file's times is logged, which is newer than any write in place so far.
     pub(crate) fn forget_overtaken(&mut self, ino: Ino) {
         self.overtaken.remove(&ino);
     }
 
-    /// Records have new numbers, these.
+    /// Gives records their new numbers.
     pub(super) fn renumber(&mut self, now: impl Fn(Lsn) -> Option<Lsn>) {
         self.overtaken.values_mut().for_each(|(lsn, _)| *lsn = now(*lsn).unwrap_or(*lsn));
     }
@@ -57,7 +57,7 @@ impl InPlaceFiles {
         self.overtaken.retain(|_, (lsn, _)| *lsn > upto);
     }
 
-    /// The attributes that a pending change sets by now.
+    /// The attributes that a pending change sets now that a write in place may have overtaken it.
     pub(crate) fn as_overtaken(&self, ino: Ino, new: NewAttr) -> NewAttr {
         let written = self.overtaken.get(&ino).filter(|_| new.mtime.is_some());
         NewAttr { mtime: written.map(|(_, mtime)| *mtime).or(new.mtime), ..new }

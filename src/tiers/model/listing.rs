@@ -1,6 +1,6 @@
-//! The listing of a directory, which all who have it open share, whatever is made and removed in it meanwhile: each name
-//! has a position that it keeps, so a reader goes on behind the last one it was given, in a newer listing as well. Were
-//! each reader's listing frozen, a user with many handles on a large directory would have as many copies of its names.
+//! The listing of a directory, shared by all callers that have it open. Each name keeps its position, whatever is made
+//! and removed meanwhile, so a reader continues behind the last name it got, in a newer listing as well. If each reader
+//! had a frozen listing, a user with many handles on a large directory would have as many copies of its names.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -37,9 +37,9 @@ impl SharedListing {
         self.bytes.load(Relaxed)
     }
 
-    /// Takes a newer listing: what was listed before keeps its position, what is new comes behind all others. So who
-    /// reads meanwhile gets each name once that is there all the while. Returns the generation of the latest listing,
-    /// which somebody else may have asked for later.
+    /// Takes a newer listing: names of the former listing keep their positions, new ones come behind all others. So a
+    /// reader gets each name exactly once if the name exists all the while. Returns the generation of the latest
+    /// listing, which another caller may have asked for later.
     pub(crate) fn renew(&self, mut entries: Vec<ListEntry>, generation: u64) -> u64 {
         loop {
             let before = self.latest();
@@ -47,7 +47,8 @@ impl SharedListing {
                 return before.generation;
             }
             let end = before.place(&mut entries);
-            // Others ask for the listing with the state locked, so it is not locked while a million names are placed.
+            // Other callers ask for the listing with the state locked, so do not hold its lock while a million names
+            // are placed.
             let mut latest = self.latest.lock();
             if Arc::ptr_eq(&latest, &before) {
                 *latest = Listing::of(entries, end, generation);

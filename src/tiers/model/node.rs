@@ -1,6 +1,5 @@
-//! The numerous parts of the view: the node behind an inode number, the slot behind a name. How they are connected, and
-//! how they change when something is logged, published or seen, is up to `model/view.rs`; the `pub(super)` items here
-//! are for it.
+//! The numerous parts of the view: the node behind an inode number, the slot behind a name. `model/view.rs` connects
+//! them, and changes them when something is logged, published or seen; the `pub(super)` items are for it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::num::NonZeroU64;
@@ -119,7 +118,7 @@ impl ObservedAt {
         Duration::from_secs(1) * self.0.saturating_sub(1) / Self::PER_SECOND as u32
     }
 
-    /// Whether an answer from then still holds.
+    /// Whether an answer from then is still valid.
     pub(crate) fn fresh(self, now: Duration, limit: Duration) -> bool {
         let Some(ticks) = self.0.checked_sub(1) else { return false };
         let at = Duration::from_secs(1) * ticks / Self::PER_SECOND as u32;
@@ -136,7 +135,7 @@ pub(crate) struct Node {
     pub(crate) ours: bool,
     /// The slow tier has it, as `slow_dev`, `slow_ino` and `slow_birth`.
     pub(super) on_slow: bool,
-    /// The slow file shows the same as the node: its fingerprint follows from the node's attributes.
+    /// The slow file has the attributes of the node, so its fingerprint follows from them.
     slow_is_alike: bool,
     resident: Resident,
     /// It was read from a staged copy when it was last opened.
@@ -146,13 +145,13 @@ pub(crate) struct Node {
     pub(crate) seen: ObservedAt,
     /// Pending events and open files.
     pub(crate) pins: u32,
-    /// References the kernel holds.
+    /// References that the kernel holds.
     pub(crate) refs: u64,
     /// Its names in the view. Empty: removed.
     pub(crate) links: LinkNames,
     /// While the slow tier does not have the node, `slow_ino` may be [`NO_NAMES`].
     slow_ino: u64,
-    /// Linux has no longer ones.
+    /// Linux has no longer device numbers.
     slow_dev: u32,
     slow_birth: u32,
     uid: u32,
@@ -177,11 +176,11 @@ const NO_NAMES: u64 = u64::MAX;
 /// Fields that few nodes have.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Rare {
-    /// Its names on the slow tier, if they differ from those of the view and are not empty as [`NO_NAMES`] says.
+    /// Its names on the slow tier, if they differ from those in the view and are not empty as [`NO_NAMES`] says.
     slow: Option<LinkNames>,
-    /// The slow tier's fingerprint, if it differs from what the node shows.
+    /// The slow tier's fingerprint, if it does not follow from the node's attributes.
     slow_fingerprint: Option<Fingerprint>,
-    /// The event of the latest change that the attributes hold.
+    /// The event of the latest change that the attributes include.
     meta_lsn: Lsn,
     xattrs: Xattrs,
     /// The target of a symbolic link.
@@ -193,7 +192,7 @@ struct Rare {
     unshown: bool,
 }
 
-/// Extended attributes the slow tier does not have yet; `None` removes.
+/// Extended attributes that the slow tier does not have yet; `None` removes.
 pub(crate) type Xattrs = BTreeMap<Vec<u8>, (Option<Vec<u8>>, Lsn)>;
 
 impl Node {
@@ -254,8 +253,7 @@ impl Node {
         !self.on_slow && self.slow_ino == NO_NAMES
     }
 
-    /// The names it has on the slow tier, if they differ from those in the view. Put them back with
-    /// [`Node::put_moved`].
+    /// Takes the names on the slow tier, if they differ from those in the view. Put them back with [`Node::put_moved`].
     fn take_moved(&mut self) -> Option<LinkNames> {
         if self.has_no_slow_names() {
             self.slow_ino = 0;
@@ -275,8 +273,7 @@ impl Node {
         }
     }
 
-    /// Sets which file it is on the slow tier, if that has it. Drops the fingerprint, which does not hold
-    /// for another file.
+    /// Sets which file it is on the slow tier, if any. Drops the fingerprint, which is not that of another file.
     pub(super) fn set_slow_id(&mut self, id: Option<SlowId>) {
         self.set_slow_fingerprint(None);
         let moved = self.take_moved();
@@ -339,7 +336,7 @@ impl Node {
         self.set_slow_fingerprint(slow_fingerprint);
     }
 
-    /// The fingerprint of a slow file that shows the same as the node.
+    /// The fingerprint of a slow file with the attributes of the node.
     fn fingerprint(&self) -> Fingerprint {
         let NodeAttrs { size, mtime, ctime, .. } = self.meta();
         Fingerprint { file: self.slow_id().unwrap_or_default().1, size, mtime, ctime }
@@ -362,7 +359,7 @@ impl Node {
         }
     }
 
-    /// The event of the latest change that the attributes hold; 0: none.
+    /// The event of the latest change that the attributes include; 0: none.
     pub(crate) fn meta_lsn(&self) -> Lsn {
         self.rare.as_ref().map_or(0, |rare| rare.meta_lsn)
     }
@@ -385,7 +382,7 @@ impl Node {
         self.change_rare(|rare| change(&mut rare.xattrs))
     }
 
-    /// Empty: not known, or not a symbolic link.
+    /// Empty: unknown, or not a symbolic link.
     pub(crate) fn target(&self) -> &[u8] {
         self.rare.as_ref().map_or(&[], |rare| &rare.target)
     }
@@ -394,7 +391,7 @@ impl Node {
         self.change_rare(|rare| rare.target = target);
     }
 
-    /// The slow tier has all attributes up to this event.
+    /// Forgets pending attributes: the slow tier has all up to this event.
     pub(crate) fn forget_attrs(&mut self, upto: Lsn) {
         if self.rare.is_some() {
             self.change_rare(|rare| {
@@ -404,7 +401,7 @@ impl Node {
         }
     }
 
-    /// Events have new numbers, these.
+    /// Gives events their new numbers.
     pub(super) fn renumber(&mut self, now: impl Fn(Lsn) -> Option<Lsn>) {
         if self.rare.is_some() {
             self.change_rare(|rare| {
@@ -420,7 +417,7 @@ impl Node {
         self.on_slow.then_some((self.slow_dev.into(), file))
     }
 
-    /// A foreign change hit the bytes.
+    /// Notes a foreign change of the bytes.
     pub(crate) fn changed_behind(&mut self) {
         self.resident = Resident::new(self.resident.is_pending(), false);
         if let Some(file) = &self.file {
@@ -428,7 +425,7 @@ impl Node {
         }
     }
 
-    /// A foreign change has put another file in its place.
+    /// Notes that a foreign change put another file in its place.
     pub(crate) fn replaced_behind(&mut self) {
         self.unshow();
         if let Some(file) = &self.file {
@@ -436,12 +433,12 @@ impl Node {
         }
     }
 
-    /// The kernel must look it up again before anyone may open it.
+    /// The kernel must look the node up again before it may be opened.
     pub(super) fn unshow(&mut self) {
         self.change_rare(|rare| rare.unshown = true);
     }
 
-    /// Whether the kernel must look it up again before anyone may open it.
+    /// Whether the kernel must look the node up again before it may be opened.
     pub(crate) fn is_unshown(&self) -> bool {
         self.rare.as_ref().is_some_and(|rare| rare.unshown)
     }
@@ -450,7 +447,7 @@ impl Node {
         self.refs += 1;
     }
 
-    /// The kernel has looked it up.
+    /// Counts a lookup by the kernel.
     pub(crate) fn show(&mut self) {
         self.refer();
         if self.is_unshown() {
@@ -458,7 +455,7 @@ impl Node {
         }
     }
 
-    /// Drops a file's state if it says no more than [`Resident`] can. `newest`: its newest pending version.
+    /// Drops a file's state if [`Resident`] can say the same. `newest`: its newest pending version.
     pub(super) fn rest(&mut self, newest: Option<&Arc<Content>>) {
         let state = self.file.as_mut().and_then(Arc::get_mut);
         if let Some(resident) = state.and_then(|state| state.at_rest(newest)) {
@@ -486,8 +483,8 @@ impl Node {
         self.file.as_ref().map_or(self.resident.is_pending(), |file| file.holds_bytes())
     }
 
-    /// Whether this is an open slow file that has more names there than have been looked up. Its open descriptor keeps
-    /// its inode number from being reused.
+    /// Whether this is an open slow file with more names there than have been looked up. Its open descriptor keeps its
+    /// inode number from being reused.
     pub(crate) fn has_unknown_names(&self) -> bool {
         let held = |file: &Arc<FileState>| !file.holds_bytes() && file.opens.load(Ordering::Acquire) > 0;
         self.file.as_ref().is_some_and(held) && self.has_unlisted_names()
@@ -501,7 +498,7 @@ impl Node {
 
 #[derive(Debug, Default)]
 pub(crate) struct DirNode {
-    /// Every name has a slot. For a directory that the slow tier has, this ages by itself (`ops/recheck.rs`).
+    /// Every name has a slot. For a directory that the slow tier has, this ages (`ops/recheck.rs`).
     pub(crate) known: bool,
     /// When the slow tier was last asked whether `known` still holds.
     pub(crate) checked: ObservedAt,
@@ -514,7 +511,7 @@ pub(crate) struct DirNode {
     pub(crate) generation: u64,
     /// Listings under way; slots are not collected meanwhile.
     pub(crate) listers: u32,
-    /// The default ACL, once asked for.
+    /// The default ACL, once read.
     pub(crate) default_acl: Option<Option<Vec<u8>>>,
     /// The access ACL, once known.
     pub(crate) access_acl: Option<Box<KnownAcl>>,
@@ -525,7 +522,7 @@ pub(crate) struct DirNode {
 }
 
 impl DirNode {
-    /// Whether the latest listing says that nothing has this name. Counts only while the slow tier does not answer.
+    /// Whether the latest listing does not have this name. Counts only while the slow tier does not answer.
     pub(super) fn lists_not(&self, name: &Name) -> bool {
         self.present.as_ref().is_some_and(|present| !present.names.contains(name))
     }
@@ -538,7 +535,7 @@ impl DirNode {
         }
     }
 
-    /// The directory is, or may be, another one on the slow tier.
+    /// Forgets the ACLs: the directory is, or may be, another one on the slow tier.
     pub(super) fn forget_acls(&mut self) {
         self.default_acl = None;
         self.access_acl = None;
@@ -552,7 +549,7 @@ impl DirNode {
     }
 }
 
-/// The access ACL of a directory, if it has one, and when the slow tier was asked for it; `NEVER` while it is pending.
+/// The access ACL of a directory, if any, and when the slow tier was asked for it; `NEVER` while it is pending.
 #[derive(Clone, Debug)]
 pub(crate) struct KnownAcl {
     pub(crate) asked: ObservedAt,
@@ -563,20 +560,20 @@ pub(crate) struct KnownAcl {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Shown {
     pub(crate) fingerprint: Fingerprint,
-    /// Since when it has shown the same, by uptime.
+    /// Since when its times have been these, by uptime.
     pub(crate) since: Duration,
     /// It was listed long enough after its last change that a foreign change after the listing would show other times.
     pub(crate) settled: bool,
 }
 
-/// The listed names, and names that were added or whose slots were dropped since; when it was asked for, by uptime.
+/// The listed names, and names that were added or whose slots were dropped since; when the listing was read, by uptime.
 #[derive(Debug)]
 pub(crate) struct Present {
     pub(crate) asked: Duration,
     pub(crate) names: BTreeSet<Name>,
 }
 
-/// The listing as long as it is in use, when it was last asked for by uptime, and the generation it is valid for.
+/// The listing while it is in use, when it was read, by uptime, and the generation it is valid for.
 #[derive(Debug)]
 pub(crate) struct Listed {
     pub(crate) asked: Duration,
@@ -598,12 +595,12 @@ pub(crate) struct Slot {
 }
 
 impl Slot {
-    /// The node that the view has there.
+    /// The node that the view has under the name.
     pub(crate) fn view(&self) -> Option<Ino> {
         self.view.map(NonZeroU64::get)
     }
 
-    /// The node that the slow tree has there.
+    /// The node that the slow tree has under the name.
     pub(crate) fn slow(&self) -> Option<Ino> {
         self.slow.map(NonZeroU64::get)
     }

@@ -61,12 +61,12 @@ impl ObjectReferences {
         }
     }
 
-    /// An object to which nothing refers goes once the log is durable up to `lsn`.
+    /// Deletes an unreferenced object once the log is durable up to `lsn`.
     pub(crate) fn delete_after(&mut self, object: ObjectId, lsn: Lsn) {
         self.to_delete.insert(object, lsn);
     }
 
-    /// Up to where the log must be durable before everything without references can be deleted.
+    /// The LSN up to which the log must be durable before everything without references can be deleted.
     pub(crate) fn deletable_at(&self) -> Option<Lsn> {
         self.to_delete.values().max().copied()
     }
@@ -76,7 +76,7 @@ impl ObjectReferences {
         self.to_delete.retain(|object, _| is_there(*object));
     }
 
-    /// Takes the objects that may be deleted with the log durable up to here.
+    /// Takes the objects that may be deleted once the log is durable up to `durable`.
     pub(crate) fn take_deletable(&mut self, durable: Lsn) -> Vec<ObjectId> {
         self.to_delete.extract_if(.., |_, lsn| *lsn <= durable).map(|(object, _)| object).collect()
     }

@@ -3,7 +3,7 @@
 //! Events go to the slow tier in the order of the log, each as a *batch* of its own unless
 //!
 //! - (a) it is the content of a temporary file that the next event renames or removes: one step takes the slow tree
-//!   from before the first event to behind the last, so no state in between is missed;
+//!   from before the first event to behind the last, so no state in between is skipped;
 //! - (b) a version's bytes no longer exist, because the file was rewritten in place: all events up to the next version
 //!   that exists go together;
 //! - (c) the tiers are under pressure;
@@ -12,10 +12,10 @@
 //!
 //! A batch of more than one event is published as a difference: new directories, new names, replacements, attributes,
 //! removals. It is cut before an event that moves something the slow tier already has, and before one that the other
-//! members of a fleet hold up: that is asked for each event by itself.
+//! members of a fleet hold up: the gate is asked for each event separately.
 //!
 //! A *group* is a run of batches whose steps touch different names and inodes. Its intents are logged at once. No two
-//! of its steps touch the same thing, so after a crash each step can be recognised as done or not done by itself.
+//! of its steps touch the same thing, so after a crash each step is recognised as done or not done separately.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ops::Range;
@@ -39,17 +39,17 @@ pub(super) const GROUP_MAX: usize = 128;
 /// Bytes of paths in a group of more than one batch.
 const GROUP_PATHS: usize = 256 << 10;
 const PRESSURE_MAX: usize = 1024;
-/// How many bytes a batch may copy for each byte that it skips. Nothing of it is published before all of that is
-/// copied, so it must be worth the wait: a program that keeps its last four checkpoints has four to copy when the first
-/// of them goes.
+/// How many bytes a batch may copy for each byte that it skips. Nothing of the batch is published before all of it is
+/// copied, so skipping must be worth the wait: a program that keeps its last four checkpoints has four to copy when the
+/// first of them is removed.
 const COPIED_FOR_SKIPPED: u64 = 4;
-/// How many events are searched for removals that may go ahead of others.
+/// How many events are searched for removals that may be published before others.
 const AHEAD_MAX: usize = 16_384;
 
 /// What may be published.
 #[derive(Debug)]
 pub(crate) enum NextToPublish {
-    /// Nothing pending.
+    /// Nothing is pending.
     Empty,
     /// The oldest event has not settled.
     Wait(Duration),
@@ -68,9 +68,9 @@ pub(crate) struct Batch {
     /// The published version of each file with content in the batch, and its event.
     pub(crate) contents: HashMap<Ino, QueuedVersion>,
     /// Files whose version in this batch is gone and replaced by a version of a later event, because the batch was cut:
-    /// until that event the slow tree is inside of a batch.
+    /// until that event the slow tree is in the middle of a batch.
     pub(crate) ahead: Vec<(Ino, Lsn)>,
-    /// Superseded versions whose bytes are there and are not copied (d), and those bytes.
+    /// Superseded versions that still have their bytes and are not copied (d): their number and their bytes.
     pub(crate) skipped: (u64, u64),
 }
 
@@ -97,10 +97,10 @@ pub(crate) enum Effect {
 pub(crate) struct PublishPace {
     pub(crate) now: Duration,
     pub(crate) settle: Duration,
-    /// Nothing waits longer than this to settle: a file that is written to all the time never settles.
+    /// The longest time to wait for an event to settle: a file that is written constantly never settles.
     pub(crate) live_after: Duration,
     pub(crate) pressure: bool,
-    /// Nothing up to this event waits to settle.
+    /// Events up to this one do not wait to settle.
     pub(crate) priority_lsn: Lsn,
     pub(crate) gate: FleetGate,
 }
@@ -110,7 +110,7 @@ pub(crate) fn next(st: &EngineState, pace: PublishPace) -> NextToPublish {
     next_behind(st, pace, 0)
 }
 
-/// The same, of the group behind one that ends with this event and is not applied yet.
+/// Like [`next`], for the group after unapplied LSN `behind`.
 pub(crate) fn next_behind(st: &EngineState, pace: PublishPace, behind: Lsn) -> NextToPublish {
     let events = st.queue.events();
     let first = st.queue.index_behind(behind);
@@ -138,7 +138,7 @@ pub(crate) fn next_behind(st: &EngineState, pace: PublishPace, behind: Lsn) -> N
         if !is_ready(&batch) || !ready_through(st, &walk, batch.events.end, through, pace.pressure) {
             return done_or(batches, NextToPublish::Blocked);
         }
-        // What goes into a directory that nobody sees may share a group.
+        // Batches that go into a directory which is not visible yet may share a group.
         let is_seen = behind == 0;
         let alone = (slice.len() > 1 && is_seen)
             || through > batch.upto
@@ -155,7 +155,7 @@ pub(crate) fn next_behind(st: &EngineState, pace: PublishPace, behind: Lsn) -> N
     NextToPublish::Batches(batches)
 }
 
-/// The first event that the fleet's gate refuses, by its index; of those behind what a group can have nobody asks, and
+/// The index of the first event that the fleet's gate refuses. Events beyond what a group can hold are not asked about;
 /// the first of them counts as refused.
 pub(crate) fn first_refused(st: &EngineState, gate: FleetGate) -> Option<usize> {
     let refused = |event: &Event| !gate.lets_go(st.queue.stamps(event.lsn).start);
@@ -176,7 +176,7 @@ pub(super) fn missing_in(batch: Batch) -> Vec<(Ino, QueuedVersion)> {
     missing
 }
 
-/// The versions without a copy for which the front of the queue waits. `refused`: of [`first_refused`].
+/// The versions without a copy that the front of the queue waits for. `refused`: the result of [`first_refused`].
 pub(crate) fn missing_at_front(st: &EngineState, pressure: bool, refused: Option<usize>) -> Vec<Lsn> {
     let (mut walk, mut missing) = (Walk::default().up_to(refused), Vec::new());
     let (mut at, mut through) = (0, 0);
@@ -190,8 +190,8 @@ pub(crate) fn missing_at_front(st: &EngineState, pressure: bool, refused: Option
     missing
 }
 
-/// The file whose missing version blocks the front of the queue: it was rewritten in place and has not been committed
-/// since. Also the uptime of the event that waits for it.
+/// The file whose missing version blocks the front of the queue (it was rewritten in place and has not been committed
+/// since), and the uptime of the event that waits for it.
 pub(crate) fn blocker(st: &EngineState) -> Option<(Ino, Duration)> {
     let events = st.queue.events();
     let mut walk = Walk::default();
@@ -206,8 +206,8 @@ pub(crate) fn blocker(st: &EngineState) -> Option<(Ino, Duration)> {
     })
 }
 
-/// Files whose removal may go ahead of everything in front of it, in log order: no event in front touches the same
-/// names or nodes, the files are not open, and the slow tier has them under that name alone.
+/// Files whose removal may be published before everything in front of it, in log order: no event in front touches the
+/// same names or nodes, the files are not open, and the slow tier has them under that name alone.
 pub(crate) fn removable_first(st: &EngineState) -> Vec<Ino> {
     let mut touched = TouchedByGroup::default();
     let mut found = Vec::new();
@@ -238,8 +238,8 @@ fn is_ready(batch: &Batch) -> bool {
     batch.contents.values().all(|(_, content)| content.is_sealed() && content.is_copied())
 }
 
-/// A batch that was cut contains a version of a later event: it may begin only if everything up to that event can
-/// follow at once.
+/// For a batch that was cut and contains a version of a later event: whether everything up to that event is ready to
+/// follow at once. Only then may the batch begin.
 fn ready_through(st: &EngineState, before: &Walk, mut at: usize, through: Lsn, pressure: bool) -> bool {
     let mut walk = Walk { arrived: before.arrived.clone(), refused: before.refused, ..Walk::default() };
     while st.queue.events().get(at).is_some_and(|event| event.lsn <= through) {
@@ -264,7 +264,7 @@ fn unsettled(slice: &[&Event], pace: PublishPace) -> Option<Duration> {
     (!left.is_zero()).then_some(left)
 }
 
-/// What a group touches already.
+/// What a group touches so far.
 #[derive(Default)]
 struct TouchedByGroup {
     places: HashSet<DirEntryKey>,
@@ -302,7 +302,7 @@ impl TouchedByGroup {
         self.paths += other.paths;
     }
 
-    /// Adds a batch, unless it touches something that is touched already, or the paths of the group would take too much
+    /// Adds a batch, unless it touches what the group touches already, or the paths of the group would take too much
     /// memory: each step has its whole path, several times.
     fn add(&mut self, st: &EngineState, slice: &[&Event]) -> bool {
         let other = TouchedByGroup::by(st, slice);
@@ -335,7 +335,7 @@ fn moves_dir(st: &EngineState, change: &Change) -> bool {
     }
 }
 
-/// A batch never spans these changes: slow directories that move or go, with everything below them.
+/// Whether a batch ends before this change: slow directories that move or are removed, with everything below them.
 fn cuts(st: &EngineState, change: &Change) -> bool {
     let dir_there = |ino: &Ino| is_dir(st, *ino) && on_slow(st, *ino);
     match change {
@@ -346,8 +346,8 @@ fn cuts(st: &EngineState, change: &Change) -> bool {
     }
 }
 
-/// Whether event `i` renames a file into another part of the slow tree, right after a version made for that: a rename
-/// cannot do it there, so the version is placed under the new name and the old name removed.
+/// Whether event `i` renames a file into another part of the slow tree, right after a version committed for this: a
+/// rename cannot cross parts, so the version is placed under the new name and the old name is removed.
 fn goes_across(st: &EngineState, i: usize) -> bool {
     let (Some(event), Some(before)) =
         (st.queue.events().get(i), i.checked_sub(1).and_then(|i| st.queue.events().get(i)))
@@ -382,14 +382,14 @@ fn newest_of(st: &EngineState, walk: &mut Walk, all: &Batch, pressure: bool) -> 
     (copied <= batch.skipped.1.saturating_mul(COPIED_FOR_SKIPPED) && batch.skipped.0 > 0).then_some(batch)
 }
 
-/// The end of the events among which a batch that begins with event `at` may go on to skip a version. All of them
-/// can go together, and none keeps it waiting: they are sealed, and those of one batch under pressure at most.
+/// The end of the events among which a batch that begins with event `at` may extend to skip a version. All of them can
+/// go together, and none makes the batch wait: they are sealed, and at most as many as one batch under pressure has.
 fn skip_end(st: &EngineState, at: usize) -> usize {
     let end = st.queue.len().min(at + PRESSURE_MAX);
     let ends = |i: &usize| match &st.queue.events()[*i].change {
         Change::Content { content, .. } => !content.exists() || !content.is_sealed(),
-        // What changes a node that the slow tier has may be refused there, and of a half-done batch nothing can be set
-        // aside.
+        // A change of a node that the slow tier has may be refused there, and nothing can be set aside from a half-done
+        // batch.
         Change::Rename { ino, .. }
         | Change::Link { ino, .. }
         | Change::SetAttr { ino, .. }
@@ -403,8 +403,8 @@ fn skip_end(st: &EngineState, at: usize) -> usize {
     (at..end).find(ends).unwrap_or(end)
 }
 
-/// The same without a look at what it is worth: versions that are superseded before the event `skip_below` are
-/// skipped.
+/// The batch that begins with event `at`, without weighing its cost: versions that are superseded before the event
+/// `skip_below` are skipped.
 fn batch_of(st: &EngineState, walk: &mut Walk, at: usize, pressure: bool, skip_below: usize) -> Option<Batch> {
     let mut skipped = (0, 0);
     let events = st.queue.events();
@@ -414,7 +414,7 @@ fn batch_of(st: &EngineState, walk: &mut Walk, at: usize, pressure: bool, skip_b
     if pressure && !cuts(st, &events[at].change) {
         end = events.len().min(at + PRESSURE_MAX);
     }
-    // A version that no longer exists is replaced by the next one that does; the batch reaches up to that.
+    // A version that no longer exists is replaced by the next one that does; the batch extends to that one.
     let mut needed = first + 1;
     end = end.max(needed);
     for i in at + 1.. {
@@ -422,7 +422,7 @@ fn batch_of(st: &EngineState, walk: &mut Walk, at: usize, pressure: bool, skip_b
             if !goes_across(st, i) {
                 break;
             }
-            // Its bytes are in the version in front of it.
+            // Its bytes are in the version before it.
             end = i + 1;
         }
         match walk.source(st, i, skip_below, &mut skipped) {
@@ -433,12 +433,12 @@ fn batch_of(st: &EngineState, walk: &mut Walk, at: usize, pressure: bool, skip_b
                     end = end.max(needed);
                 }
             }
-            // From here on the batch is only this long because it may be.
+            // Event `i` has no bytes yet: end before it, as no earlier event needs it.
             None if pressure || i >= needed => end = i,
             None => return None,
         }
     }
-    // Of a batch that begins behind the event that is refused, nobody knows yet where it will be cut.
+    // Not for a batch that begins behind the refused event: where that will be cut is not known yet.
     if let Some(refused) = walk.refused.filter(|refused| at < *refused && !left_out!(GateEach)) {
         if needed > refused {
             return None;
@@ -464,7 +464,7 @@ fn batch_of(st: &EngineState, walk: &mut Walk, at: usize, pressure: bool, skip_b
             }
         }
     }
-    // Files that the batch itself removes need not be copied.
+    // Files that the batch itself removes need no copy.
     let gone = removed_in(st, walk, events.range(at..end));
     contents.retain(|ino, _| !gone.contains(ino));
     Some(Batch { events: at..end, upto: events[end - 1].lsn, contents, ahead, skipped })
@@ -475,11 +475,11 @@ fn batch_of(st: &EngineState, walk: &mut Walk, at: usize, pressure: bool, skip_b
 pub(super) struct Walk {
     /// The walk begins behind this event: earlier batches bring the earlier versions to the slow tier.
     behind: Lsn,
-    /// Where versions come from: each file's history is walked once, not once per version.
+    /// Results of [`stand_in`], by file: each file's history is searched once, not once per version.
     stands: HashMap<Ino, (usize, Option<usize>)>,
     /// Files that earlier batches bring to the slow tier.
     arrived: HashSet<Ino>,
-    /// Batches are cut in front of this event.
+    /// Batches are cut before this event.
     refused: Option<usize>,
 }
 
@@ -488,7 +488,7 @@ impl Walk {
         Walk { behind, ..Walk::default() }
     }
 
-    /// Cuts batches in front of this event: of [`first_refused`].
+    /// Cuts batches before this event, the result of [`first_refused`].
     pub(super) fn up_to(self, refused: Option<usize>) -> Self {
         Walk { refused, ..self }
     }
@@ -500,7 +500,7 @@ impl Walk {
     }
 
     /// The event that has the bytes of event `i`: itself, or the one that replaces it. `skipped` counts the versions
-    /// that would not have to be replaced.
+    /// that still have their bytes and are replaced all the same.
     fn source(&mut self, st: &EngineState, i: usize, skip_below: usize, skipped: &mut (u64, u64)) -> Option<usize> {
         let Change::Content { ino, content, .. } = &st.queue.events()[i].change else { return Some(i) };
         if !content.exists() {
@@ -528,7 +528,7 @@ impl Walk {
         (event.lsn > begun || st.queue.events()[newer].lsn <= begun).then_some(newer)
     }
 
-    /// The same as [`stand_in`]. A result for an earlier event holds up to the event that was found.
+    /// [`stand_in`], cached: a result for an earlier event is valid up to the event that was found.
     fn of(&mut self, st: &EngineState, i: usize, ino: Ino) -> Option<usize> {
         match self.stands.get(&ino) {
             Some((asked, found)) if *asked <= i && found.is_none_or(|j| j > i) => *found,
@@ -575,7 +575,7 @@ fn adjacent_end(st: &EngineState, walk: &Walk, at: usize) -> usize {
         Change::Content { ino, at, .. } if !on_slow(st, *ino) && !walk.brings(st, *ino) => (*ino, at.clone()),
         _ => return at + 1,
     };
-    // A copied version does not wait for newer ones that are not copied: a busy file always has one.
+    // A copied version does not wait for newer ones without a copy: a busy file always has one.
     let (mut copied, mut copied_end) = (is_copied(&events[at]), None);
     let mut end = at + 1;
     while let Some(event) = events.get(end) {
@@ -605,8 +605,8 @@ pub(crate) fn steps(st: &EngineState, batches: &[Batch], made: &HashMap<Lsn, Cop
     steps_below(st, batches, made, &mut HashMap::new())
 }
 
-/// The same of batches behind others that are not applied yet. `dirs`: the directories that those put on the slow tier,
-/// to which these add theirs.
+/// The steps of batches behind others that are not applied yet. `dirs`: the directories that those put on the slow
+/// tier; the directories of these batches are added.
 pub(crate) fn steps_below(
     st: &EngineState,
     batches: &[Batch],
@@ -626,9 +626,9 @@ pub(crate) fn steps_below(
     Some(planner.out)
 }
 
-/// How many batches take more than one step: those can be seen half done.
+/// How many batches take more than one step: a reader of the slow tree may see those half done.
 pub(crate) fn stepped(batches: &[Batch], planned: &[Planned]) -> u64 {
-    // The steps of a batch are one behind the other.
+    // The steps of a batch are consecutive.
     let in_steps = planned.iter().zip(planned.iter().skip(1));
     let in_steps = in_steps.filter(|(step, next)| step.upto == next.upto).map(|(step, _)| step.upto);
     let in_steps: HashSet<Lsn> = in_steps.collect();
@@ -638,7 +638,7 @@ pub(crate) fn stepped(batches: &[Batch], planned: &[Planned]) -> u64 {
 struct Planner<'a> {
     st: &'a EngineState,
     made: &'a HashMap<Lsn, Copied>,
-    /// Directories this group puts on the slow tier.
+    /// Directories that this group puts on the slow tier.
     dirs: HashMap<Ino, DirEntryKey>,
     out: Vec<Planned>,
     /// The end of the batch that is being planned.
@@ -734,7 +734,7 @@ impl Planner<'_> {
     }
 
     fn link(&mut self, ino: Ino, at: &DirEntryKey) -> Option<()> {
-        // A file whose content is late cannot be linked yet; its content will get all its names.
+        // A file whose content comes later cannot be linked yet; its content will get all its names.
         let (Some(path), Some(slow)) = (self.first_slow(ino), self.slow_file(ino)) else { return Some(()) };
         let step = Step::Link { path, id: slow, to: self.path(at)? };
         self.add(step, vec![Effect::Name(at.clone(), Some(ino)), Effect::Touched(ino)]);
@@ -748,7 +748,7 @@ impl Planner<'_> {
         if slow_at(self.st, to) == Some(ino) {
             return self.remove(from);
         }
-        // Somebody else's file has its number: it is gone.
+        // A foreign file has its number: ours is gone.
         let Some(id) = self.slow_file(ino) else { return Some(()) };
         let step = Step::Move { path: self.path(from)?, id, to: self.path(to)?, over: self.over(to) };
         self.add(
@@ -762,7 +762,7 @@ impl Planner<'_> {
         let there = |ino, at| self.slow_file(ino).filter(|_| slow_at(self.st, at) == Some(ino));
         let (a_id, b_id) = match (there(a, a_at), there(b, b_at)) {
             (Some(a_id), Some(b_id)) => (a_id, b_id),
-            // The content of one of them is late or gone: the other one still moves.
+            // The content of one of them comes later or is gone: the other one still moves.
             (Some(_), None) => return self.rename(a, a_at, b_at),
             (None, Some(_)) => return self.rename(b, b_at, a_at),
             (None, None) => return Some(()),
@@ -801,7 +801,8 @@ impl Planner<'_> {
         Some(())
     }
 
-    /// Whether the change is one of attributes of a file that keeps none of its known names on the slow tier, but has unknown ones there.
+    /// Whether this is an attribute change of a file that loses all its known names on the slow tier, but has unknown
+    /// ones there.
     fn leaves_with_others(&self, change: &Change, last: &Last) -> bool {
         let (Change::SetAttr { ino, .. } | Change::SetXattr { ino, .. }) = change else { return false };
         let goes = |place: &DirEntryKey| last.get(place).is_some_and(|(who, _)| *who != Some(*ino));
@@ -840,7 +841,7 @@ impl Planner<'_> {
         }
         let by_ino = places_by_ino(&last);
         let final_places = |ino: Ino| -> Vec<DirEntryKey> { by_ino.get(&ino).cloned().unwrap_or_default() };
-        // A file that loses every name we know may have others: it gets its attributes while it can be found.
+        // A file that loses every known name may have unknown ones: it gets its attributes while it can still be found.
         for event in events {
             if self.leaves_with_others(&event.change, &last) {
                 self.attributes(event)?;
@@ -907,7 +908,7 @@ impl Planner<'_> {
                 _ => None,
             })
             .collect();
-        // Attributes, unless the version published already has them.
+        // Attributes, unless the published version already has them.
         for event in events {
             let Some(ino) = event.change.inodes().first().copied() else { continue };
             let newer =
@@ -946,7 +947,7 @@ impl Planner<'_> {
     }
 
     /// New names of a node that the slow tier had before and whose bytes do not change. They come from a link in `tmp`,
-    /// so names may be swapped and chained: nothing is overwritten before it is safe.
+    /// so names may be swapped and chained: nothing is overwritten before its node has another link.
     fn moved_of_batch(&mut self, batch: &Batch, ino: Ino, places: &[DirEntryKey]) -> Option<()> {
         // Its stat is not recorded: openers may write to it in place.
         let (tmp, id) = (link_name(self.st, batch.upto, ino), self.st.view.get(ino)?.slow_id()?);
@@ -1035,7 +1036,7 @@ fn simulate(st: &EngineState, events: &[&Event]) -> Last {
     for event in events {
         match &event.change {
             Change::Make { ino, at, .. } | Change::Link { ino, at } => set(at, Some(*ino), event.lsn),
-            // A file that is there keeps its names; a new one appears with its content.
+            // A file that is on the slow tier keeps its names; a new one appears with its content.
             Change::Content { ino, at, .. } if !on_slow(st, *ino) => set(at, Some(*ino), event.lsn),
             Change::Rename { ino, from, to, .. } => {
                 set(to, Some(*ino), event.lsn);

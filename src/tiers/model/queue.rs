@@ -20,7 +20,7 @@ const EVENTS_KEPT: usize = 1024;
 /// A version of a file, and its event.
 pub(crate) type QueuedVersion = (Lsn, Arc<Content>);
 
-/// How much waits, and whose it is.
+/// How much is pending, in all and of each user.
 #[derive(Debug, Default)]
 pub(crate) struct PendingShares {
     events: PerUser,
@@ -28,7 +28,7 @@ pub(crate) struct PendingShares {
     sum: u64,
 }
 
-/// How many events may wait, and how many bytes ([`Change::bytes`]).
+/// How many events may be pending, and how many bytes ([`Change::bytes`]).
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PendingMost {
     pub(crate) events: u64,
@@ -64,7 +64,7 @@ pub(super) struct CopyCursor {
 }
 
 impl CopyCursor {
-    /// The search begins at the front again.
+    /// Starts the search at the front again.
     pub(super) fn begin_anew(&mut self) {
         self.looked_at = 0;
         self.found.clear();
@@ -77,14 +77,15 @@ pub(crate) struct EventQueue {
     events: VecDeque<Event>,
     waiting: PendingShares,
     applied: Lsn,
-    /// The content events up to here were sealed at the last check, and perhaps further ones.
+    /// All content events up to here were sealed at the last check; later ones may be.
     sealed: Lsn,
     pub(super) copied: CopyCursor,
     /// Copies of batches up to here have begun: those batches keep their ends.
     begun: Lsn,
-    /// There has been a version that may be skipped once it is superseded: without one nobody has to search for them.
+    /// There has been a version that may be skipped once it is superseded: without one the search for them is not
+    /// needed.
     newest_only: bool,
-    /// While this event is the oldest, nothing is skipped: the slow tier has refused it.
+    /// The slow tier has refused this event: while it is the oldest, nothing is skipped.
     refused: Lsn,
     /// A group of steps that is half done waits for the copy of this version.
     required: Option<(Ino, Lsn)>,
@@ -92,19 +93,19 @@ pub(crate) struct EventQueue {
     versions: HashMap<Ino, SmallDeque<QueuedVersion>>,
     /// The last event that removed a name of a file.
     last_removals: HashMap<Ino, Lsn>,
-    /// The events' stamps, by LSN; empty where nobody needs any.
+    /// The events' stamps, by LSN; empty where no fleet needs them.
     stamps: VecDeque<(Lsn, Stamps)>,
-    /// The pending events that were moved behind others, by their first number: their number now.
+    /// The pending events that were moved behind others: their first number and their present one.
     moved: BTreeMap<Lsn, Lsn>,
 }
 
 /// What [`EventQueue::rename_place`] has found.
 pub(super) struct RenamedPlace {
-    /// How many places of events.
+    /// How many places of events were changed.
     pub(super) changed: u32,
-    /// What has the name behind these events.
+    /// The node that has the name behind these events.
     pub(super) last: Option<Ino>,
-    /// A further event gives the former name to another node.
+    /// A later event gives the former name to another node.
     pub(super) taken: bool,
 }
 
@@ -128,7 +129,7 @@ impl EventQueue {
         (most.events.saturating_sub(self.len() as u64), most.bytes.saturating_sub(self.waiting.sum))
     }
 
-    /// Whether nobody may queue more.
+    /// Whether the queue takes no more from any user.
     pub(crate) fn is_full(&self, most: PendingMost) -> bool {
         let (events, bytes) = self.left(most);
         events == 0 || bytes == 0
@@ -140,7 +141,7 @@ impl EventQueue {
         !share::allows(self.waiting.events.of(uid), events) || !share::allows(self.waiting.bytes.of(uid), bytes)
     }
 
-    /// The users whose events wait.
+    /// The users whose events are pending.
     pub(crate) fn users(&self) -> impl Iterator<Item = u32> {
         self.waiting.events.iter().map(|(uid, _)| uid)
     }
@@ -154,25 +155,25 @@ impl EventQueue {
         self.applied
     }
 
-    /// Everything that had a number up to here when it was logged is on the slow tier.
+    /// Everything that was first logged with a number up to here is on the slow tier.
     pub(crate) fn all_applied(&self) -> Lsn {
         self.moved.keys().next().map_or(self.applied, |first| self.applied.min(first - 1))
     }
 
-    /// The number that a pending event had at first.
+    /// The number with which a pending event was first logged.
     pub(crate) fn first_number(&self, lsn: Lsn) -> Lsn {
         self.moved.iter().find(|(_, now)| **now == lsn).map_or(lsn, |(first, _)| *first)
     }
 
-    /// Whether the event that had this number at first, and all of its user before it, are on the slow tier.
+    /// Whether the event first logged with this number is on the slow tier, with all earlier ones of its user.
     pub(crate) fn has_applied(&self, first: Lsn) -> bool {
         self.moved.get(&first).copied().unwrap_or(first) <= self.applied
     }
 
-    /// The stamps of the pending event that was logged first, behind the first `skip` events.
+    /// The stamps of the pending event that was logged first, not counting the first `skip` events.
     pub(crate) fn oldest_stamps(&self, skip: usize) -> Option<Stamps> {
         let mut events = self.events.iter().skip(skip).map(|event| self.stamps(event.lsn));
-        // The order of the stamps is that of the events, unless some were moved.
+        // Stamps rise with the events, unless some were moved.
         if self.moved.is_empty() { events.next() } else { events.min_by_key(|stamps| stamps.end) }
     }
 
@@ -187,7 +188,7 @@ impl EventQueue {
         at.ok().and_then(|at| self.stamps.get(at)).map(|stamped| stamped.1).unwrap_or_default()
     }
 
-    /// The events with these LSNs, which rise and are behind all others with stamps, have these stamps.
+    /// Adds the stamps of these events. Their LSNs rise and are larger than those of all events with stamps.
     pub(crate) fn stamp(&mut self, stamps: impl IntoIterator<Item = (Lsn, Stamps)>) {
         self.stamps.extend(stamps);
     }
@@ -226,7 +227,7 @@ impl EventQueue {
         self.versions.contains_key(&ino)
     }
 
-    /// The pending versions of all files, in no order of the files.
+    /// The pending versions of all files; the files are in no order.
     pub(crate) fn all_versions(&self) -> impl Iterator<Item = &QueuedVersion> {
         self.versions.values().flat_map(SmallDeque::iter)
     }
@@ -241,7 +242,7 @@ impl EventQueue {
         self.last_removals.get(&ino).copied()
     }
 
-    /// The last event of the batches of which copies have begun.
+    /// The last event of the batches whose copies have begun.
     pub(super) fn begun(&self) -> Lsn {
         self.begun
     }
@@ -250,17 +251,18 @@ impl EventQueue {
         self.begun = self.begun.max(upto);
     }
 
-    /// Whether some version may have to be skipped once it is superseded.
+    /// Whether a version may have to be skipped once it is superseded.
     pub(super) fn has_newest_only(&self) -> bool {
         self.newest_only && self.front() != Some(self.refused)
     }
 
-    /// What was refused is published by itself, if it can be.
+    /// Disables skipping while this event, which the slow tier refused, is the oldest: it is to be published by itself,
+    /// if possible.
     pub(crate) fn stop_skipping_at(&mut self, refused: Lsn) {
         self.refused = refused;
     }
 
-    /// A half-done group cannot go on without this copy, whatever has become of the file since.
+    /// Requires a copy without which a half-done group cannot go on, even if the file has changed since.
     pub(crate) fn require_copy(&mut self, ino: Ino, lsn: Lsn) {
         self.required = Some((ino, lsn));
     }
@@ -272,7 +274,7 @@ impl EventQueue {
         (content.is_sealed() && content.is_intact() && !content.is_copied()).then(|| (ino, (lsn, content.clone())))
     }
 
-    /// Whether the file's newest version, or each one, may be skipped once it is superseded.
+    /// Sets whether the file's newest version (`only_last`), or each one, may be skipped once it is superseded.
     pub(crate) fn set_policy(&mut self, ino: Ino, newest: bool, only_last: bool) {
         self.newest_only |= newest;
         if !self.newest_only {
@@ -284,7 +286,7 @@ impl EventQueue {
         }
     }
 
-    /// A copy is gone: the search for what to copy begins at the front again.
+    /// Starts the search for versions to copy at the front again, because a copy is gone.
     pub(crate) fn search_copies_anew(&mut self) {
         self.copied.begin_anew();
     }
@@ -323,7 +325,7 @@ impl EventQueue {
         Some(event)
     }
 
-    /// Everything up to here is applied, and popped.
+    /// Everything up to here is applied and popped.
     pub(super) fn set_applied(&mut self, upto: Lsn) {
         // A small queue is not worth shrinking.
         if self.events.capacity() > EVENTS_KEPT && self.events.len() < self.events.capacity() / 4 {
@@ -334,7 +336,7 @@ impl EventQueue {
         self.moved.retain(|_, now| *now > upto);
     }
 
-    /// Where the log of the last daemon says that everything is applied.
+    /// Sets the LSN up to which, by the last daemon's log, everything is applied.
     pub(crate) fn start_behind(&mut self, applied: Lsn) {
         self.applied = applied;
     }
@@ -360,8 +362,8 @@ impl EventQueue {
         taken
     }
 
-    /// Whether what has this name leaves it by an event behind `upto`; `None`: no event changes the name. `false`: another
-    /// node takes it first.
+    /// Whether an event behind `upto` takes the name away from its node; `false`: another node takes the name first.
+    /// `None`: no event changes the name.
     pub(crate) fn leaves(&self, upto: Lsn, at: &DirEntryKey) -> Option<bool> {
         let later = self.events.iter().skip(self.index_behind(upto)).map(|event| &event.change);
         let first = later
@@ -370,8 +372,8 @@ impl EventQueue {
         Some(first.frees(at) || matches!(first, Change::Exchange { .. }))
     }
 
-    /// Puts another name in place of this one, which `ino` has, into the events behind `upto`, up to the one that frees it
-    /// or gives it to a node that has another name so far.
+    /// Replaces this name, which `ino` has, by another one in the events behind `upto`, up to the event that frees it
+    /// or gives it to a node that had another name until then.
     pub(super) fn rename_place(&mut self, upto: Lsn, at: &DirEntryKey, now: &DirEntryKey, ino: Ino) -> RenamedPlace {
         let mut renamed = RenamedPlace { changed: 0, last: Some(ino), taken: false };
         let behind = self.index_behind(upto);
@@ -398,7 +400,7 @@ impl EventQueue {
         renamed
     }
 
-    /// Moves these events behind all others: each to the number beside it. Both numbers rise.
+    /// Moves these events behind all others. `new`: pairs of the old and the new number; both rise.
     pub(super) fn renumber(&mut self, new: &[(Lsn, Lsn)]) {
         let now = |lsn: Lsn| beside(new, lsn).copied();
         let old: Vec<Lsn> = new.iter().map(|(old, _)| *old).collect();
@@ -431,7 +433,7 @@ impl EventQueue {
         self.search_copies_anew();
     }
 
-    /// The version of this event has left the queue.
+    /// Removes the version of an event that has left the queue.
     pub(super) fn forget_version(&mut self, ino: Ino, lsn: Lsn) {
         let Some(versions) = self.versions.get_mut(&ino) else { return };
         let is_first = versions.iter().next().is_some_and(|(first, _)| *first == lsn);

@@ -42,7 +42,7 @@ pub(crate) struct EngineState {
     pub(crate) queue: EventQueue,
     pub(crate) uncommitted: UncommittedFiles,
     pub(crate) in_place: InPlaceFiles,
-    /// What was set aside since the mount, and had bytes that the slow tier has not.
+    /// What was set aside since the mount and had bytes that the slow tier does not have.
     set_aside: Vec<SetAsideNode>,
     pub(crate) objects: ObjectReferences,
     pub(crate) clean: CleanList,
@@ -78,7 +78,7 @@ impl EngineState {
         }
     }
 
-    /// A removed file whose object is in use; [`EngineState::take_orphans`] comes back to it.
+    /// Adds a removed file whose object is in use; [`EngineState::take_orphans`] comes back to it.
     pub(crate) fn add_orphan(&mut self, ino: Ino) {
         self.orphans.insert(ino);
     }
@@ -87,12 +87,12 @@ impl EngineState {
         std::mem::take(&mut self.orphans)
     }
 
-    /// Batches that are cut in two are under way: the slow tier has these versions ahead of their events.
+    /// Notes versions that the slow tier has ahead of their events: batches that are cut in two are under way.
     pub(crate) fn run_ahead(&mut self, early: impl IntoIterator<Item = (Ino, Lsn)>) {
         self.early.extend(early);
     }
 
-    /// Whether the slow tree is inside of a batch that was cut.
+    /// Whether the slow tree is in the middle of a batch that was cut.
     pub(crate) fn is_inside_batch(&self) -> bool {
         !self.early.is_empty()
     }
@@ -124,8 +124,8 @@ impl EngineState {
         self.queue.push(Event { lsn, at, by, change });
     }
 
-    /// The user whose event it is: the caller, or whoever began to write the version. Root acts for the owner of what it
-    /// changes, and so does the background.
+    /// The user whose event it is: the caller, or the user that began to write the version. Root acts for the owner of
+    /// what it changes, and so does the background.
     pub(crate) fn whose(&self, caller: u32, change: &Change) -> u32 {
         let owner = |ino: Ino| self.view.get(ino).map_or(0, |node| node.meta().uid);
         let (by, owner) = match change {
@@ -155,8 +155,8 @@ impl EngineState {
         self.early.retain(|_, lsn| *lsn > upto);
     }
 
-    /// On the slow tier node `ino` is `beside` the name where it was to be, which somebody else's has. The events behind
-    /// `upto` that find it by that name find it `beside`, and whatever they leave under the name is there, too.
+    /// After a conflict: on the slow tier node `ino` is at `beside`, because a foreign node has its name `at`. Events
+    /// behind `upto` that would find it at `at` find it at `beside`; what they leave under the name goes there, too.
     pub(crate) fn move_on_from(&mut self, upto: Lsn, at: &DirEntryKey, beside: &DirEntryKey, ino: Ino) {
         self.view.set_slow(beside.0, &beside.1, Some(ino));
         let RenamedPlace { changed, last, taken } = self.queue.rename_place(upto, at, beside, ino);
@@ -172,7 +172,7 @@ impl EngineState {
         if !taken {
             self.view.set_view(at.0, &at.1, None);
         }
-        // A file that the view has under no name any more is found there as one of the slow tier's.
+        // A file without a name in the view appears there as a file of the slow tier.
         if !taken || self.view.get(last).is_some_and(|node| !node.links.is_empty()) {
             self.view.set_view(beside.0, &beside.1, Some(last));
         }
@@ -187,8 +187,8 @@ impl EngineState {
         taken
     }
 
-    /// Events were moved behind all others, and records with them: each has the number beside its old one. `nodes`: those
-    /// that they touch.
+    /// Gives moved events and records their new numbers. `new`: pairs of the old and the new number. `nodes`: those
+    /// that the events touch.
     pub(crate) fn renumber(&mut self, new: &[(Lsn, Lsn)], nodes: &std::collections::HashSet<Ino>) {
         let now = |lsn: Lsn| beside(new, lsn).copied();
         let events: Vec<_> = new.iter().copied().filter(|(old, _)| self.queue.event(*old).is_some()).collect();
@@ -225,14 +225,14 @@ impl EngineState {
         }
     }
 
-    /// If nothing is on its way to this name any more, and the slow tier has not got what the view has there, somebody else
-    /// has changed it: what the name has now is to be looked up.
+    /// If nothing is pending for this name any more, and the slow tier does not have what the view has there, the cause
+    /// is a foreign change: the name is to be looked up again.
     fn settle_name(&mut self, place: &DirEntryKey) {
         if self.slot(place).is_none_or(|slot| slot.pins > 0 || slot.view() == slot.slow()) {
             return;
         }
         let shown = self.slot(place).and_then(Slot::view);
-        // What comes yet goes to this name, unless there is another one.
+        // What is still to come goes to this name, unless there is another one.
         let comes = |ino| self.uncommitted.has(ino) || self.queue.has_versions(ino);
         let is_only = |ino| self.view.get(ino).is_some_and(|node| node.links.len() == 1);
         if shown.is_some_and(|ino| (is_only(ino) && comes(ino)) || self.comes_below(ino)) {
@@ -243,7 +243,7 @@ impl EngineState {
         shown.into_iter().for_each(|ino| self.add_orphan(ino));
     }
 
-    /// What the slow tier has under this name is not known.
+    /// Forgets what the slow tier has under this name.
     pub(crate) fn look_again_at(&mut self, place: &DirEntryKey) {
         self.view.set_slow(place.0, &place.1, None);
         if let Some(dir) = self.view.get_mut(place.0).and_then(|node| node.dir.as_mut()) {
@@ -252,7 +252,7 @@ impl EngineState {
         }
     }
 
-    /// These nodes are about to lose their names, because they are set aside by the record `at`.
+    /// Notes nodes that are about to lose their names because record `at` sets them aside.
     pub(crate) fn note_set_aside(&mut self, nodes: impl Iterator<Item = Ino>, at: Lsn) {
         for ino in nodes {
             let dir = self.view.get(ino).and_then(|node| node.links.first()).map(|(dir, _)| *dir);
@@ -260,11 +260,12 @@ impl EngineState {
         }
     }
 
-    /// Whether something at or below `ino` that an event up to `awaited` was to bring to the slow tier was set aside.
+    /// Whether a node at or below `ino` was set aside that an event up to `awaited` was to bring to the slow tier.
     pub(crate) fn was_set_aside(&self, ino: Ino, awaited: Option<Lsn>) -> bool {
         let has_no_name = || self.view.get(ino).is_none_or(|node| node.links.is_empty());
         self.set_aside.iter().any(|one| {
-            // Events from before are waited for in vain, and other nodes get the number of one that is gone.
+            // Earlier events will never arrive. Later ones do not count: a node may have reused the number of one that
+            // is gone.
             let was_awaited = awaited.is_some_and(|awaited| awaited < one.at);
             let is_below = || one.dir.is_some_and(|dir| self.view.is_above(ino, dir));
             (one.ino == ino && has_no_name()) || (was_awaited && is_below())
@@ -276,21 +277,21 @@ impl EngineState {
         self.view.get(*dir)?.dir.as_ref()?.slots.get(name)
     }
 
-    /// The state of a regular file, made if it was not needed so far. Ask for it before changing anything about a file:
-    /// its lock keeps others out.
+    /// The state of a regular file, made if there is none. Get it before changing anything about a file: its lock keeps
+    /// other callers out.
     pub(crate) fn file(&mut self, ino: Ino) -> Option<Arc<FileState>> {
         self.wake(ino);
         self.view.file(ino)
     }
 
-    /// The same, but also `None` for a file whose bytes are on the slow tier and not in use.
+    /// The state of a regular file; `None` if its bytes are on the slow tier and not in use.
     pub(crate) fn known_file(&mut self, ino: Ino) -> Option<Arc<FileState>> {
         self.wake(ino);
         self.view.get(ino)?.file.clone()
     }
 
     /// Makes the state of a file that is fully described by a pending version. A state made for readers only is dropped
-    /// again once as many others were made.
+    /// again once [`MATERIALIZED_KEPT`] others were made.
     fn wake(&mut self, ino: Ino) {
         if !self.view.get(ino).is_some_and(Node::rests_pending) {
             return;
@@ -334,7 +335,8 @@ impl EngineState {
         if there.is_some_and(may_change) { None } else { self.expect_record(at) }
     }
 
-    /// The same for a file whose next bytes get an object.
+    /// The record that must precede the `bind` of a file whose next bytes get an object; `None` as in
+    /// [`EngineState::expect_before`].
     pub(crate) fn expect_record(&self, at: &DirEntryKey) -> Option<Record> {
         let dir = self.view.get(at.0)?;
         let slots = dir.dir.as_ref().filter(|_| dir.slow_id().is_some() && !left_out!(Expect))?;
@@ -366,12 +368,12 @@ impl EngineState {
         [named.and_then(|at| self.expect_record(at)), self.names_record(ino)].into_iter().flatten()
     }
 
-    /// Whether something is on its way into this directory, which makes it anew if others have removed it.
+    /// Whether something is pending inside this directory, so that publishing makes it again after a foreign rmdir.
     pub(crate) fn comes_below(&self, ino: Ino) -> bool {
         self.is_dir(ino) && (self.view.owes_below(ino) || self.is_written_at(ino))
     }
 
-    /// Whether this file, or one below this directory, is written and no event yet.
+    /// Whether this file, or one below this directory, has bytes that are not in an event yet.
     pub(crate) fn is_written_at(&self, ino: Ino) -> bool {
         let below = || self.uncommitted.files().any(|file| self.view.is_above(ino, file));
         self.uncommitted.has(ino) || (self.is_dir(ino) && below())
@@ -381,8 +383,8 @@ impl EngineState {
         self.view.get(ino).is_some_and(|node| node.kind == Kind::Dir)
     }
 
-    /// The slow file has bytes that are not synced; it stays in memory until they are. Earlier answers of the slow tier
-    /// about the file do not count.
+    /// Notes that the slow file has bytes that are not synced; the node stays in memory until they are. Earlier answers
+    /// of the slow tier about the file are not valid any more.
     pub(crate) fn written_in_place(&mut self, ino: Ino, now: Duration) {
         self.view.publish([ino], now);
         if let Some(node) = self.view.get_mut(ino) {
@@ -413,7 +415,7 @@ impl EngineState {
         awaits_any && self.queue.events().iter().any(|event| sets_time(&event.change))
     }
 
-    /// A record says that the file was written in place at `mtime`, after the pending changes of its times.
+    /// Takes in a record: the file was written in place at `mtime`, after the pending changes of its times.
     pub(crate) fn overtake(&mut self, ino: Ino, lsn: Lsn, mtime: Time) {
         if self.awaits_times(ino)
             && let Some(node) = self.view.get_mut(ino)
@@ -423,8 +425,8 @@ impl EngineState {
         }
     }
 
-    /// An event got its place in the log and its stamps, and the view does not show it yet. `now` is the uptime, `epoch`
-    /// the start of the uptime, since 1970.
+    /// Notes an event in the index of checkpoints once it has its LSN and stamps, before the view shows it. `now` is
+    /// the uptime, `epoch` the start of the uptime, since 1970.
     pub(crate) fn note_checkpoint(&mut self, lsn: Lsn, change: &Change, now: Duration, epoch: Duration) {
         let going_on = self.bursts.going_on();
         match change {
@@ -460,13 +462,13 @@ impl EngineState {
         }
     }
 
-    /// These checkpoints are over. `epoch`: the start of the uptime, since 1970.
+    /// Notes that these checkpoints are over. `epoch`: the start of the uptime, since 1970.
     pub(crate) fn learn(&mut self, over: &[Finished], epoch: Duration) {
         over.iter().for_each(|one| self.forecast.learn(epoch.saturating_add(one.began), one.bytes));
     }
 
-    /// When a program began to write bytes that are not in an event yet: at its open, if it wrote soon after. A log is
-    /// open for hours.
+    /// When a program began to write bytes that are not in an event yet: at its open, if it wrote soon after. A log
+    /// file is open for hours.
     pub(crate) fn began_to_write(&self, ino: Ino, now: Duration) -> Duration {
         let first = self.uncommitted.since(ino).unwrap_or(now);
         let open_for = self.view.get(ino).and_then(|node| node.file.as_ref()).map(|file| file.open_to_write_for(first));

@@ -15,14 +15,14 @@ pub(crate) struct UncommittedFiles {
     /// The newest `bind` record of each; logged again before `applied` passes it.
     binds: BTreeMap<Lsn, (Ino, ObjectId)>,
     bound_at: HashMap<Ino, Lsn>,
-    /// The stamp of the first such byte, where the mount keeps an order with others and has seen it.
+    /// The stamp of the first such byte, if the mount is a member of a fleet and has seen it.
     starts: HashMap<Ino, u64>,
-    /// Who wrote the first such byte, if it was a user other than root.
+    /// The user that wrote the first such byte, if it was not root.
     writers: HashMap<Ino, u32>,
 }
 
 impl UncommittedFiles {
-    /// The file's bytes are ahead of its events, at the latest since now; the record at `lsn` says so.
+    /// Notes that the file's bytes are ahead of its events, since now at the latest; the record at `lsn` says so.
     pub(crate) fn bind(&mut self, ino: Ino, lsn: Lsn, object: ObjectId, now: Duration) {
         self.unbind(ino);
         self.binds.insert(lsn, (ino, object));
@@ -36,7 +36,7 @@ impl UncommittedFiles {
         }
     }
 
-    /// The file's bytes have all become events, or it is gone.
+    /// Forgets a file whose bytes have all become events, or that is gone.
     pub(crate) fn remove(&mut self, ino: Ino) {
         self.unbind(ino);
         self.since.remove(&ino);
@@ -44,7 +44,7 @@ impl UncommittedFiles {
         self.writers.remove(&ino);
     }
 
-    /// This user began the next version of the file, with this stamp, unless it had begun before.
+    /// Notes the user and the stamp of the file's next version, unless it had begun before.
     pub(crate) fn start(&mut self, ino: Ino, by: u32, stamp: Option<u64>) {
         if let Some(stamp) = stamp {
             self.starts.entry(ino).or_insert(stamp);
@@ -59,7 +59,7 @@ impl UncommittedFiles {
         self.starts.get(&ino).copied()
     }
 
-    /// Who began it; root if nobody else is known.
+    /// The user that began the file's next version; root if unknown.
     pub(crate) fn writer(&self, ino: Ino) -> u32 {
         self.writers.get(&ino).copied().unwrap_or(0)
     }
@@ -90,7 +90,7 @@ impl UncommittedFiles {
         self.binds.keys().copied()
     }
 
-    /// The `bind` record at one number was logged again at the other.
+    /// Notes that the `bind` record `old` was logged again as `new`.
     pub(super) fn renumber(&mut self, old: Lsn, new: Lsn) {
         if let Some(bound) = self.binds.remove(&old) {
             self.bound_at.insert(bound.0, new);
@@ -103,12 +103,12 @@ impl UncommittedFiles {
         self.binds.values().copied()
     }
 
-    /// The same for the records up to here.
+    /// The files with a `bind` record up to `upto`, and their objects.
     pub(crate) fn bound_up_to(&self, upto: Lsn) -> impl Iterator<Item = (Ino, ObjectId)> {
         self.binds.range(..=upto).map(|(_, bound)| *bound)
     }
 
-    /// Panics unless there is one `bind` record a file; for tests.
+    /// Panics unless each file has one `bind` record; for tests.
     pub(crate) fn check(&self) {
         assert!(self.binds.iter().all(|(lsn, (ino, _))| self.bound_at.get(ino) == Some(lsn)));
         assert_eq!(self.binds.len(), self.bound_at.len(), "one bind record a file");

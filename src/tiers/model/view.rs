@@ -1,8 +1,8 @@
 //! The view in memory: every known inode, and where it is - in the view and on the slow tier.
 //!
 //! A [`Slot`] is one name in one directory, with both answers: the node that the view has there and the one that the
-//! slow tree has there. Appending an event moves the first, publishing moves the second; while the two differ (or an
-//! event that touches the name is pending) the slot is the truth. Otherwise it is a cache of the slow tree and ages.
+//! slow tree has there. Appending an event moves the first, publishing moves the second. While the two differ, or an
+//! event that touches the name is pending, the slot is the truth. Otherwise it is a cache of the slow tree and ages.
 //! Directories made through the mount are *known in full*: a name without a slot does not exist, and the slow tier need
 //! not be asked.
 //!
@@ -31,7 +31,7 @@ pub(crate) const FIRST_OWN: Ino = 1 << 48;
 /// How long a listing is believed complete if the slow tier stops answering.
 const PRESENT_FOR: Duration = Duration::from_secs(600);
 
-/// When the slow tier was asked something, to judge answers that arrive after something was published.
+/// When the slow tier was asked, to judge answers that arrive after something was published.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct LookupStart {
     /// By uptime.
@@ -65,7 +65,7 @@ fn number((dev, file): SlowId) -> SlowNumber {
 
 #[derive(Debug)]
 pub(crate) struct View {
-    /// Boxed: a table has room for twice as many entries, and for three times while it grows.
+    /// Boxed: a table has room for twice as many entries, and for three times as many while it grows.
     pub(crate) nodes: HashMap<Ino, Box<Node>>,
     /// The directories among them, and where aging continues: behind this name of that directory.
     dirs: BTreeSet<Ino>,
@@ -76,12 +76,13 @@ pub(crate) struct View {
     pub(crate) waiting: HashMap<u64, UnmetObject>,
     /// Nodes with one more link on the slow tier than names there, while they are being published.
     pub(crate) in_tmp: HashSet<Ino>,
-    /// Files whose bytes on the fast tier are compared with the slow file at the next open, however young the last look.
+    /// Files whose bytes on the fast tier are compared with the slow file at the next open, however recent the last
+    /// check.
     pub(super) to_compare: HashSet<Ino>,
     /// How often [`View::publish`] was called.
     published: u64,
-    /// Names that may have changed on the slow tier where the view has yet to follow: the view is right. Hashed by
-    /// SipHash because others choose the names; the other tables are keyed by numbers.
+    /// Names that may have changed on the slow tier while the view has yet to follow: the view is right. Hashed with
+    /// SipHash because users choose the names; the other tables are keyed by numbers.
     following: collections::HashSet<DirEntryKey>,
     /// The inode numbers of waiting objects, and the slow inode that each belongs to.
     kept: HashMap<Ino, u64>,
@@ -142,7 +143,7 @@ impl View {
         let mut at = dir;
         while at != ROOT {
             let Some(node) = self.nodes.get(&at) else { break };
-            // The device of a directory removed by others is not known: it is 0.
+            // The device of a directory after a foreign rmdir is unknown: it is 0.
             if let Some((dev, _)) = node.slow_id().filter(|(dev, _)| *dev != 0) {
                 return dev;
             }
@@ -158,7 +159,7 @@ impl View {
         self.has_parts = true;
     }
 
-    /// Whether no rename on the slow tier goes from outside of this directory into it.
+    /// Whether this directory is the root of a part: no rename on the slow tier goes from outside into it.
     pub(crate) fn is_part(&self, dir: Ino) -> bool {
         if dir == ROOT || !self.has_parts {
             return dir == ROOT;
@@ -214,8 +215,8 @@ impl View {
         self.nodes.get_mut(&ino).map(|node| &mut **node)
     }
 
-    /// The same as [`EngineState::file`](crate::tiers::model::state::EngineState::file), for a file that does not rest
-    /// on a pending version.
+    /// Like [`EngineState::file`](crate::tiers::model::state::EngineState::file), for a file whose state need not be
+    /// made from a pending version.
     pub(super) fn file(&mut self, ino: Ino) -> Option<Arc<FileState>> {
         let node = self.nodes.get_mut(&ino).filter(|node| node.kind == Kind::File)?;
         Some(Arc::clone(node.wake(|opened| FileState::on_slow(ino, opened))))
@@ -239,7 +240,7 @@ impl View {
         (ino == ROOT || !node.links.is_empty()).then_some(node.dir.as_deref()?)
     }
 
-    /// What the view has under this name, if that is known without asking the slow tier. `trust`: however old.
+    /// What the view has under this name, if that is known without asking the slow tier. `trust`: accept any age.
     pub(crate) fn known(&self, dir: Ino, name: &Name, now: Duration, ages: Ages, trust: bool) -> Option<Option<Ino>> {
         let node = self.nodes.get(&dir)?;
         let slots = node.dir.as_ref()?;
@@ -261,7 +262,7 @@ impl View {
     }
 
     /// Takes in the slow tier's answer about a name. Must not be called for a pending slot, nor if the answer takes the
-    /// name from something that is being written.
+    /// name from a node that is being written.
     pub(crate) fn learn(
         &mut self,
         dir: Ino,
@@ -283,15 +284,15 @@ impl View {
         found
     }
 
-    /// What the view has under the name, if the slow tier has removed or replaced it.
+    /// The node that the view has under the name, if the slow tier has removed or replaced it.
     pub(crate) fn replaced(&self, dir: Ino, name: &Name, stat: Option<&Stat>) -> Option<Ino> {
         let ino = self.nodes.get(&dir)?.dir.as_ref()?.slots.get(name)?.view()?;
         let is_there = |stat: &Stat| self.nodes.get(&ino).is_some_and(|node| node.slow_id() == Some(stat.id()));
         (!stat.is_some_and(is_there)).then_some(ino)
     }
 
-    /// A node that others have removed or replaced stays in the view while changes of it, or inside it, are on their
-    /// way: publishing makes a directory anew, or finds the other one.
+    /// Keeps a node in the view that a foreign change removed or replaced, while changes of it, or inside it, are
+    /// pending: publishing makes a directory again, or finds the other node.
     pub(crate) fn keep(&mut self, dir: Ino, name: &Name, (kept, stat): (Ino, Option<&Stat>), asked: LookupStart) {
         self.slot_mut(dir, name).seen = ObservedAt::at(asked.at);
         let is_dir = self.nodes.get(&kept).is_some_and(|node| node.kind == Kind::Dir);
@@ -300,8 +301,8 @@ impl View {
         }
     }
 
-    /// Forgets the names in a directory that has no name itself any more: what it had is found where others have put it.
-    /// Returns the nodes that have lost a name.
+    /// Forgets the names in a directory that has no name any more: a foreign rename may have put its nodes elsewhere,
+    /// where a lookup finds them. Returns the nodes that have lost a name.
     pub(crate) fn drop_names_in(&mut self, ino: Ino) -> Vec<Ino> {
         let lost = self.nodes.get(&ino).filter(|node| node.links.is_empty()).and_then(|node| node.dir.as_ref());
         let slots = lost.into_iter().flat_map(|dir| &dir.slots).filter(|(_, slot)| !slot.pending());
@@ -318,7 +319,7 @@ impl View {
         dir.slots.values().any(|slot| slot.pending() || below(slot))
     }
 
-    /// A directory is another one on the slow tier: its contents are gone, except pending changes.
+    /// The directory is another one on the slow tier: its contents are gone, except pending changes.
     pub(crate) fn made_anew(&mut self, ino: Ino, id: SlowId) {
         self.set_slow_id(ino, Some(id));
         if let Some(dir) = self.nodes.get_mut(&ino).and_then(|node| node.dir.as_mut()) {
@@ -353,7 +354,7 @@ impl View {
         ino
     }
 
-    /// The slow tier has just shown this stat of the node.
+    /// Notes that the slow tier has just shown this stat of the node.
     fn identify(&mut self, ino: Ino, stat: &Stat) {
         self.set_slow_id(ino, Some(stat.id()));
         if let Some(node) = self.nodes.get_mut(&ino) {
@@ -378,8 +379,8 @@ impl View {
         self.promised.remove(&(stat.dev, stat.ino)).unwrap_or_else(|| self.new_ino())
     }
 
-    /// The inode number that a slow file had before the restart, according to its object. The slow file's own number
-    /// may be in use for something else since.
+    /// The inode number that a slow file had before the restart, according to its object. Another node may have the
+    /// slow file's own number since.
     fn kept_for(&self, slow_ino: u64, kind: Kind) -> Option<Ino> {
         let UnmetObject { ino, .. } = self.waiting.get(&slow_ino)?;
         let is_its = self.kept.get(ino) == Some(&slow_ino);
@@ -392,7 +393,7 @@ impl View {
         ino > ROOT && ino < FIRST_OWN && !self.nodes.contains_key(&ino) && !self.kept.contains_key(&ino)
     }
 
-    /// Adds a clean object found at start-up, to be met by its file.
+    /// Adds a clean object found at start-up, which waits for a lookup of its file.
     pub(crate) fn wait(&mut self, waiting: UnmetObject) {
         // A file that was replaced may have left an object behind, and the slow tier reuses inode numbers: of two
         // objects with the same number of either kind, the one with the later fingerprint is right.
@@ -406,7 +407,7 @@ impl View {
         }
     }
 
-    /// The inode number that a listing shows for an entry not yet looked up: the one it will have then.
+    /// The inode number that a listing shows for an entry not yet looked up: the lookup will give the same.
     pub(crate) fn ino_shown(&mut self, id: SlowNumber, kind: Kind) -> Ino {
         if let Some(ino) = self.at_slow(id) {
             return ino;
@@ -444,10 +445,10 @@ impl View {
         }
         let holds_bytes = node.holds_bytes();
         if holds_bytes && known.is_some_and(|known| !known.is_same_version(stat)) {
-            // A foreign change. Keep the old fingerprint: publish will detect the conflict against it.
+            // A foreign change. Keep the old fingerprint: publishing will detect the conflict against it.
             return;
         }
-        // No event, and no step of ours, changes the size of what the slow tier has the bytes of.
+        // No event, and no step of ours, changes the size of a file whose bytes are on the slow tier.
         if !holds_bytes && node.kind == Kind::File {
             node.change_meta(|meta| *meta = NodeAttrs { size: stat.size, blocks: stat.blocks, ..*meta });
         }
@@ -465,12 +466,12 @@ impl View {
             node.set_slow_fingerprint(Some(Fingerprint::of(stat)));
             return;
         }
-        // While events of its names are published, the link count passes values that the view has left behind.
+        // While events of its names are published, the link count takes values that the view has already passed.
         let opens = node.file.as_ref().map_or(0, |file| file.opens.load(Ordering::Acquire));
         let pending = node.moved() || in_tmp || node.pins > opens;
         let meta = NodeAttrs::of(stat);
         if stat.birth == 0 && !holds_bytes && (meta.uid, meta.gid) != (node.meta().uid, node.meta().gid) {
-            // Perhaps another file, with a number that was free.
+            // It may be another file with a reused number.
             node.unshow();
         }
         node.set_meta(if pending { NodeAttrs { nlink, ..meta } } else { meta });
@@ -496,7 +497,7 @@ impl View {
         !self.following.is_empty() && self.following.contains(&(dir, name.clone()))
     }
 
-    /// The slow tier's side of these nodes has just been changed: earlier answers do not count.
+    /// Called after the slow tier's side of these nodes has changed: earlier answers are not valid any more.
     pub(crate) fn publish(&mut self, inos: impl IntoIterator<Item = Ino>, now: Duration) {
         self.published += 1;
         for ino in inos {
@@ -507,7 +508,7 @@ impl View {
     }
 
     fn slot_mut(&mut self, dir: Ino, name: &Name) -> &mut Slot {
-        // A slot in a directory that is gone is never seen; callers check that the directory is alive first.
+        // A slot in a removed directory is never seen; callers check that the directory is alive first.
         let dir =
             self.nodes.get_mut(&dir).and_then(|node| node.dir.as_mut()).expect("a directory the caller looked up");
         dir.slots.entry(name.clone()).or_default()
@@ -567,14 +568,14 @@ impl View {
         let dir = self.nodes.get_mut(&dir).and_then(|node| node.dir.as_mut()).expect("checked by slot_mut");
         dir.generation += 1;
         let generation = dir.generation;
-        // Even if the slow side has just come to match the view's: a listing may have been read there before.
+        // Even if the slow side now equals the view's: a listing may have read the directory before.
         if let Some(slot) = dir.slots.get_mut(name) {
             slot.changed = generation;
         }
     }
 
-    /// A node without known names on slow is no longer known there, unless something else keeps its inode number from
-    /// being reused: then it may be found again under a name not yet looked up.
+    /// Forgets which slow file a node is, if it has no known name on slow, unless something else keeps its inode number
+    /// from being reused: then it may be found again under a name not yet looked up.
     fn leave_slow(&mut self, ino: Ino) {
         let Some(node) = self.nodes.get(&ino) else { return };
         if ino != ROOT && node.slow().is_empty() && !node.has_unknown_names() && !self.in_tmp.contains(&ino) {
@@ -582,7 +583,7 @@ impl View {
         }
     }
 
-    /// `tmp` on slow no longer has links of these files.
+    /// Called when `tmp` on slow no longer has links of these files.
     pub(crate) fn leave_tmp(&mut self, left: Vec<Ino>, now: Duration) {
         self.publish(left.iter().copied(), now);
         for ino in left {
@@ -592,7 +593,7 @@ impl View {
         }
     }
 
-    /// Detaches a file from its slow file: that becomes another node, under the same names there. Returns it.
+    /// Detaches a file from its slow file, which becomes another node under the same names there. Returns that node.
     pub(crate) fn detach(&mut self, ino: Ino) -> Option<Ino> {
         let node = self.nodes.get(&ino)?;
         let id = node.slow_id()?;
@@ -638,7 +639,7 @@ impl View {
         }
     }
 
-    /// A handle of `ino` is closed.
+    /// Called when a handle of `ino` is closed.
     pub(crate) fn let_go(&mut self, ino: Ino) {
         let Some(node) = self.nodes.get_mut(&ino) else { return };
         node.pins -= 1;
@@ -729,7 +730,7 @@ impl View {
             let held = node.refs > 0
                 || node.pins > 0
                 || node.moved()
-                // A lookup now would count the temporary link in tmp.
+                // A lookup now would count the temporary link in `tmp`.
                 || self.in_tmp.contains(&at)
                 || node.holds_bytes()
                 || node.dir.as_ref().is_some_and(|dir| dir.listers > 0 || !dir.slots.is_empty());
@@ -789,9 +790,9 @@ impl View {
         due
     }
 
-    /// Drops cached negative answers and forgets nodes that are not needed, among the next `most` names; the next call
-    /// continues behind them. `true`: that was the last one. With a million names, doing all at once would block
-    /// everybody else.
+    /// Drops cached negative answers and collects nodes that are not needed, among the next `most` names; the next call
+    /// continues behind them. `true`: that was the last name. With a million names, one pass would hold the lock too
+    /// long.
     pub(crate) fn age_names(&mut self, now: Duration, ages: Ages, most: usize) -> bool {
         let mut left = most;
         while left > 0 {
@@ -809,8 +810,8 @@ impl View {
         false
     }
 
-    /// The same in one directory, behind `after`. Returns how many names were looked at, and the last one if there are
-    /// more.
+    /// Ages the names of one directory, behind `after`. Returns how many names were looked at, and the last one if
+    /// there are more.
     fn age_names_of(
         &mut self,
         ino: Ino,

@@ -4,14 +4,14 @@
 //! - extended attributes, ACLs: setting one is refused, as on the tier itself; those that come with a copied file are
 //!   left out and counted;
 //! - owners, groups, modes: all files have those that the tier gives, in the view too; a change is left out and
-//!   counted. The same holds for all attributes of symbolic links;
+//!   counted. So are all attributes of symbolic links;
 //! - symbolic links, special files, further links: refused at the call;
 //! - unusual names, and sizes and targets beyond the known limits, are tried there before they are accepted;
-//! - inode numbers that change, or differ from those listed: the mount is refused, for nothing there could be told from
-//!   somebody else's. The same of a fast tier, and if that has no extended attributes.
+//! - inode numbers that change, or differ from those listed: the mount is refused, because foreign nodes could not be
+//!   told from ours. A fast tier is refused for that, too, and for lacking extended attributes.
 //!
-//! For an ability that was not tried, or whose answer was inconclusive, what the mount before found counts (`super`
-//! remembers it). If it found nothing the ability is assumed: then the publishing step meets the error.
+//! For an ability that was not tried, or whose answer was inconclusive, the last mount's result counts (`super` stores
+//! it). Without one the ability is assumed, and the publishing step gets the error.
 
 use std::io;
 use std::time::Duration;
@@ -27,7 +27,7 @@ use crate::tiers::disk::{Clock, Dir, Kind, NewAttr, RenameMode, Stat, Time, acl}
 use crate::tiers::log::record::Owned;
 use crate::tiers::objects::attrs::Birth;
 
-/// The time limit for the trials of a start: a tier that hangs delays no mount.
+/// The time limit for the trials of a start, so that a tier that hangs delays no mount.
 pub(crate) const AT_MOST: Duration = Duration::from_secs(1);
 /// The names in `tmp` that the trials use.
 const FILE: &[u8] = b"tf";
@@ -38,7 +38,7 @@ const FIFO: &[u8] = b"tp";
 const DIR: &[u8] = b"td";
 /// Characters that some file systems refuse in names: those of Windows.
 const RARE: &[u8] = b"\"*:<>?\\|";
-/// A name with those characters, and with bytes that are no text.
+/// A name with those characters, and with bytes that are not UTF-8.
 const NAME: &[u8] = b"tn\x01\"*:<>?\\|\xff";
 /// Modes that differ from a mode that a tier gives to all files.
 pub(super) const FILE_PERM: u32 = 0o640;
@@ -50,12 +50,12 @@ const LARGE: u64 = 1 << 40;
 /// Limits that every file system meets.
 const SIZE_EVERYWHERE: u64 = (1 << 31) - 1;
 const TARGET_EVERYWHERE: u64 = 255;
-/// Hard links that are kept back: while a group is published, a file has its new names as well as the old ones that later
-/// steps remove.
+/// Hard links that are kept in reserve: while a group is published, a file has its new names as well as the old ones
+/// that later steps remove.
 pub const NAMES_AHEAD: u64 = 128;
 /// No file is longer.
 const UNLIMITED: u64 = i64::MAX as u64;
-/// If a tier with more than this free has no room for an attribute, it never will have.
+/// If a tier with more than this free has no room for an attribute, it never will.
 pub(super) const FREE: u64 = 1 << 20;
 
 /// The slow tier's abilities. In `super` they are a table with a key for each.
@@ -81,15 +81,15 @@ pub struct Abilities {
     pub keeps_dirs: bool,
     /// A file keeps its inode number for as long as it exists.
     pub lasting_numbers: bool,
-    /// It keeps it when it, or a directory above it, gets another name. Never remembered if not so.
+    /// A file keeps its inode number through a rename of it or of a directory above it. `false` is never remembered.
     #[serde(skip)]
     steady_numbers: bool,
     /// Names may contain any bytes.
     pub any_names: bool,
-    /// Renaming by exchange, and only to free names.
+    /// It can rename by exchange, and rename without replacing (`no_replace`).
     pub exchange: bool,
     pub no_replace: bool,
-    /// In nanoseconds, where it is written.
+    /// In nanoseconds in `super`.
     #[serde(with = "nanos")]
     pub time_grain: Duration,
     /// The longest target of a symbolic link, and the largest file, that the tier is known to take.
@@ -112,7 +112,7 @@ mod nanos {
     }
 }
 
-/// Something that a tier does not have, and the consequence.
+/// An ability that a tier lacks, and the consequence.
 #[derive(Clone, Copy, Debug)]
 pub struct Lack {
     pub what: &'static str,
@@ -161,10 +161,9 @@ impl Default for Abilities {
 }
 
 impl Abilities {
-    /// Tries all abilities in a directory that is ours alone, for no longer than `at_most`. Leaves nothing there.
-    /// `before`: what an earlier mount has found. Without that three trials are made however long they take: inode
-    /// numbers, owners (if wrongly assumed, they would hold everything), and attributes of links (they would be set on
-    /// the file that a link names).
+    /// Tries all abilities in a directory of our own, for no longer than `at_most`. Leaves nothing there. `before`: the
+    /// result of an earlier mount. Without it three trials are made however long they take: inode numbers, owners (if
+    /// wrongly assumed, they would hold everything), and attributes of links (they would be set on the link's target).
     pub fn find_out(tmp: &dyn Dir, clock: &dyn Clock, at_most: Duration, before: Option<Abilities>) -> Self {
         type Try = fn(&dyn Dir, &mut Abilities) -> io::Result<()>;
         let tries: [Try; 12] = [
@@ -198,7 +197,7 @@ impl Abilities {
         found
     }
 
-    /// What a fast tier must be able to do, tried in a directory that is ours alone.
+    /// Tries what a fast tier must be able to do, in a directory of our own.
     pub fn expect_of_fast(tmp: &dyn Dir) -> Result<()> {
         let mut found = Abilities::default();
         let tried = try_file(tmp, &mut found)
@@ -217,7 +216,7 @@ impl Abilities {
         found.expect_steady_numbers("fast")
     }
 
-    /// Whose a file is, its inode number tells. A tier on which that changes is refused.
+    /// Refuses a tier whose inode numbers change: files are identified by them.
     pub fn expect_steady_numbers(&self, tier: &str) -> Result<()> {
         if self.steady_numbers {
             return Ok(());
@@ -268,12 +267,12 @@ impl Abilities {
         all.into_iter().filter(|(able, ..)| !able).map(|(_, what, then)| Lack { what, then }).collect()
     }
 
-    /// The part of a change of attributes that the tier takes for a node of this kind.
+    /// The part of an attribute change that the tier takes for a node of this kind.
     pub(crate) fn kept_by(&self, kind: Kind, new: &NewAttr) -> NewAttr {
         if kind == Kind::Symlink && !self.link_attrs { NewAttr::default() } else { self.kept(new) }
     }
 
-    /// The same for anything but a symbolic link.
+    /// The part of an attribute change that the tier takes for any node but a symbolic link.
     pub(crate) fn kept(&self, new: &NewAttr) -> NewAttr {
         NewAttr {
             uid: new.uid.filter(|_| self.owners),
@@ -283,7 +282,8 @@ impl Abilities {
         }
     }
 
-    /// Whose a node is, as far as this tier tells. Of what it gives all its nodes it tells nothing: then `known` is right.
+    /// A node's kind, owner and group, as far as the tier stores them. An owner or group that the tier gives to all
+    /// nodes says nothing: then `known` has the right one.
     pub(crate) fn owned(&self, stat: &Stat, known: &Owned) -> Owned {
         let tells = stat.kind != Kind::Symlink || self.link_attrs;
         Owned {
@@ -293,7 +293,7 @@ impl Abilities {
         }
     }
 
-    /// Gives a new node from its birth the attributes that the tier will give it.
+    /// Gives the birth of a new node the attributes that the tier will give it.
     pub(crate) fn give(&self, kind: Kind, birth: &mut Birth) {
         let is_given = kind == Kind::Symlink && !self.link_attrs;
         if !self.owners || is_given {
@@ -337,7 +337,7 @@ pub(super) fn is(error: &io::Error, codes: &[Errno]) -> bool {
     error.raw_os_error().is_some_and(|code| codes.contains(&Errno::from_raw(code)))
 }
 
-/// An answer that will be the same next time.
+/// Whether a retry would get the same error.
 pub(crate) fn is_refused(error: &io::Error) -> bool {
     is(error, &[Errno::EOPNOTSUPP, Errno::ENOSYS, Errno::EPERM, Errno::EINVAL, Errno::ENOTTY])
 }
@@ -372,10 +372,10 @@ fn try_file(tmp: &dyn Dir, found: &mut Abilities) -> io::Result<()> {
     Ok(())
 }
 
-/// Over SFTP (sshfs), attributes set on a link are set on the file that it names, which may be any file of the server.
-/// Detected by the link's own times: the file's times may be cached from before.
+/// Over SFTP (sshfs), attributes set on a link are set on its target, which may be any file of the server. Detected by
+/// the link's own times: the file's times may be cached from before.
 fn try_link_attrs(tmp: &dyn Dir, found: &mut Abilities) -> io::Result<()> {
-    // An even second long ago: every time grain can hold it, and no new link has it.
+    // An even second long ago: every time grain can represent it, and no new link has it.
     const ASKED: Time = Time { sec: 1_500_000_000, nsec: 0 };
     found.symlinks = can(tmp.symlink(SYMLINK, FILE))?;
     if !found.symlinks {
@@ -388,11 +388,11 @@ fn try_link_attrs(tmp: &dyn Dir, found: &mut Abilities) -> io::Result<()> {
 
 /// Leaves a directory with a file in it, and the file that was there before.
 ///
-/// A FUSE daemon may make a number from the path (mergerfs does, for directories): a step that looks for what it has
-/// renamed finds something else, gives up, and all counts as safe. So the numbers must outlast a rename, and be those that
-/// are listed. The server is asked, for the kernel keeps a number for a second.
+/// A FUSE daemon may derive a number from the path (mergerfs does, for directories): a step that looks for what it has
+/// renamed finds something else, gives up, and all counts as published. So the numbers must survive a rename, and be
+/// the listed ones. Asks the server, because the kernel caches a number for a second.
 ///
-/// A daemon that leaves inode numbers to its library lists the unknown one for all files. The library gives a file
+/// A daemon that leaves inode numbers to its library lists the unknown number for all files. The library gives a file
 /// another number once the kernel has forgotten it, unless it is told not to (`-o noforget`), which cannot be detected.
 fn try_numbers(tmp: &dyn Dir, found: &mut Abilities) -> io::Result<()> {
     const UNKNOWN: u64 = 0xffff_ffff;
@@ -423,7 +423,7 @@ fn try_xattrs(tmp: &dyn Dir, found: &mut Abilities) -> io::Result<()> {
         done => done.map(|()| true),
     };
     found.user_xattrs = unknown(tmp.set_xattr(FILE, b"user.dlio.try", b"1"))?;
-    // A list that the mode cannot express: the user has an entry of his own.
+    // An ACL that the mode cannot express: the user has an entry of their own.
     found.acls = unknown(tmp.set_xattr(FILE, acl::ACCESS, &acl::example()))?;
     if found.acls {
         tmp.remove_xattr(FILE, acl::ACCESS)?;
@@ -451,7 +451,7 @@ fn try_times(tmp: &dyn Dir, found: &mut Abilities) -> io::Result<()> {
 /// Skipped on a tier without holes: it would write them.
 fn try_size(tmp: &dyn Dir, found: &mut Abilities) -> io::Result<()> {
     const HOLE: u64 = 1 << 20;
-    // Exceeding a limit of the daemon's own would end it.
+    // Exceeding a limit of the daemon itself would end the daemon.
     if !getrlimit(Resource::RLIMIT_FSIZE).is_ok_and(|(soft, _)| soft == RLIM_INFINITY) {
         return Ok(());
     }
@@ -468,12 +468,12 @@ fn try_size(tmp: &dyn Dir, found: &mut Abilities) -> io::Result<()> {
     file.set_len(0)
 }
 
-/// Mode first: once the file is a stranger's we may not be able to change it.
+/// Mode first: once the file has another owner we may not be able to change it.
 fn try_owner(tmp: &dyn Dir, found: &mut Abilities) -> io::Result<()> {
     const PERM: u32 = 0o604;
     let made = tmp.stat(FILE)?;
     // Refused twice, while other changes are accepted: a tier that refuses everything for now says nothing about this
-    // one.
+    // ability.
     let set = |new: NewAttr| {
         let is_able = |done: io::Result<()>| match done {
             Err(e) if is(&e, &[Errno::EACCES]) => Ok(false),
@@ -538,14 +538,14 @@ pub(super) fn is_plain(name: &[u8]) -> bool {
 
 fn try_fifo(tmp: &dyn Dir, found: &mut Abilities) -> io::Result<()> {
     let made = can(tmp.mknod(FIFO, Kind::Fifo, FILE_PERM, 0));
-    // Some tiers make a file of it (exfat-fuse), which the kernel reports as EIO.
+    // Some tiers make a regular file instead (exfat-fuse), which the kernel reports as EIO.
     let is_other = || tmp.stat(FIFO).is_ok_and(|there| there.kind != Kind::Fifo);
     found.fifos = if is_other() { false } else { made? };
     Ok(())
 }
 
 /// Steps identify a file by its number: two names with different numbers (sshfs) would look like two files, the second
-/// somebody else's.
+/// of them foreign.
 fn try_link(tmp: &dyn Dir, found: &mut Abilities) -> io::Result<()> {
     found.hard_links = can(tmp.link(FILE, tmp, LINK))?;
     if found.hard_links {
@@ -583,7 +583,7 @@ mod tests {
         }
     }
 
-    /// Of a tier that hangs nothing is known at once, and what it lacks must not be taken for granted.
+    /// A tier that hangs shows none of its abilities at once, and those it lacks must not be assumed.
     #[test]
     fn what_there_was_no_time_to_try_is_as_the_mount_before_found_it() {
         let dir = tempfile::tempdir().expect("a directory");

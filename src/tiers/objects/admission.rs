@@ -31,7 +31,7 @@ impl SlowTier {
         let mut left_out = Vec::new();
         for (key, value) in xattrs {
             match set(key, value) {
-                // Some may be set only by root, or not on the machine that serves the tier.
+                // Some may be set only by root, or not at all on the server.
                 Err(e) if self.never_takes(&e) || (!key.starts_with(b"user.") && is_refused(&e)) => {
                     left_out.push(key.clone());
                 }
@@ -41,8 +41,8 @@ impl SlowTier {
         Ok(left_out)
     }
 
-    /// The same as [`crate::tiers::objects::attrs::set_attrs`], as far as the tier can hold the attributes, and as far
-    /// as the new file does not have them since it was `born`.
+    /// Like [`crate::tiers::objects::attrs::set_attrs`], limited to what the tier can hold and what the new file does
+    /// not have since it was `born`.
     pub(crate) fn set_attrs(&self, file: &dyn File, born: &Stat, attrs: &Attrs) -> io::Result<Vec<Vec<u8>>> {
         let Attrs { perm, uid, gid, mtime, xattrs } = attrs;
         if self.abilities.acls {
@@ -85,7 +85,7 @@ impl Tiers {
         }
     }
 
-    /// The part of a change of attributes that the slow tier takes for a node of this kind; the rest is counted.
+    /// The part of an attribute change that the slow tier takes for a node of this kind; the rest is counted.
     pub(crate) fn keep_of(&self, kind: Kind, new: &NewAttr) -> NewAttr {
         let kept = self.slow.abilities.kept_by(kind, new);
         if kept != *new {
@@ -101,14 +101,14 @@ impl Tiers {
         self.admit(cx, &self.slow.size_known, size, &[round, size], tried)
     }
 
-    /// The same for a symbolic link's target: ENAMETOOLONG.
+    /// Call before a symbolic link gets this target: ENAMETOOLONG if the slow tier has no targets that long.
     pub(crate) fn admit_target(&self, cx: &Cx, target: &[u8]) -> Result<()> {
         let tried = |name: &[u8], _| self.slow.tmp.symlink(name, target);
         let length = target.len() as u64;
         self.admit(cx, &self.slow.target_known, length, &[length], tried)
     }
 
-    /// Call before something gets this name: the slow tier's own error if it does not take the name, or EINVAL if that
+    /// Call before a node gets this name: the slow tier's own error if it does not take the name, or EINVAL if that
     /// error would mislead the caller.
     pub(crate) fn admit_name(&self, cx: &Cx, name: &Name) -> Result<()> {
         let name = name.as_bytes();

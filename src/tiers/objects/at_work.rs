@@ -1,9 +1,9 @@
-//! Whose work on a file's bytes is not complete. Pure.
+//! The processes whose work on a file's bytes is not complete. Pure.
 //!
-//! A version is *complete* when every process that created, truncated or wrote the file has closed or fsynced it since its
-//! last write. A close by another process says nothing: one that was forked while a file is half written closes its copies of
-//! all descriptors. While a file has no complete version yet, whoever opens it for writing counts as one of those who create
-//! it: two ranks that write their halves of one file.
+//! A version is *complete* when every process that created, truncated or wrote the file has closed or fsynced it since
+//! its last write. A close by another process says nothing: a process forked while a file is half written closes its
+//! copies of all descriptors. While a file has no complete version yet, every process that opens it for writing counts
+//! as one that creates it: two ranks that write their halves of one file.
 //!
 //! Processes are numbers, as in [`Cx::by`](crate::tiers::Cx::by).
 
@@ -32,7 +32,7 @@ impl AtWork {
         self.0.retain(|writer| writer.process != process);
     }
 
-    /// Nobody has the file open for writing any more.
+    /// No process has the file open for writing any more.
     pub(crate) fn end_all(&mut self) {
         self.0.clear();
     }
@@ -63,7 +63,7 @@ mod tests {
         at_work.begin(2, true);
         at_work.begin(2, false);
         assert_eq!((at_work.wrote(2), at_work.anyone_wrote()), (Some(true), true), "a truncation undoes no write");
-        // One that did nothing.
+        // A process that did nothing.
         at_work.end(3);
         at_work.end(2);
         assert!(!at_work.is_empty());

@@ -16,8 +16,8 @@ pub(crate) struct Birth {
 }
 
 impl Birth {
-    /// Whether a file that the daemon makes has to be given its owner. Not root's file, unless root's daemon was started
-    /// with another group than root's.
+    /// Whether a file that the daemon makes needs a chown. Not for a file of root's, unless root's daemon runs with
+    /// another group than root's.
     pub(crate) fn has_owner(&self) -> bool {
         static GROUP: LazyLock<u32> = LazyLock::new(|| nix::unistd::getegid().as_raw());
         (self.uid, self.gid) != (0, 0) || *GROUP != 0
@@ -40,8 +40,8 @@ pub(crate) fn dress(fd: &dyn File, birth: &Birth) -> std::io::Result<()> {
     Ok(())
 }
 
-/// Removes the ACLs that a new node has from the directory it was made in, unless it is given others: its rights are
-/// those in the view. Before its mode is set, which an ACL would take for its mask.
+/// Removes the ACLs that a new node has inherited from its directory, unless it is given others: its permissions are
+/// those in the view. Call it before setting the mode, which an ACL would take as its mask.
 pub(crate) fn drop_inherited(node: &dyn Inode, kind: Kind, xattrs: &[(Vec<u8>, Vec<u8>)]) -> std::io::Result<()> {
     let inherited: &[&[u8]] = if kind == Kind::Dir { &[acl::ACCESS, acl::DEFAULT] } else { &[acl::ACCESS] };
     let is_given = |key: &[u8]| xattrs.iter().any(|(given, _)| given == key);
@@ -63,7 +63,7 @@ pub(crate) fn set_attrs(file: &dyn File, attrs: &Attrs) -> std::io::Result<()> {
     file.set_attr(&NewAttr { mtime: Some(attrs.mtime), ..NewAttr::default() })
 }
 
-/// The file's own extended attributes: not ours, nor those that belong to the tier it lies on.
+/// The file's own extended attributes: not ours, nor those of the tier that it is on.
 pub(crate) fn own_xattrs(fd: &dyn File) -> Result<Vec<(Vec<u8>, Vec<u8>)>> {
     let keys = match fd.list_xattr() {
         Err(e) if e.raw_os_error() == Some(Errno::EOPNOTSUPP as i32) => Vec::new(),
@@ -79,9 +79,9 @@ pub(crate) fn own_xattrs(fd: &dyn File) -> Result<Vec<(Vec<u8>, Vec<u8>)>> {
     Ok(all)
 }
 
-/// Whether an attribute may be copied. Attributes of the tier itself hold for no other file, there or elsewhere.
+/// Whether an attribute may be copied. The tier's own attributes are meaningless for another file, there or elsewhere.
 pub(crate) fn travels(key: &[u8]) -> bool {
-    // ACLs as XFS keeps them, which it shows by their usual names, too; Lustre, GlusterFS.
+    // ACLs as XFS stores them, which it shows by their usual names, too; Lustre, GlusterFS.
     const STAY: [&[u8]; 15] = [
         b"trusted.SGI_ACL_",
         b"trusted.lov",

@@ -22,14 +22,14 @@ impl From<NotCopied> for std::io::Error {
     }
 }
 
-/// The offset of the next data in a range; its end if there is none. Skips only holes, which nobody needs to read.
+/// The offset of the next data in a range; its end if there is none. Skips holes, which need not be read.
 pub(crate) fn next_data(file: &dyn File, range: Range<u64>) -> std::io::Result<u64> {
     if range.is_empty() {
         return Ok(range.end);
     }
     match file.seek(Seek::Data, range.start) {
         Ok(data) => Ok(data.min(range.end)),
-        // No data behind this point, or a file system without holes.
+        // No data behind this offset, or a file system without holes.
         Err(e) if e.raw_os_error() == Some(Errno::ENXIO as i32) => Ok(range.end),
         Err(e) if e.raw_os_error() == Some(Errno::EINVAL as i32) => Ok(range.start),
         Err(e) => Err(e),
@@ -43,7 +43,7 @@ struct OptionalCall {
 }
 
 impl OptionalCall {
-    /// `None`: not here.
+    /// `None`: not supported here.
     fn make<T>(&self, call: impl FnOnce() -> std::io::Result<T>) -> std::io::Result<Option<T>> {
         if self.refused.load(Ordering::Relaxed) {
             return Ok(None);
@@ -58,7 +58,7 @@ impl OptionalCall {
     }
 }
 
-/// What copies between one pair of file systems are made with, where these have it.
+/// The calls that copy between one pair of file systems, where these have them.
 #[derive(Debug, Default)]
 pub(crate) struct CopyMeans {
     reflink: OptionalCall,
@@ -67,25 +67,27 @@ pub(crate) struct CopyMeans {
 }
 
 impl CopyMeans {
-    /// Whether the target has the bytes of the source now, without a copy. Otherwise it is empty, as before. A source
-    /// that has grown since its first bytes became a version is not shared: all that was added would be shared first.
+    /// Makes the target share the source's blocks, without a copy. `false`: not possible; the target is still empty. A
+    /// source that has grown since its first bytes became a version is not shared, because the added bytes would be
+    /// shared too.
     pub(super) fn share(&self, from: &dyn File, to: &dyn File, len: u64) -> std::io::Result<bool> {
         let Some(fd) = from.descriptor() else { return Ok(false) };
         if from.stat()?.size != len {
             return Ok(false);
         }
-        // Another error than a refusal, such as a full disk, may not hold for a copy, or the copy meets it, too.
+        // Another error than a refusal, such as a full disk, may not apply to a copy; if it does, the copy gets it,
+        // too.
         match self.reflink.make(|| to.reflink(fd)) {
             Ok(None) => return Ok(false),
-            // XFS before Linux 6.13 says the same of a clone that an error cut short.
+            // XFS before Linux 6.13 also reports success for a clone that an error cut short.
             Ok(Some(())) if to.stat()?.size == len => return Ok(true),
             Ok(Some(())) | Err(_) => {}
         }
         to.set_len(0).map(|()| false)
     }
 
-    /// Notes in `ours` from where on the bytes were not in the cache. What the kernel reads ahead is there at the next
-    /// read, so one miss decides for all that follows.
+    /// Reads, and lowers `ours` to the first byte that was not in the cache. What the kernel reads ahead is in the
+    /// cache at the next read, so one miss decides for everything behind it.
     pub(super) fn read(&self, from: &dyn File, buf: &mut [u8], at: u64, ours: &mut u64) -> std::io::Result<usize> {
         let Some(there) = self.read_cached.make(|| from.read_cached(buf, at))? else { return from.read_at(buf, at) };
         if there == buf.len() {
@@ -105,7 +107,7 @@ impl CopyMeans {
     }
 }
 
-/// Drops those bytes of a range from the cache that lie at or behind a point.
+/// Drops those bytes of a range from the cache that are at or behind `point`.
 pub(super) fn forget_from(point: u64, file: &dyn File, range: Range<u64>) {
     let begin = range.start.max(point);
     if begin < range.end {
@@ -298,7 +300,7 @@ mod tests {
         assert_eq!(faults.fired(), 3);
     }
 
-    /// Where the cache drops what it is asked to: not in shared memory.
+    /// Only where the cache drops what it is asked to: not in shared memory.
     #[test]
     fn a_copy_leaves_the_cache_as_it_was() {
         let place = tempfile::tempdir().unwrap();

@@ -40,9 +40,9 @@ pub(crate) struct FileState {
     /// How often a foreign change put another file in its place on the slow tier. Earlier openers were given access to
     /// the former file.
     pub(crate) replaced: AtomicU32,
-    /// Holders that were told where the bytes are and access them directly: while there is one, the bytes stay there.
+    /// Holders that know where the bytes are and access them directly: while there is one, the bytes stay there.
     pins: AtomicU32,
-    /// Whose work on the bytes is not complete.
+    /// The processes whose work on the bytes is not complete.
     at_work: Mutex<AtWork>,
     /// A copy to the slow tier is under way.
     pub(crate) draining: AtomicBool,
@@ -70,8 +70,8 @@ pub(crate) struct Io {
     pub(crate) copy: Option<Box<Copy>>,
     /// Changed since its bytes last became an event; a `bind` record says so in the log.
     pub(crate) dirty: bool,
-    /// Its object lies on the slow tier and is committed: it will be published as it is, so later changes of its
-    /// attributes are in the view, as for a slow file.
+    /// Its object is on the slow tier and committed: that very file will be published, so later attribute changes are
+    /// in the view, as for a slow file.
     pub(crate) attrs_in_view: bool,
     /// Its mtime was set while it was dirty: the next write logs that it came after that.
     pub(crate) mtime_set_since_bind: bool,
@@ -131,18 +131,18 @@ impl FileState {
         }
     }
 
-    /// Counts one more writer.
+    /// Adds a writer.
     pub(crate) fn open_to_write(&self, now: Duration) {
         if self.writers.fetch_add(1, Ordering::AcqRel) == 0 {
             self.opened.store(now.as_millis() as u32, Ordering::Relaxed);
         }
     }
 
-    /// Counts one writer less. The last one ends the work of all: a process that is gone, or a mapping, tells no other end.
+    /// Removes a writer. The last one ends the work of all: a process that has exited, or a mapping, has no other end.
     pub(crate) fn close_to_write(&self) {
         if self.writers.fetch_sub(1, Ordering::AcqRel) == 1 {
             let mut at_work = self.at_work();
-            // Who has opened it since has counted itself first, and begins after this.
+            // A later opener has counted itself first, and begins its work after this.
             if self.writers.load(Ordering::Acquire) == 0 {
                 at_work.end_all();
             }
@@ -154,15 +154,16 @@ impl FileState {
         Duration::from_millis((now.as_millis() as u32).wrapping_sub(self.opened.load(Ordering::Relaxed)).into())
     }
 
-    /// `opened`: the file has been opened before and, as far as known, not been changed by others since.
+    /// The state of a file on the slow tier. `opened`: it was opened before and, as far as known, has had no foreign
+    /// change since.
     pub(crate) fn on_slow(ino: Ino, opened: bool) -> Self {
         let state = Self::new(ino, Bytes::Slow);
         state.changes_opened.store(opened.into(), Ordering::Relaxed);
         state
     }
 
-    /// For a file whose bytes are those of the newest of these versions, which are all that are pending, the oldest
-    /// first.
+    /// The state of a file whose bytes are those of the newest of `versions`, which are all its pending versions,
+    /// oldest first.
     pub(crate) fn on_pending<'a>(
         ino: Ino,
         opened: bool,
@@ -235,20 +236,20 @@ impl FileState {
         io.latest.as_ref().is_some_and(|latest| latest.is_intact() && latest.size > 0 && latest.size <= guard)
     }
 
-    /// The next version begins with so many bytes of the one before.
+    /// The next version begins with `kept` bytes of the former one.
     pub(crate) fn begin_version(&self, kept: u64) {
         self.kept.store(kept, Ordering::Relaxed);
     }
 
-    /// Bytes from here on change.
+    /// Called when bytes from `offset` on change.
     pub(crate) fn change_from(&self, offset: u64) {
         if offset < self.kept.load(Ordering::Relaxed) {
             self.kept.fetch_min(offset, Ordering::Relaxed);
         }
     }
 
-    /// How many of the first bytes are older than the version that is being written. What the kernel writes by itself is
-    /// not seen.
+    /// How many of the first bytes are older than the version that is being written; 0 for a pinned file, to which the
+    /// kernel writes directly.
     pub(crate) fn kept(&self) -> u64 {
         if self.is_pinned() { 0 } else { self.kept.load(Ordering::Relaxed) }
     }
@@ -283,8 +284,8 @@ impl FileState {
         self.holds.store(matches!(place, Bytes::Object(_)), Ordering::Release);
     }
 
-    /// The object ends here and the file goes on in `object`. Its pending versions are still there, and may still be
-    /// overwritten. The caller holds `io` exclusively and passes it in.
+    /// Ends the present object and continues the file in `object`. Its pending versions are still there, and may still
+    /// be overwritten. The caller holds `io` exclusively and passes it in.
     pub(crate) fn goes_on_in(&self, io: &mut Io, object: ObjectId, fd: Arc<dyn File>) {
         io.place = Bytes::Object(object);
         io.fd = Some(fd);
@@ -293,7 +294,7 @@ impl FileState {
 
     /// Makes `content` a version that writes must not change unnoticed. The caller holds `io` exclusively.
     pub(crate) fn add_pending_version(&self, io: &mut Io, content: Arc<Content>) {
-        // Keep a copied version too: a crash before it is published takes the copy away.
+        // Keep a copied version too: a crash before it is published removes the copy.
         io.pending_versions.retain(|pending_versions| pending_versions.is_alive());
         self.guard.fetch_max(content.size, Ordering::AcqRel);
         io.has_event = true;
@@ -322,7 +323,7 @@ impl FileState {
     }
 }
 
-/// As long as this exists, the bytes of a file stay where they are, in an object or in the slow file.
+/// While this exists, the bytes of a file stay where they are, in an object or in the slow file.
 #[derive(Debug)]
 pub struct Pin(Arc<FileState>);
 
@@ -369,7 +370,7 @@ impl Io {
         self.object().filter(|_| !self.attrs_in_view)
     }
 
-    /// Whether a change of attributes must leave the object alone.
+    /// Whether the object itself is to be published, so that an attribute change must not touch it.
     pub(crate) fn goes_as_it_is(&self) -> bool {
         !self.dirty && self.object().is_some_and(ObjectId::needs_slow)
     }
@@ -380,7 +381,7 @@ impl Io {
         self.dirty && self.object().is_some_and(|object| object.shares(content.object()))
     }
 
-    /// Written to since the last event, or never an event at all.
+    /// Whether there are writes since the last event, or there never was an event.
     pub(crate) fn uncommitted(&self) -> bool {
         self.dirty && self.object().is_some()
     }
@@ -395,7 +396,7 @@ pub(crate) struct Copy {
 }
 
 /// What is known of a regular file's bytes while it has no state. *Opened*: it was opened before and, as far as known,
-/// has not been changed by others since.
+/// has had no foreign change since.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Resident {
     OnSlow,

@@ -7,9 +7,9 @@ pub(crate) const LEFT_OUT: u64 = 1 << 20;
 
 const ZEROS: [u8; 4096] = [0; 4096];
 
-/// The hash of a file's bytes. Either of all bytes (xxh3), or, if whole pieces of zeros were left out (`z`), of the
-/// other bytes, the positions of the pieces and the file's length. Zeros count, not holes: holes are up to the file
-/// system.
+/// The hash of a file's bytes: of all bytes (xxh3) or, if whole pieces of zeros were left out (`z`), of the other
+/// bytes, the positions of the pieces and the file's length. Zeros count, not holes: the file system decides about
+/// holes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Hash {
     value: u64,
@@ -42,7 +42,7 @@ pub(crate) struct Sum {
 }
 
 impl Sum {
-    /// Takes in bytes that stand at `offset`.
+    /// Adds bytes at `offset`.
     pub(crate) fn take(&mut self, offset: u64, mut bytes: &[u8]) {
         // At the end of a file nothing was read, so there are no zeros in front of it.
         if bytes.is_empty() {

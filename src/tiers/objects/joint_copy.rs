@@ -1,8 +1,8 @@
 //! Copying one file by several streams.
 //!
-//! A stream reads the next piece and hashes it with a lock held, then writes it without. So the hash sees the bytes in
-//! their order, as its definition wants it, and what is decided once for a file (holes, the page cache) still is. Only
-//! the writes to the slow tier are made side by side: they are what takes long.
+//! A stream reads the next piece and hashes it with a lock held, then writes it without. So the hash gets the bytes in
+//! order, and per-file decisions (holes, the page cache) are made once. Only the writes to the slow tier run in
+//! parallel: they take the time.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -19,9 +19,9 @@ pub(crate) struct JointCopy {
     from: Arc<dyn File>,
     to: Arc<dyn File>,
     len: u64,
-    /// The target shares the blocks of the source: it is read only to be hashed.
+    /// The target shares the blocks of the source, which is read only for the hash.
     shared: bool,
-    /// A copy of [`Pieces::at`], for whoever does not wait for a read.
+    /// A copy of [`Pieces::at`], for callers that do not wait for a read.
     at: AtomicU64,
     /// Streams that copy.
     streams: AtomicU32,
@@ -31,24 +31,24 @@ pub(crate) struct JointCopy {
 struct Reading {
     pieces: Pieces,
     sum: Sum,
-    /// From here on the bytes of the source are in the cache because of us.
+    /// The bytes of the source from here on were not in the page cache before this copy.
     ours: u64,
     /// Where the pieces begin that are being written.
     in_flight: Vec<u64>,
     /// The end of the last piece.
     data_end: u64,
     failed: Option<NotCopied>,
-    /// Each stream that helps has a sender; the owner waits until all are dropped. `None`: the copy has ended.
+    /// Each helping stream has a sender; the owner waits until all are dropped. `None`: the copy has ended.
     helpers: Option<(Sender<()>, Receiver<()>)>,
 }
 
-/// What was written, and up to where nothing is missing any more.
+/// What was written, and the offset up to which nothing is missing any more.
 pub(crate) struct PieceDone {
     pub(crate) len: u64,
     pub(crate) upto: u64,
 }
 
-/// What a copy came to.
+/// The result of a copy.
 pub(crate) struct CopyEnd {
     pub(crate) sum: Sum,
     /// The target ends here. Behind it the source has a hole.
@@ -63,7 +63,7 @@ pub(crate) struct CopyHelper {
 }
 
 impl JointCopy {
-    /// A large file shares the blocks of its source where the file system can do that.
+    /// Begins a copy. A large file shares the blocks of its source where the file system can do that.
     pub(crate) fn begin(
         means: &CopyMeans,
         (from, to): (Arc<dyn File>, Arc<dyn File>),
@@ -84,8 +84,8 @@ impl JointCopy {
         Ok(Arc::new(JointCopy { from, to, len, shared, at, streams, reading: Mutex::new(Rank::Copying, reading) }))
     }
 
-    /// Bytes that no stream has taken yet, holes among them. None of a file that shares its blocks: there is nothing
-    /// to write.
+    /// Bytes that no stream has taken yet, including holes. 0 for a file that shares its blocks: there is nothing to
+    /// write.
     pub(crate) fn left(&self) -> u64 {
         if self.shared { 0 } else { self.len - self.at.load(Ordering::Relaxed) }
     }
@@ -94,14 +94,14 @@ impl JointCopy {
         self.streams.load(Ordering::Relaxed)
     }
 
-    /// Counts one more stream.
+    /// Adds a stream.
     pub(crate) fn help(self: &Arc<Self>) -> CopyHelper {
         self.streams.fetch_add(1, Ordering::Relaxed);
         CopyHelper { copy: self.clone(), over: None }
     }
 
-    /// Copies the next pieces until there are no more, or a stream has failed. `watch` is called for each piece, and
-    /// says whether to go on. What fails here is kept for [`JointCopy::end`].
+    /// Copies pieces until there are no more, or a stream has failed. `watch` is called for each piece, and says
+    /// whether to go on. A failure is kept for [`JointCopy::end`].
     pub(crate) fn copy(&self, means: &CopyMeans, watch: &mut dyn FnMut(PieceDone) -> std::io::Result<bool>) {
         let mut buf = vec![0; CHUNK.min(self.len as usize)];
         while let Some((at, bytes)) = self.take(means, &mut buf) {
@@ -152,8 +152,8 @@ impl JointCopy {
         }
     }
 
-    /// The piece that begins here is written. Returns up to where all are, and from where on the bytes of the source
-    /// are in the cache because of us.
+    /// Notes that the piece at `at` is written. Returns the offset up to which all pieces are, and the one from which
+    /// on the bytes of the source were not in the page cache before.
     fn written(&self, at: u64) -> (u64, u64) {
         let mut reading = self.reading.lock();
         reading.in_flight.retain(|begin| *begin != at);
@@ -165,16 +165,16 @@ impl JointCopy {
         self.reading.lock().failed.get_or_insert(why);
     }
 
-    /// For the owner, in each case: waits for those that help. None comes after that.
+    /// For the owner, on success and on failure: waits for the helping streams. None joins after that.
     pub(crate) fn end(&self) -> Result<CopyEnd, NotCopied> {
         let helpers = self.reading.lock().helpers.take();
         if let Some((ours, over)) = helpers {
             drop(ours);
-            // An error: the last sender is gone. Nobody sends.
+            // An error means that the last sender is gone. No stream sends anything.
             let _gone = over.recv();
         }
         let mut reading = self.reading.lock();
-        // What was read ahead, and what the cache holds in pages larger than a piece.
+        // Drop what was read ahead, and what the cache holds in pages larger than a piece.
         forget_from(reading.ours, &*self.from, 0..self.len);
         match reading.failed.take() {
             Some(why) => Err(why),
@@ -184,7 +184,7 @@ impl JointCopy {
 }
 
 impl CopyHelper {
-    /// As [`JointCopy::copy`]. Nothing, if the copy has ended.
+    /// Like [`JointCopy::copy`]. Does nothing if the copy has ended.
     pub(crate) fn copy(&mut self, means: &CopyMeans, watch: &mut dyn FnMut(PieceDone) -> std::io::Result<bool>) {
         self.over = self.copy.reading.lock().helpers.as_ref().map(|(sender, _)| sender.clone());
         if self.over.is_some() {
@@ -250,7 +250,7 @@ mod tests {
             let mut count = |piece: PieceDone| {
                 copied.fetch_add(piece.len, Ordering::Relaxed);
                 assert!(piece.upto <= len);
-                // The others go on.
+                // The other streams go on.
                 std::thread::yield_now();
                 Ok(true)
             };
@@ -284,7 +284,7 @@ mod tests {
         }
     }
 
-    /// Two pieces are in flight; the first one that is written lies behind the other.
+    /// Two pieces are in flight; the first one that is written is behind the other.
     #[test]
     fn nothing_is_missing_up_to_where_a_piece_says() {
         let place = tempfile::tempdir().expect("a directory");
@@ -302,7 +302,7 @@ mod tests {
         assert_eq!([MIB, 0].map(|at| copy.written(at).0), [0, 2 * MIB]);
     }
 
-    /// Else it would sync, and pass on, a file that is still written to.
+    /// Otherwise it would sync, and pass on, a file that is still being written.
     #[test]
     fn the_owner_waits_for_what_others_write() {
         let place = tempfile::tempdir().expect("a directory");
@@ -346,7 +346,7 @@ mod tests {
         });
         assert_eq!(pieces, 0);
         assert!(matches!(copy.end(), Err(NotCopied::Written(_))));
-        // Whoever comes now finds nothing.
+        // A stream that comes now finds nothing.
         copy.help().copy(&means, &mut |_| panic!("it has ended"));
     }
 }

@@ -44,7 +44,7 @@ impl Parts {
             open: Mutex::default(),
             lanes: Mutex::default(),
         };
-        // An invalid line is skipped.
+        // Skip an invalid line.
         *parts.recorded.lock() = text.lines().filter_map(line).collect();
         Ok(parts)
     }
@@ -64,7 +64,8 @@ impl Parts {
 
     /// Our `tmp` below the directory at `part`, made if it is missing.
     ///
-    /// Errors: somebody else's file or directory has one of its names, or others may change one of its directories (P17).
+    /// Errors: a foreign file or directory has one of its names, or other users may change one of its directories
+    /// (P17).
     pub(crate) fn make_tmp(&self, part: &[u8], root: &dyn Dir) -> Result<Arc<dyn Dir>> {
         let below = |above: &dyn Dir, name: &[u8]| {
             let taken = || {
@@ -83,7 +84,7 @@ impl Parts {
         below(&*below(&*below(root, OURS)?, b"tmp")?, &self.uuid)
     }
 
-    /// Removes the directories of [`Parts::make_tmp`], as far as they are empty.
+    /// Removes the directories of [`Parts::make_tmp`] that are empty.
     pub(crate) fn remove_made(&self, root: &dyn Dir) -> io::Result<()> {
         let ours = root.dir(OURS)?;
         if let Some(tmp) = absent_is_none(ours.dir(b"tmp"))? {
@@ -112,7 +113,7 @@ impl Parts {
     }
 }
 
-/// Whether a directory is one that only we change. Root may do anything there anyway.
+/// Whether only we may change this directory. Root may anyway.
 pub(super) fn is_ours(stat: &Stat) -> bool {
     [0, nix::unistd::geteuid().as_raw()].contains(&stat.uid) && stat.perm & 0o022 == 0
 }
@@ -130,7 +131,7 @@ pub(crate) fn in_part(part: &[u8], name: &[u8]) -> Vec<u8> {
 }
 
 /// The name of a copy in `tmp`, made by this stream of the drain. Each stream but the first has a directory in `tmp`,
-/// its *lane*: a network client lets only one thread at a time make or move something in a directory, for as long as the
+/// its *lane*: a network client lets only one thread at a time create or rename in a directory, for as long as the
 /// server takes.
 pub(crate) fn copy_name(lsn: Lsn, stream: u32) -> Vec<u8> {
     match stream {
@@ -139,7 +140,7 @@ pub(crate) fn copy_name(lsn: Lsn, stream: u32) -> Vec<u8> {
     }
 }
 
-/// The lane in which a name of `tmp` lies; `None`: in `tmp` itself.
+/// The lane that has a name of `tmp`; `None`: it is in `tmp` itself.
 pub(crate) fn lane_of(name: &[u8]) -> Option<&[u8]> {
     let name = name.strip_prefix(b"c")?;
     let name = name.split(|byte| *byte == b'.').next()?;

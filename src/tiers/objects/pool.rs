@@ -1,9 +1,9 @@
 //! The pool: the objects on the fast tier, each a private file with the bytes of one version of one file.
 //!
-//! An object is `pool/<shard>/<number>`, both in hexadecimal. It carries the file's bytes *and* attributes (owner,
-//! mode, times, extended attributes), so a daemon that is killed loses neither. `user.dlio.name` says which file it was
-//! last, for a rescue without a log; `user.dlio.clean` is the fingerprint of the slow file with the same bytes.
-//! References to an object, and when it may be deleted, are decided elsewhere.
+//! An object is `pool/<shard>/<number>`, both in hexadecimal. It has the file's bytes *and* attributes (owner, mode,
+//! times, extended attributes), so a killed daemon loses neither. `user.dlio.name` is the name it had last, for a
+//! rescue without a log; `user.dlio.clean` is the fingerprint of the slow file with the same bytes. References to an
+//! object, and when it may be deleted, are decided elsewhere.
 
 use std::io;
 use std::sync::Arc;
@@ -72,7 +72,7 @@ impl Pool {
         self.shards.made(number)?.create(&file_name(number), perm)
     }
 
-    /// Turns a file from elsewhere on the same file system into this object.
+    /// Renames a file from elsewhere on the same file system to this object.
     pub(crate) fn take_in(&self, number: u64, from: &dyn Dir, name: &[u8]) -> io::Result<()> {
         let shard = self.shards.made(number)?;
         from.rename(name, &*shard, &file_name(number), RenameMode::NoReplace)
@@ -101,7 +101,7 @@ impl Pool {
         }
     }
 
-    /// Makes the objects' names durable; syncing their bytes is up to the files.
+    /// Makes the objects' names durable, not their bytes.
     pub(crate) fn sync_names(&self, numbers: impl Iterator<Item = u64>) -> io::Result<()> {
         self.shards.sync_names(numbers)
     }
@@ -150,13 +150,13 @@ impl Pool {
         file.sync()
     }
 
-    /// Remembers the hash of the bytes that were copied to slow, for [`crate::tiers::recovery::verify`]. The
-    /// fingerprint that follows makes it durable, and it is removed with the fingerprint. Without a hash less is known,
-    /// and nothing is lost.
+    /// Stores the hash of the bytes that were copied to slow, for [`crate::tiers::recovery::verify`]. The fingerprint
+    /// that follows makes it durable, and it is removed with the fingerprint. Without a hash a verify knows less, and
+    /// nothing is lost.
     pub(crate) fn set_sum(file: &dyn File, sum: Option<Hash>) {
         let done = match sum {
             Some(sum) => file.set_xattr(SUM, sum.encode().as_bytes()),
-            // The hash of an earlier version must not stand beside this version's fingerprint.
+            // The hash of an earlier version must not stay beside this version's fingerprint.
             None => file.remove_xattr(SUM),
         };
         if let Err(e) = done {
@@ -178,8 +178,8 @@ impl Pool {
         self.numbers_in(&self.shards.list().at_fast("list", "pool")?)
     }
 
-    /// The same for some of its directories. An entry with another name, in the wrong directory or that is no file is
-    /// skipped and stays where it is: `fsck` reports it.
+    /// The numbers of the objects in some directories of the pool. An entry with another name, in the wrong directory
+    /// or that is not a file is skipped and stays where it is: `fsck` reports it.
     pub(crate) fn numbers_in(&self, shards: &[Shard]) -> Result<Vec<u64>> {
         let mut numbers = Vec::new();
         for shard in shards.iter().copied() {
@@ -212,7 +212,7 @@ impl Pool {
     pub(crate) fn why_quarantined(&self, number: u64) -> String {
         let why = crate::tiers::disk::layout::read_text(&*self.quarantine, &[&file_name(number)[..], b".why"].concat());
         let why = why.ok().flatten().unwrap_or_default();
-        // One printable line, whoever wrote the file.
+        // One printable line: any program may have written the file.
         match why.lines().next() {
             None | Some("") => "no reason is recorded".to_owned(),
             Some(line) => harmless(line).into_owned(),

@@ -16,15 +16,16 @@ use crate::tiers::objects::parts::{PartIds, in_part, is_ours, lane_of};
 use crate::tiers::objects::slow_tier::SlowTier;
 
 impl SlowTier {
-    /// The `tmp`, or the lane of it, that a name lies in, and the name's last component. If somebody has removed the
-    /// lane, and all that was in it: `tmp`, which has no such name either.
+    /// The directory of a name in `tmp` (`tmp` itself, or a lane), and the name's last component. If a lane was removed
+    /// from outside, with all that was in it: `tmp`, which has no such name either.
     pub(crate) fn tmp_of<'a>(&self, tmp: &'a [u8]) -> io::Result<(Arc<dyn Dir>, &'a [u8])> {
         let (part, name) = split(tmp);
         let lane = lane_of(name).map(|lane| absent_is_none(self.lane(part, lane))).transpose()?.flatten();
         Ok((lane.map_or_else(|| self.tmp_at(part), Ok)?, name))
     }
 
-    /// The same, for a new copy: its lane is made if it is missing. The sync of `tmp` before an intent makes it durable.
+    /// Like [`SlowTier::tmp_of`], for a new copy: makes its lane if it is missing. The sync of `tmp` before an intent
+    /// makes the lane durable.
     pub(crate) fn made_tmp_of<'a>(&self, tmp: &'a [u8]) -> io::Result<(Arc<dyn Dir>, &'a [u8])> {
         let (part, name) = split(tmp);
         if let Some(lane) = lane_of(name)
@@ -49,7 +50,7 @@ impl SlowTier {
         Ok(dir)
     }
 
-    /// Somebody else has removed an empty lane: it is opened, or made, anew.
+    /// Drops the open lanes, of which one was removed from outside: they are opened, or made, again.
     pub(crate) fn forget_lanes(&self) {
         self.parts.lanes.lock().clear();
     }
@@ -81,7 +82,7 @@ impl SlowTier {
         Ok(tmp)
     }
 
-    /// The same, made if it is missing. `id` is the part's root.
+    /// The `tmp` of a part, made if it is missing. `id` is the part's root.
     pub(crate) fn ensure_tmp(&self, part: &[u8], id: SlowId) -> Result<Arc<dyn Dir>> {
         if let Ok(tmp) = self.tmp_at(part) {
             return Ok(tmp);
@@ -102,7 +103,7 @@ impl SlowTier {
         Ok(tmp)
     }
 
-    /// Syncs each `tmp`, and each lane, that these names lie in.
+    /// Syncs each `tmp`, and each lane, that has one of these names.
     pub(crate) fn sync_tmps<'a>(&self, names: impl Iterator<Item = &'a [u8]>) -> Result<()> {
         let dirs = names.flat_map(|tmp| {
             let (part, name) = split(tmp);
@@ -111,7 +112,7 @@ impl SlowTier {
         let dirs: BTreeSet<(&[u8], Option<&[u8]>)> = dirs.chain([(&b""[..], None)]).collect();
         let sync = |(part, lane): (&[u8], Option<&[u8]>)| match lane {
             None => self.tmp_at(part)?.sync(),
-            // One that is gone has nothing to sync: the steps find that.
+            // A lane that is gone has nothing to sync: the steps find that.
             Some(lane) => match self.lane(part, lane).and_then(|lane| lane.sync()) {
                 Err(e) if is_elsewhere(&e) => {
                     self.forget_lanes();

@@ -34,7 +34,7 @@ pub(crate) struct SlowTier {
     dirs_kept: usize,
     /// Objects that are being published: renamed from `tmp` into place, while their files still refer to them.
     placing: Mutex<HashMap<ObjectId, Arc<dyn File>>>,
-    /// The moves being published, in that order, while the view still has everything at the old places.
+    /// The moves being published, in order, while the view still has everything at the old places.
     moving: Mutex<Vec<Moving>>,
     left_open: LeftOpen,
     /// Set while the movers find the slow tier not answering: cached answers are then trusted however old.
@@ -54,7 +54,7 @@ pub(crate) enum Moving {
     To(Path, Path),
     /// The two have exchanged paths.
     Exchanged(Path, Path),
-    /// Removed, or replaced by something else.
+    /// Removed, or replaced by another node.
     Gone(Path),
 }
 
@@ -76,8 +76,8 @@ const REMOVED_KEPT: usize = 4096;
 
 /// When an open file loses its last name, an NFS client keeps it in the same directory until it is closed, as `.nfs`
 /// followed by its number in sixteen digits and a counter in eight; libfuse, on which sshfs and most others are built,
-/// as `.fuse_hidden` followed by sixteen digits that say nothing of the file. Those of files that our steps have removed
-/// must stay hidden.
+/// as `.fuse_hidden` followed by sixteen digits that do not depend on the file. Those of files that our steps have
+/// removed must stay hidden.
 #[derive(Debug, Default)]
 struct LeftOpen {
     removed: Mutex<VecDeque<u64>>,
@@ -99,7 +99,7 @@ impl LeftOpen {
             let number = digits.first_chunk::<16>().and_then(|number| std::str::from_utf8(number).ok());
             return number.and_then(|number| u64::from_str_radix(number, 16).ok()).is_some_and(is_removed);
         }
-        // What has just been closed is gone.
+        // A file that has just been closed is gone.
         digits(b".fuse_hidden", 16).is_some()
             && absent_is_none(dir.stat(name)).is_ok_and(|stat| stat.is_none_or(|stat| is_removed(stat.ino)))
     }
@@ -139,8 +139,8 @@ impl SlowTier {
         in_part(part, &[&self.tmp_path, &lane, &b"/"[..], name].concat())
     }
 
-    /// Opens an object that lies here. Its name in `tmp` is looked up first: once publishing has moved the object, or
-    /// exchanged it for the version before, the object is among those that are being placed.
+    /// Opens an object on the slow tier. Its name in `tmp` is looked up first: once publishing has moved the object, or
+    /// exchanged it for the former version, the object is among those that are being placed.
     pub(crate) fn object(&self, object: ObjectId) -> io::Result<Arc<dyn File>> {
         let in_tmp = self.tmp.open(&tmp_name(object), Access::ReadWrite);
         self.placing.lock().get(&object).cloned().map_or(in_tmp, Ok)
@@ -160,7 +160,7 @@ impl SlowTier {
         Ok(())
     }
 
-    /// The same for an object that has been renamed already.
+    /// Like [`SlowTier::place`], for an object that has been renamed to `path` already.
     pub(crate) fn place_at(&self, object: ObjectId, path: &[u8]) -> io::Result<()> {
         let opened = self.parent(path).and_then(|(dir, name)| dir.open(name, Access::ReadWrite));
         if let Some(file) = absent_is_none(opened)? {
@@ -169,12 +169,12 @@ impl SlowTier {
         Ok(())
     }
 
-    /// The object's file refers to the published file by now.
+    /// Called once the object's file refers to the published file.
     pub(crate) fn placed(&self, object: ObjectId) {
         self.placing.lock().remove(&object);
     }
 
-    /// Called before the first of these steps, and with none once the view has followed.
+    /// Called with the moves before the first of their steps, and with none once the view has followed.
     pub(crate) fn set_moving(&self, moving: Vec<Moving>) {
         *self.moving.lock() = moving;
     }
@@ -198,8 +198,8 @@ impl SlowTier {
         places.split_off(1)
     }
 
-    /// Whether `stat`, found at `path`, is the expected node; ESTALE if publishing has put something else in its place.
-    /// A foreign replacement passes: detecting it is up to the caller.
+    /// Whether `stat`, found at `path`, is the expected node; ESTALE if publishing has put another node in its place. A
+    /// foreign replacement passes: the caller detects it.
     pub(crate) fn expect(&self, path: &[u8], stat: &Stat, id: SlowId) -> io::Result<()> {
         let is_left = || self.moving.lock().iter().any(|step| step.carry(path).is_some());
         if stat.id() != id && is_left() {
@@ -208,8 +208,8 @@ impl SlowTier {
         Ok(())
     }
 
-    /// Acts on `id`, held at `path`, and on nothing else, whatever the name leads to meanwhile. ESTALE if another node
-    /// is there.
+    /// Acts on node `id` at `path` through a descriptor, so that a concurrent rename does not matter. ESTALE if another
+    /// node is there.
     pub(crate) fn act<T>(
         &self,
         path: &[u8],
@@ -227,7 +227,7 @@ impl SlowTier {
 
     /// Holds the node of this name if it is this one: for publishing steps, which do not know its device.
     pub(crate) fn hold_now(dir: &dyn Dir, name: &[u8], id: FileId) -> io::Result<Option<(Arc<dyn Inode>, Stat)>> {
-        // A file server client's cached answer is too old for that.
+        // The cached answer of a network client would be too old here.
         let is_it = absent_is_none(dir.stat_now(or_self(name)))?.is_some_and(|stat| stat.file() == id);
         let held = if is_it { absent_is_none(dir.inode(or_self(name)))? } else { None };
         let Some(inode) = held else { return Ok(None) };
@@ -248,8 +248,8 @@ impl SlowTier {
         if path.is_empty() { Ok(self.root.clone()) } else { self.root.walk(path) }
     }
 
-    /// EXDEV for a directory that cannot be renamed: one of a lower layer of an overlayfs. It says so before it looks at the
-    /// target, which is our own directory here. Nothing can take its place, because it has `tmp` in it.
+    /// EXDEV for a directory that cannot be renamed: one of a lower layer of an overlayfs. It checks that before the
+    /// target, which is our own directory here: it has `tmp` in it, so no rename can replace it.
     pub(crate) fn expect_moves(&self, dir: &[u8]) -> io::Result<()> {
         let (above, name) = self.parent(dir)?;
         match above.rename(name, &*self.root, OURS, RenameMode::Replace) {
@@ -265,7 +265,7 @@ impl SlowTier {
     }
 
     /// The slow tier's directory for inode `ino`, at `path` unless its descriptor is still open. `id` is checked:
-    /// between reading the path and walking it, a published rename may have moved something else there.
+    /// between reading the path and walking it, a published rename may have moved another node there.
     pub(crate) fn dir(&self, ino: Ino, path: &[u8], id: SlowId) -> io::Result<Arc<dyn Dir>> {
         if let Some(dir) = self.dirs.lock().get(&ino) {
             return Ok(dir.clone());
@@ -283,14 +283,14 @@ impl SlowTier {
         Ok(dir)
     }
 
-    /// Stat of a name in directory `dir`, if that needs no waiting: the directory's descriptor is still open, and the
+    /// Stat of a name in directory `dir`, if that does not block: the directory's descriptor is still open, and the
     /// kernel has the name cached.
     pub(crate) fn stat_at_hand(&self, dir: Ino, name: &[u8]) -> Option<Option<Stat>> {
         let dir = self.dirs.lock().get(&dir).cloned()?;
         absent_is_none(dir.stat_at_hand(name)?).ok()
     }
 
-    /// Opens a name in directory `dir` for reading, if that needs no waiting.
+    /// Opens a name in directory `dir` for reading, if that does not block.
     pub(crate) fn open_at_hand(&self, dir: Ino, name: &[u8]) -> Option<(Arc<dyn File>, Stat)> {
         let dir = self.dirs.lock().get(&dir).cloned()?;
         let file = dir.open_at_hand(name)?;
@@ -313,7 +313,7 @@ impl SlowTier {
         self.left_open.note(ino);
     }
 
-    /// Every entry, except files that a file system below keeps because we have them open after their removal.
+    /// Every entry, except files that a network client keeps because we have them open after their removal.
     pub(crate) fn list(&self, dir: &dyn Dir) -> io::Result<Vec<DirEntry>> {
         let mut entries = dir.list()?;
         entries.retain(|entry| !self.left_open.has(dir, &entry.name));
@@ -321,8 +321,8 @@ impl SlowTier {
     }
 
     /// Moves a directory that is to be removed to `tmp`, if it contains only files that [`SlowTier::list`] leaves out:
-    /// the client does not let anyone rename or remove these files, but allows it for a directory above them. `false`:
-    /// it cannot be moved, or something else is in it.
+    /// the client refuses a rename or unlink of these files, but allows a rename of a directory above them. `false`: it
+    /// cannot be moved, or it contains something else.
     pub(crate) fn move_left_open(&self, above: &dyn Dir, name: &[u8]) -> io::Result<bool> {
         let dir = above.dir(name)?;
         let holds_others = || dir.list().map(|all| !all.iter().all(|entry| self.left_open.has(&*dir, &entry.name)));
@@ -334,7 +334,7 @@ impl SlowTier {
             return Ok(false);
         }
         if holds_others()? {
-            // Something was made there just now.
+            // A name was made there just now.
             self.tmp.rename(&gone, above, name, RenameMode::Replace)?;
             return Ok(false);
         }
@@ -376,10 +376,10 @@ impl SlowTier {
 }
 
 impl Tiers {
-    /// Acts on inode `ino` on the slow tier, by its path there. While a step that touches its names, or those of a
-    /// directory above it, is published, the node is either where the view has it or where publishing takes it. The
-    /// view may have followed since the path was read from it: then the answer may be about something else, and the
-    /// call is repeated.
+    /// Acts on inode `ino` on the slow tier, by its path there. While a step is published that touches its names, or
+    /// those of a directory above it, the node is either where the view has it or where publishing takes it. The view
+    /// may have followed since the path was read from it: then the answer may be about another node, and the call is
+    /// repeated.
     pub(crate) fn at_slow<T>(&self, ino: Ino, act: impl Fn(&[u8], SlowId) -> io::Result<T>) -> io::Result<T> {
         let known = || {
             let st = self.state.lock();
@@ -392,7 +392,7 @@ impl Tiers {
             let found = self.at_any(paths, |path| act(path, *id));
             let is_elsewhere = found.as_ref().is_err_and(is_elsewhere);
             if is_elsewhere && tried.is_none() {
-                // If a directory was removed and made again by others, the cached descriptor leads nowhere.
+                // If a directory was removed and made again from outside, the cached descriptor leads nowhere.
                 self.slow.forget_dir(ino);
             }
             if if is_elsewhere { tried.as_ref() == Some(&before) } else { known() == before } {
@@ -402,7 +402,7 @@ impl Tiers {
         }
     }
 
-    /// The first answer that does not say the node is elsewhere; else the answer for the last path that the view has.
+    /// The first answer that does not say that the node is elsewhere; else the answer for the last path.
     fn at_any<T>(&self, paths: &[Path], act: impl Fn(&[u8]) -> io::Result<T>) -> io::Result<T> {
         let mut found = Err(io::Error::from_raw_os_error(Errno::ESTALE as i32));
         for path in paths {

@@ -1,10 +1,10 @@
-//! A file that stopped fitting on the fast tier: its beginning stays there, the rest goes to the slow tier.
+//! A file that no longer fits on the fast tier: its beginning stays there, the rest goes to the slow tier.
 //!
-//! - The *head* is the pool's object that the file had until then. It holds the bytes below the point `at`; bytes
-//!   behind that mean nothing. If it ends early, zeros follow.
+//! - The *head* is the pool's object that the file had until then. It holds the bytes below the offset `at`; bytes
+//!   behind that have no meaning. If it ends early, zeros follow.
 //! - The *tail* is an object in the slow tier's `tmp`. It holds the bytes from `at` on, each at its own offset, so that
-//!   the head can be copied into it before it is published. Its length is the file's, and it carries the file's
-//!   attributes. Bytes below `at` mean nothing.
+//!   the head can be copied into it before it is published. Its length is the file's, and it has the file's attributes.
+//!   Bytes below `at` have no meaning.
 //!
 //! The two look like one file. A daemon killed in the middle of a truncation may leave a head that is longer than the
 //! file: [`Split::finish_truncation`]. The drain decides when the tail takes in the head, and the log says which file
@@ -77,8 +77,8 @@ impl Split {
         }
     }
 
-    /// The next offset in a range that must be taken in; the range's end if there is none. There is none where the head
-    /// has a hole, and, unless only data is taken in, the tail has one too.
+    /// The next offset in a range that must be taken in; the range's end if there is none. Skips holes of the head;
+    /// unless `only_data`, only where the tail has a hole, too.
     pub(crate) fn next_to_take_in(&self, range: Range<u64>, only_data: bool) -> io::Result<u64> {
         let data = next_data(&*self.head, range.clone())?;
         if only_data { Ok(data) } else { Ok(next_data(&*self.tail, range)?.min(data)) }
@@ -96,7 +96,7 @@ impl Split {
         })
     }
 
-    /// The drain's changes to the tail do not change the file's mtime.
+    /// Runs `act` and restores the tail's mtime: the drain's changes to the tail do not change the file's mtime.
     fn keeping_mtime<T>(&self, act: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
         let mtime = self.stat()?.mtime;
         let done = act();
@@ -108,14 +108,14 @@ impl Split {
         Ok(self.tail.stat()?.size)
     }
 
-    /// The parts of `[offset, end)` below and behind the point, if there are any.
+    /// The parts of `[offset, end)` below and behind `at`, if there are any.
     fn parts(&self, offset: u64, end: u64) -> (Option<Part>, Option<Part>) {
         let part = |from: u64, to: u64| (from < to).then_some((from, to));
         (part(offset, end.min(self.at)), part(offset.max(self.at), end))
     }
 
-    /// Makes the file at least `end` long, for a range that ends below the point. Writes a zero, which means nothing
-    /// there: setting the length could undo a concurrent writer's extension.
+    /// Makes the file at least `end` long, for a range that ends below `at`. Writes a zero, which has no meaning there:
+    /// setting the length could undo a concurrent writer's extension.
     fn reach(&self, end: u64) -> io::Result<()> {
         if self.size()? < end { self.tail.write_at(&[0], end - 1) } else { Ok(()) }
     }
@@ -201,7 +201,7 @@ impl File for Split {
         let end = offset + len;
         let (below, behind) = self.parts(offset, end);
         if let Some((from, to)) = below {
-            // The head's length means nothing.
+            // The head's length has no meaning.
             let what = match what {
                 Allocate::Extend => Allocate::KeepSize,
                 Allocate::ZeroRange => Allocate::ZeroRangeKeepSize,
@@ -223,7 +223,7 @@ impl File for Split {
         }
         if offset < self.at {
             let found = match (self.head.seek(what, offset), what) {
-                // Behind the head's end there is a hole up to the point.
+                // Behind the head's end there is a hole up to `at`.
                 (Err(e), Seek::Data) if is(&e, Errno::ENXIO) => self.at,
                 (Err(e), Seek::Hole) if is(&e, Errno::ENXIO) => offset,
                 (found, _) => found?,
@@ -233,7 +233,7 @@ impl File for Split {
             }
         }
         match self.tail.seek(what, offset.max(self.at)) {
-            // The point is behind the file's end.
+            // `at` is behind the file's end.
             Err(e) if is(&e, Errno::ENXIO) && what == Seek::Hole => Ok(size),
             found => found,
         }
@@ -278,7 +278,7 @@ mod tests {
         fn new(dir: &OsDir, at: u64) -> Self {
             let create = |name: &[u8]| dir.create(name, 0o600).unwrap();
             let split = Split::new(create(b"head"), create(b"tail"), at);
-            // Bytes that the object had behind the point when it stopped fitting.
+            // Bytes that the object had behind the offset when it stopped fitting.
             split.head.write_at(&[0xee; 5000], at).unwrap();
             Twins { split, plain: create(b"plain") }
         }

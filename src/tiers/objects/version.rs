@@ -2,20 +2,19 @@
 //!
 //! # Its life
 //!
-//! A version starts out *committed*: an event of the log names it. Its further life is a set of facts that do not
-//! follow from one another; once true, a fact stays true. They lie in one word ([`Life`]), so that adding one tells
-//! what held before.
+//! A version starts out *committed*: an event of the log names it. Its further life is a set of independent facts; once
+//! true, a fact stays true. They share one word ([`Life`]), so that adding one returns which others held before.
 //!
 //! | fact | said by | may come after | means |
 //! |---|---|---|---|
-//! | sealing | `ops::seal`, before the seal is logged | committed | an overwrite of its bytes is from now on made durable in the log first |
+//! | sealing | `ops::seal`, before the seal is logged | committed | an overwrite is logged durably first |
 //! | sealed | `ops::seal`, when bytes and seal are durable; a start | sealing | D1: a power cut leaves it |
-//! | copied ([`Content::copy`]) | `writeback::drain` | not overwritten before or during the copy | its bytes wait in `tmp`; taken back if that goes |
-//! | overwritten | a write into its object, `set_aside`, a start that finds bytes missing | any but applied | its object has other bytes: without a copy it exists nowhere |
+//! | copied ([`Content::copy`]) | `writeback::drain` | not overwritten by then | in `tmp`; taken back if that goes |
+//! | overwritten | a write to its object, `set_aside`, a start | any but applied | its object has other bytes |
 //! | early | `writeback::publish` | copied | published before its turn, as part of a batch |
 //! | applied | the state, with the event | any | the slow tier has it, or something newer |
 //!
-//! Beside these facts a version has its *policy*, which may change: whether it may be skipped once it is superseded
+//! Besides these facts a version has its *policy*, which may change: whether it may be skipped once it is superseded
 //! (`drain_policy = "newest"`).
 //!
 //! It is *pending* until it is applied, *alive* while it is pending and its object has its bytes, and it *exists* while
@@ -41,7 +40,7 @@ pub(crate) struct Content {
     xattrs: Option<Box<Vec<Xattr>>>,
     burst: u32,
     life: Life,
-    /// The finished copy in `tmp`. Boxed: few of the versions that wait have one.
+    /// The finished copy in `tmp`. Boxed: few of the waiting versions have one.
     pub(crate) copy: Mutex<Option<Box<Copied>>>,
 }
 
@@ -106,7 +105,7 @@ impl Content {
         self.xattrs.as_deref().map_or(&[], |xattrs| xattrs)
     }
 
-    /// The number of its burst; 0: not known.
+    /// The number of its burst; 0: unknown.
     pub(crate) fn burst(&self) -> u64 {
         self.burst.into()
     }
@@ -167,7 +166,7 @@ impl Content {
         self.life.add(Life::APPLIED);
     }
 
-    /// Whether it may be skipped once it is superseded, by the name that it was last given.
+    /// Sets whether it may be skipped once it is superseded; the name that it was last given decides.
     pub(crate) fn set_policy(&self, newest: bool) {
         if newest {
             self.life.add(Life::NEWEST);
@@ -176,8 +175,8 @@ impl Content {
         }
     }
 
-    /// Whether nothing is lost by not copying it once it is superseded: its policy allows that, and it has no copy. An
-    /// object on the slow tier is none that is copied.
+    /// Whether nothing is lost by not copying it once it is superseded: its policy allows that, and it has no copy. A
+    /// version in an object on the slow tier is never copied and never skipped.
     pub(crate) fn may_be_skipped(&self) -> bool {
         self.life.has(Life::NEWEST)
             && self.is_alive()
@@ -186,7 +185,7 @@ impl Content {
             && !self.object().needs_slow()
     }
 
-    /// The version no longer exists anywhere.
+    /// Called when the version no longer exists anywhere.
     pub(crate) fn lose(&self) {
         self.set_overwritten();
         *self.copy.lock() = None;
@@ -203,7 +202,7 @@ impl Life {
     const OVERWRITTEN: u8 = 4;
     const EARLY: u8 = 8;
     const APPLIED: u8 = 16;
-    /// No fact, but the policy.
+    /// Not a fact, but the policy.
     const NEWEST: u8 = 32;
 
     /// Whether one of these facts holds.

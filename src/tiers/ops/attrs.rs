@@ -1,8 +1,8 @@
 //! Attributes: where they are kept, and how they change.
 //!
-//! A file with an object has its attributes on the object; only names, link count and the change time of its names are
-//! the view's. For all other nodes memory holds the attributes while a change of them is pending, and the slow tier
-//! otherwise. A change is logged first and applied to the object second; recovery applies it again.
+//! A file with an object has its attributes on the object; the view has only its names, its link count and the ctime of
+//! name changes. For every other node the view has the attributes while a change of them is pending; otherwise the slow
+//! tier has them. A change is logged first and applied to the object second; recovery applies it again.
 
 use std::io::ErrorKind;
 use std::sync::Arc;
@@ -23,11 +23,12 @@ use crate::tiers::{Attr, Cx, FileStatus, Ino, ROOT, SetAttr, TierKind, Tiers};
 
 const STATE: &[u8] = b"user.dlio.state";
 const TIER: &[u8] = b"user.dlio.tier";
-/// Attributes of a node up to this total size, keys included, fit on every file system (ext4 has the least: a block).
+/// Extended attributes of a node up to this total size, keys included, fit on every file system. The limit is ext4's:
+/// one block.
 const XATTRS_EVERYWHERE: usize = 2048;
 
 impl Tiers {
-    /// The known attributes of the root, however old: they decide who may look up names in it.
+    /// The root's attributes as last seen, however old. They decide access to the names in it.
     pub fn root_as_known(&self) -> Option<Attr> {
         let st = self.state.lock();
         st.view.get(ROOT).map(|node| self.attr_of(ROOT, node))
@@ -63,12 +64,13 @@ impl Tiers {
                 let st = self.state.lock();
                 let node = st.view.get(ino).ok_or(Errno::ESTALE)?;
                 if object.needs_slow() && stat.as_ref().is_err_and(|e| e.kind() == ErrorKind::NotFound) {
-                    // Removed by someone else: the file still exists here, to be written again or removed.
+                    // A foreign unlink: the file still exists in the view, to be written again or removed.
                     return Ok(self.attr_of(ino, node));
                 }
                 let stat = stat.at("stat", crate::tiers::objects::pool::label(object))?;
                 let attr = self.attr_of_object(ino, node, &stat);
-                // The object's own tells of writes since the last version, and of attributes of ours.
+                // The object's own ctime also counts writes since the last version and the attributes that we set on
+                // it.
                 let ctime = if io.dirty { attr.ctime } else { node.meta().ctime };
                 return Ok(Attr { ctime, ..attr });
             }
@@ -77,8 +79,8 @@ impl Tiers {
             {
                 let fd = fd.clone();
                 drop(io);
-                // While a change of attributes is on its way, memory has both it and the effects of writes since, unless
-                // the look behind a write has failed.
+                // While an attribute change is pending, the view has it and the effects of later writes, unless the
+                // stat after such a write failed.
                 let pending = |st: &EngineState, node: &Node| node.meta_lsn() > st.queue.applied();
                 let asked = {
                     let st = self.state.lock();
@@ -103,16 +105,15 @@ impl Tiers {
         self.attr_from_memory_or_slow(cx, ino)
     }
 
-    /// Attributes for the answer to a change that is already made, which must not fail: if the call returned that it
-    /// needs the slow tier, it would be repeated and meet its own change. `otherwise`: the attributes before, with the
-    /// change.
+    /// Attributes for the reply to a change that is already made. It must not fail: on `NeedSlow` the call would be
+    /// retried and run into its own change. `otherwise`: the former attributes with the change applied.
     pub(crate) fn attr_to_answer(&self, cx: &Cx, ino: Ino, otherwise: Attr) -> Attr {
         self.getattr(&Cx::fast_only(cx.uid, cx.gid), ino).unwrap_or(otherwise)
     }
 
     pub(crate) fn attr_of_object(&self, ino: Ino, node: &Node, stat: &Stat) -> Attr {
         let Stat { perm, uid, gid, size, blocks, atime, mtime, ctime, .. } = *stat;
-        // Without the block that our own extended attributes may take.
+        // Exclude the block that our own extended attributes may take.
         let blocks = blocks.min(size.div_ceil(4096) * 8);
         let shown = Attr { perm, uid, gid, size, blocks, atime, mtime, ctime, ..self.attr_of(ino, node) };
         Attr { ctime: ctime.max(node.meta().ctime), ..shown }
@@ -137,9 +138,9 @@ impl Tiers {
         }
     }
 
-    /// How long the kernel may keep a node's name and attributes. In a fleet others change also what this mount has
-    /// changed before, and nobody tells the kernel of a name: it would have to wait for calls in the directory, and a
-    /// daemon that is killed meanwhile would leave a mount that nobody can take away.
+    /// How long the kernel may cache a node's name and attributes. In a fleet other members also change what this mount
+    /// has changed. The kernel is not told to drop a name: that call would wait for calls in the directory, and a
+    /// daemon killed meanwhile would leave a mount that cannot be unmounted.
     fn kernel_lifetime(&self, ours: bool) -> std::time::Duration {
         let options = self.options();
         match (ours, &self.fleet) {
@@ -149,20 +150,20 @@ impl Tiers {
         }
     }
 
-    /// The attributes of a node whose bytes are unused and not in an object, if the view's hold.
+    /// The attributes of a node whose bytes are neither open nor in an object, if those in the view are still valid.
     pub(crate) fn attr_in_memory(&self, st: &EngineState, ino: Ino, node: &Node) -> Option<Attr> {
         let is_open = |file: &Arc<FileState>| file.opens.load(Ordering::Acquire) > 0;
         let elsewhere = node.holds_bytes() || node.file.as_ref().is_some_and(is_open);
         (!elsewhere && self.view_holds(st, ino, node)).then(|| self.attr_of(ino, node))
     }
 
-    /// Whether the view's attributes of a node hold without asking the slow tier.
+    /// Whether the view's attributes of a node are valid without asking the slow tier.
     fn view_holds(&self, st: &EngineState, ino: Ino, node: &Node) -> bool {
         let limit =
             if node.ours || node.staged { self.options().revalidate } else { self.options().attribute_lifetime_slow };
         let fresh = node.seen.fresh(self.uptime(), limit) || self.slow.is_down();
         let gone = node.slow().is_empty() && ino != ROOT;
-        // Those pending hold, but the size may not.
+        // Pending attributes are valid, but the size may not be.
         let pending = node.meta_lsn() > st.queue.applied() && node.seen != ObservedAt::NEVER;
         fresh || gone || pending || node.slow_id().is_none()
     }
@@ -177,7 +178,7 @@ impl Tiers {
             (node.slow_id(), node.slow().first().cloned(), st.view.slow_path(ino), st.view.asked(self.uptime()))
         };
         let found = match cx.slow() {
-            // A caller that may wait finds out what else is there.
+            // A caller that may wait learns what else is there.
             Err(Error::NeedSlow) => {
                 let at_hand = place.and_then(|(dir, name)| self.slow.stat_at_hand(dir, name.as_bytes())).flatten();
                 Some(at_hand.filter(|stat| Some(stat.id()) == id).ok_or(Error::NeedSlow)?)
@@ -192,12 +193,12 @@ impl Tiers {
         let node = st.view.get(ino).ok_or(Errno::ESTALE)?;
         match found {
             Some(stat) if Some(stat.id()) == id => st.view.refresh(ino, &stat, asked, applied),
-            // Publishing moves it or a directory above it, or has just done so: the next lookup of the name finds out.
+            // Publishing moves the node or a directory above it, or just has: the next lookup of the name will tell.
             _ if node.slow_id() != id || node.moved() || st.view.slow_path(ino) != path || self.slow.is_moving() => {}
-            // Someone else has removed the directory: it will be made anew.
+            // A foreign rmdir: publishing makes the directory again.
             _ if st.view.owes_below(ino) => {}
             _ => {
-                // Otherwise a create of the same name would find it taken.
+                // Without this, a create of the same name would fail with EEXIST.
                 drop(st);
                 self.look_again(ino);
                 return Err(Errno::ENOENT.into());
@@ -214,14 +215,15 @@ impl Tiers {
         Ok(st.file(ino))
     }
 
-    /// The same for a caller that only looks: `None` for a file without a state, too.
+    /// The state of a regular file, for a caller that only reads it. `None` for other nodes and for a file without a
+    /// state.
     fn known_file(&self, ino: Ino) -> Result<Option<Arc<FileState>>> {
         let mut st = self.state.lock();
         st.view.get(ino).ok_or(Errno::ESTALE)?;
         Ok(st.known_file(ino))
     }
 
-    /// Changes attributes and length. A new length given without an open file is committed at once, as if the file had
+    /// Changes attributes and length. A new length set without an open file is committed at once, as if the file had
     /// been opened and closed.
     pub fn setattr(&self, cx: &Cx, ino: Ino, set: &SetAttr) -> Result<Attr> {
         if let Some(size) = set.size {
@@ -231,10 +233,10 @@ impl Tiers {
             let was_at_work = file.at_work().wrote(cx.process()).is_some();
             let done = self.truncate(cx, &file, size);
             if !was_at_work {
-                // It may have no handle by whose close it would end.
+                // The process may have no handle whose close would end this.
                 file.at_work().end(cx.process());
             }
-            // If there is another writer, its close decides when these bytes are complete.
+            // With another writer, that writer's close decides when these bytes are complete.
             let alone = file.writers.load(Ordering::Acquire) == 1;
             let done = done.and_then(|()| if alone { self.flush(cx, &handle) } else { Ok(()) });
             self.release_uncommitted(cx, handle, alone);
@@ -247,7 +249,7 @@ impl Tiers {
         self.getattr(cx, ino)
     }
 
-    /// Releases a handle; unless `commit`, without making an event of what was written.
+    /// Releases a handle. Without `commit`, what was written does not become an event.
     fn release_uncommitted(&self, cx: &Cx, mut handle: crate::tiers::OpenFile, commit: bool) {
         if !commit {
             handle.state.close_to_write();
@@ -263,21 +265,21 @@ impl Tiers {
             return Ok(());
         }
         if before.kind != Kind::Dir && new.perm.is_none() && (new.uid.is_some() || new.gid.is_some()) {
-            // As the kernel's chown does; explicit here, because the slow tier sees it later and from another caller.
+            // Like the kernel's chown. Done here because the slow tier sees the chown later and from another caller.
             let perm = chowned(before.perm);
             new.perm = (perm != before.perm && self.slow.abilities.modes).then_some(perm);
         }
         let file = self.file_of(ino)?;
         let mut io = file.as_ref().map(|file| self.exclusive(cx, file)).transpose()?;
         self.take_attrs(ino, &before, io.as_deref_mut());
-        // Before the event, which cannot be undone if the object cannot be opened.
+        // Open before the event: once logged, it cannot be undone if the object cannot be opened.
         let object = io.as_deref().and_then(|io| Some((io, io.with_attrs()?)));
         let fd = object.map(|(io, object)| self.fd(cx, io, object)).transpose()?;
         let shown = fd.as_ref().map(|fd| fd.stat().at("stat", self.label(ino))).transpose()?;
         self.log_attr(cx, ino, &new, (io.as_deref(), shown.as_ref()))?;
         if let (Some(io), Some(fd)) = (io.as_deref_mut(), fd) {
             if let Err(e) = fd.set_attr(&new) {
-                // The event would still reach the slow tier: another one undoes it.
+                // The event would still reach the slow tier: log another one that undoes it.
                 let old = undone(&new, &before);
                 fd.set_attr(&old).unwrap_or_default();
                 self.log_attr(cx, ino, &old, (Some(io), shown.as_ref()))?;
@@ -285,15 +287,15 @@ impl Tiers {
             }
             io.mtime_set_since_bind |= io.dirty && new.mtime.is_some();
         }
-        // Wherever the attributes are: on the object, or in the view alone.
+        // For attributes on the object and for those in the view alone.
         if let (Some(file), Some(perm)) = (&file, new.perm) {
             file.privileged.store(perm & 0o6000 != 0, Ordering::Relaxed);
         }
         Ok(())
     }
 
-    /// Before an attribute change of a file whose object is to be published as it is: from here on the view holds the
-    /// attributes.
+    /// Moves a file's attributes into the view before an attribute change, if its object is to be published by a rename
+    /// of the object itself.
     fn take_attrs(&self, ino: Ino, shown: &Attr, io: Option<&mut Io>) {
         let Some(io) = io.filter(|io| io.goes_as_it_is() && !io.attrs_in_view) else { return };
         let mut st = self.state.lock();
@@ -304,7 +306,7 @@ impl Tiers {
         }
     }
 
-    /// The reverse, before the object may change again.
+    /// Moves the attributes back to the object before the object may change again.
     pub(crate) fn give_attrs(&self, ino: Ino, io: &mut Io) -> Result<()> {
         let (Some(fd), true) = (&io.fd, io.attrs_in_view) else { return Ok(()) };
         let (meta, xattrs) = {
@@ -314,7 +316,7 @@ impl Tiers {
         };
         let NodeAttrs { perm, uid, gid, atime, mtime, .. } = meta;
         let new = NewAttr { uid: Some(uid), gid: Some(gid), perm: Some(perm), atime: Some(atime), mtime: Some(mtime) };
-        // The object is on the slow tier.
+        // The object is on the slow tier: set only what that tier can hold.
         let new = self.slow.abilities.kept(&new);
         let given = xattrs.iter().try_for_each(|(key, (value, _))| match value {
             Some(value) => {
@@ -327,7 +329,7 @@ impl Tiers {
         Ok(())
     }
 
-    /// `shown`: of the object that has the attributes, if one has.
+    /// `shown`: the stat of the object that has the attributes, if any.
     fn log_attr(&self, cx: &Cx, ino: Ino, new: &NewAttr, (io, shown): (Option<&Io>, Option<&Stat>)) -> Result<()> {
         let now = self.file_time();
         let mut st = self.state.lock();
@@ -335,7 +337,7 @@ impl Tiers {
         let path = st.view.path(ino);
         let event = path.filter(|_| self.is_in_order(&st, ino, io));
         let Some(path) = event else {
-            // Travels with the content, or ends with the last handle.
+            // Goes with the content event, or ends with the last handle.
             cx.proceed()?;
             return self.apply_attr(&mut st, ino, new, now, None, has_object);
         };
@@ -349,7 +351,7 @@ impl Tiers {
         applied
     }
 
-    /// Whether a change of the node is an event of its own: not for a file that never became one.
+    /// Whether a change of the node is an event of its own. It is not for a file that never became an event.
     fn is_in_order(&self, st: &EngineState, ino: Ino, io: Option<&Io>) -> bool {
         let on_slow = st.view.get(ino).is_some_and(|node| node.slow_id().is_some());
         match io {
@@ -358,8 +360,8 @@ impl Tiers {
         }
     }
 
-    /// Changes the view's copy of the attributes. For a file with an object only those of its names, and the ctime, which
-    /// counts while the object is clean.
+    /// Changes the view's copy of the attributes. For a file with an object: only its names' attributes and the ctime,
+    /// which counts while the object is clean.
     pub(crate) fn apply_attr(
         &self,
         st: &mut EngineState,
@@ -374,7 +376,7 @@ impl Tiers {
         if let Some(lsn) = lsn {
             node.set_meta_lsn(lsn);
             if new.mtime.is_some() {
-                // Newer than any write in place so far.
+                // This time is newer than that of any earlier write in place.
                 st.in_place.forget_overtaken(ino);
             }
         }
@@ -398,8 +400,8 @@ impl Tiers {
         Ok(())
     }
 
-    /// Clears suid, and sgid of a group-executable file: an unprivileged process is about to change the bytes. The
-    /// kernel goes by the mode it has cached and must not run the new bytes with these bits.
+    /// Clears suid, and sgid of a group-executable file, before an unprivileged process changes the bytes. The kernel
+    /// goes by its cached mode and must not run the new bytes with these bits.
     pub fn kill_privileges(&self, cx: &Cx, ino: Ino) -> Result<()> {
         let before = self.getattr(cx, ino)?.perm;
         let perm = chowned(before);
@@ -425,13 +427,13 @@ impl Tiers {
         let target = self.at_slow(ino, |path, id| self.slow.act(path, id, |link| link.readlink()));
         let target = target.at("read link on slow", self.label(ino))?;
         if let Some(node) = self.state.lock().view.get_mut(ino) {
-            // A link's target never changes.
+            // The target of a symbolic link never changes.
             node.set_target(target.clone());
         }
         Ok(target)
     }
 
-    /// `Ok(None)`: no such attribute. `user.dlio.state` and `user.dlio.tier` answer too, but are in no listing.
+    /// `Ok(None)`: no such attribute. `user.dlio.state` and `user.dlio.tier` can be read, but are not listed.
     pub fn get_xattr(&self, cx: &Cx, ino: Ino, key: &[u8]) -> Result<Option<Vec<u8>>> {
         if key.starts_with(PRIVATE) {
             return self.own_xattr(cx, ino, key);
@@ -461,7 +463,7 @@ impl Tiers {
                 return Ok(None);
             }
         }
-        // The kernel asks for the ACL of each directory on the way, unless its owner asks: that must not wait.
+        // The kernel asks for the ACL of each directory on a path, unless the caller owns it: this must not wait.
         if !self.slow.abilities.has(key) {
             return Ok(None);
         }
@@ -491,7 +493,7 @@ impl Tiers {
         Ok(found)
     }
 
-    /// An access ACL from below with the view's mode bits: the node there does not have a `chmod` that is pending.
+    /// Puts the view's mode bits into an access ACL read from the tier, which does not have a pending `chmod` yet.
     fn with_mode_of_view(&self, ino: Ino, key: &[u8], found: Option<Vec<u8>>) -> Option<Vec<u8>> {
         if key != acl::ACCESS {
             return found;
@@ -501,8 +503,8 @@ impl Tiers {
         changed.or(found)
     }
 
-    /// The known access ACL of a directory: `None` if none is known, or if it is older than its attributes may be.
-    /// `stale`: a known ACL holds, however old.
+    /// The cached access ACL of a directory. `None`: not cached, or older than attributes may be. `stale`: accept any
+    /// age.
     pub fn acl_in_memory(&self, ino: Ino, key: &[u8], stale: bool) -> Option<Option<Vec<u8>>> {
         let st = self.state.lock();
         let node = st.view.get(ino).filter(|_| key == acl::ACCESS)?;
@@ -512,11 +514,11 @@ impl Tiers {
         holds.then(|| known.list.clone())
     }
 
-    /// The inode was removed on the slow tier by someone else. The kernel asks for the ACL of what it opens; on ESTALE
-    /// it looks the name up once more and may make it anew, with ENOENT it would do neither.
+    /// For an inode that a foreign change removed from the slow tier. The kernel asks for the ACL of what it opens.
+    /// After ESTALE it looks the name up again and may create it; after ENOENT it would do neither.
     fn xattr_of_gone(&self, ino: Ino) -> Result<Option<Vec<u8>>> {
         if self.state.lock().view.owes_below(ino) {
-            // It will be made anew.
+            // Publishing makes it again.
             return Ok(None);
         }
         self.look_again(ino);
@@ -561,7 +563,7 @@ impl Tiers {
         Ok(keys)
     }
 
-    /// `create` and `replace` as XATTR_CREATE and XATTR_REPLACE.
+    /// `create` and `replace`: XATTR_CREATE and XATTR_REPLACE.
     pub fn set_xattr(&self, cx: &Cx, ino: Ino, key: &[u8], value: &[u8], create: bool, replace: bool) -> Result<()> {
         self.change_xattr(cx, ino, key, Some(value), |exists| match exists {
             true if create => Err(Errno::EEXIST),
@@ -594,7 +596,7 @@ impl Tiers {
         if key.starts_with(b"user.") && !matches!(before.kind, Kind::File | Kind::Dir) {
             return Err(Errno::EPERM.into());
         }
-        // An access ACL is also the mode; one that says no more than the mode is not kept.
+        // Setting an access ACL also sets the mode. An ACL equivalent to the mode is not stored.
         let mode =
             value.filter(|_| key == acl::ACCESS).map(|list| acl::mode_of(list, before.perm).ok_or(Errno::EINVAL));
         let mode = mode.transpose()?;
@@ -608,7 +610,7 @@ impl Tiers {
         }
         let mut io = file.as_ref().map(|file| self.exclusive(cx, file)).transpose()?;
         self.take_attrs(ino, &before, io.as_deref_mut());
-        // As in `change_attr`: opened before the event, which another event undoes if the object refuses the change.
+        // Open before the event, as in `change_attr`; if the object refuses the change, another event undoes it.
         let object = io.as_deref().and_then(|io| Some((io, io.with_attrs()?)));
         let fd = object.map(|(io, object)| self.fd(cx, io, object)).transpose()?;
         let shown = fd.as_ref().map(|fd| fd.stat().at("stat", self.label(ino))).transpose()?;
@@ -631,8 +633,8 @@ impl Tiers {
         Ok(())
     }
 
-    /// Refuses a value for which the slow tier has no room beside the node's others, by trying all of them on a file in
-    /// `tmp`: as an event it would hold the order for ever. Small values fit everywhere.
+    /// Refuses a value that does not fit beside the node's other attributes on the slow tier, by trying all of them on
+    /// a file in `tmp`. As an event it would hold the order for ever. Small values fit everywhere.
     fn try_on_slow(&self, cx: &Cx, ino: Ino, key: &[u8], value: &[u8]) -> Result<()> {
         let mut all = Vec::new();
         for other in self.list_xattr(cx, ino)?.into_iter().filter(|other| other != key && travels(other)) {
@@ -640,7 +642,7 @@ impl Tiers {
                 all.push((other, value));
             }
         }
-        // After the existing ones: where each finds room depends on those set before it.
+        // Last, after the existing ones: whether an attribute fits depends on those set before it.
         all.push((key.to_vec(), value.to_vec()));
         if all.iter().map(|(key, value)| key.len() + value.len()).sum::<usize>() <= XATTRS_EVERYWHERE {
             return Ok(());
@@ -649,7 +651,7 @@ impl Tiers {
         let name = format!("p{:016x}", self.pool.number()).into_bytes();
         let tmp = &*self.slow.tmp;
         let file = match tmp.create(&name, 0o600) {
-            // A tier that takes no file for now says nothing about room for attributes, and must not hold up the
+            // A tier that takes no new file for now says nothing about room for attributes, and must not block the
             // application.
             Err(e) if e.kind() == ErrorKind::ReadOnlyFilesystem || is_full(&e) => return Ok(()),
             file => file.at("try attribute on slow of", self.label(ino))?,
@@ -663,10 +665,10 @@ impl Tiers {
         tried.at("try attribute on slow of", self.label(ino)).and(removed)
     }
 
-    /// Drops a clean object before an extended attribute changes on it: after a power cut nothing would tell whether
-    /// the change is on the object, in the log or in neither. Readers go on with the slow file. For writers the object
-    /// becomes a new version, or the next write to a large file would go to the slow file in place; and so it does
-    /// where the slow tier does not answer, or no longer has the file: then nobody else has its bytes.
+    /// Drops a clean object before one of its extended attributes changes: after a power cut one could not tell whether
+    /// the change is on the object, in the log or in neither. Readers go on with the slow file. The object becomes a
+    /// new version instead if there are writers (the next write to a large file would go in place to the slow file), if
+    /// the slow tier does not answer, or if it no longer has the file: then the object is the only copy.
     fn forget_clean(&self, cx: &Cx, file: &Arc<FileState>) -> Result<()> {
         if self.shared(cx, file)?.clean().is_none() {
             return Ok(());
@@ -720,7 +722,7 @@ impl Tiers {
         let new = (key.to_vec(), value.map(<[u8]>::to_vec));
         let record = Record::SetXattr { path: path.clone(), ino, of, key: new.0.clone(), value: new.1.clone() };
         let change = Change::SetXattr { ino, of: Box::new(of), new: Box::new(new) };
-        // In one append: a kill between them would leave an ACL with the mode from before.
+        // One append: a kill between two would leave the ACL with the old mode.
         let behind = mode.map(|new| {
             let change = Change::SetAttr { ino, of: Box::new(of), new: Box::new(new) };
             (Record::SetAttr { path, ino, of, new }, Some(change))
@@ -736,7 +738,7 @@ impl Tiers {
         applied
     }
 
-    /// `user.dlio.state` and `user.dlio.tier` of an inode.
+    /// The values of `user.dlio.state` and `user.dlio.tier` of an inode.
     pub(crate) fn file_status(&self, cx: &Cx, ino: Ino) -> Result<(FileStatus, TierKind)> {
         let (pending, kind, file) = {
             let mut st = self.state.lock();
@@ -751,13 +753,13 @@ impl Tiers {
                 return Ok((FileStatus::Staged, TierKind::Fast));
             }
             let state = if pending { FileStatus::Dirty } else { FileStatus::Slow };
-            // A file without a state has its bytes on the slow tier, whatever is pending of its names.
+            // A file without a state has its bytes on the slow tier, even with pending events on its names.
             let fast = pending && kind != Kind::File;
             return Ok((state, if fast { TierKind::Fast } else { TierKind::Slow }));
         };
         let (object, has_copy) = {
             let io = self.shared(cx, &file)?;
-            // A handle that was opened before the copy was made reads and writes on slow.
+            // A handle opened before the copy was made reads and writes on slow.
             (io.object(), has_copy && (io.copy.is_some() || (io.place == Bytes::Slow && io.fd.is_none())))
         };
         let tier = match object {
@@ -800,7 +802,7 @@ impl Tiers {
         Ok(Some(word.as_bytes().to_vec()))
     }
 
-    /// The slow tier's size, and its free space less what is pending.
+    /// The slow tier's size, and its free space minus what is pending.
     pub fn statfs(&self, cx: &Cx) -> Result<Space> {
         let pending = self.pending_bytes();
         let space = match self.counters.slow_space() {
@@ -816,8 +818,8 @@ impl Tiers {
     }
 }
 
-/// A tier without extended attributes, or without this kind of them, has none. If its error were passed on, the kernel
-/// would deny every access to all but the owner, because it asks for the ACL first.
+/// Turns EOPNOTSUPP into "no such attribute". The kernel asks for the ACL first and on an error would deny access to
+/// all but the owner.
 fn unsupported_is_none<T: Default>(found: std::io::Result<T>) -> std::io::Result<T> {
     match found {
         Err(e) if e.raw_os_error() == Some(Errno::EOPNOTSUPP as i32) => Ok(T::default()),
@@ -825,7 +827,8 @@ fn unsupported_is_none<T: Default>(found: std::io::Result<T>) -> std::io::Result
     }
 }
 
-/// The node as it is, for an event that changes its attributes. `shown`: of the object that has them, if one has.
+/// The node as it is now, for an event that changes its attributes. `shown`: the stat of the object that has them, if
+/// any.
 fn subject(st: &EngineState, ino: Ino, shown: Option<&Stat>) -> Result<AttrsOf> {
     let node = st.view.get(ino).ok_or(Errno::ESTALE)?;
     let (kind, meta) = (node.kind, node.meta());
@@ -844,14 +847,14 @@ fn undone(new: &NewAttr, before: &Attr) -> NewAttr {
     }
 }
 
-/// Mode bits after a chown or a write by an unprivileged process (Linux `setattr_should_drop_suidgid`).
+/// Mode bits after a chown, or after a write by an unprivileged process (Linux `setattr_should_drop_suidgid`).
 fn chowned(perm: u32) -> u32 {
     let perm = perm & !0o4000;
     if perm & 0o2010 == 0o2010 { perm & !0o2000 } else { perm }
 }
 
-/// Changes the view's copy of an extended attribute. A file with an object has it there; an event is recorded here as
-/// well, because the object may be dropped before it is published.
+/// Changes the view's copy of an extended attribute. A file with an object has it on the object as well; the view also
+/// records it because the object may be dropped before the event is published.
 pub(crate) fn apply_xattr(
     st: &mut EngineState,
     ino: Ino,

@@ -1,11 +1,11 @@
 //! Gives written data its place in the order, and makes it durable on fast.
 //!
 //! A file's bytes become a *content event* when a writer closes, at fsync, just before a namespace event on the file,
-//! and every `live_after` while it is held open. The event stands for the first `size` bytes that the object has then;
+//! and every `live_after` while the file is open. The event stands for the first `size` bytes that the object has then;
 //! a later write below that offset invalidates the version (see [`FileState::invalidate`]).
 //!
 //! To bring one file to D1: commit its content, sync the object and its name, log the seal, and sync the log up to the
-//! seal; that includes every earlier record.
+//! seal, which includes every earlier record.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -27,20 +27,20 @@ use crate::tiers::objects::pool::{Named, Pool, label};
 use crate::tiers::objects::version::Content;
 use crate::tiers::{Cx, Ino, Lsn, MAPPING, OpenFile, ROOT, Tiers, UNNAMED};
 
-/// A version about to become an event: read from the object before the state lock is taken.
+/// A version about to become an event, read from the object before the state lock is taken.
 pub(crate) struct Frozen {
     object: ObjectId,
     size: u64,
     attrs: Attrs,
     ctime: Time,
     fd: Arc<dyn File>,
-    /// Counts as complete, whoever is still at work.
+    /// Counts as complete even while processes are still writing the file.
     as_it_is: bool,
 }
 
 impl Tiers {
-    /// One `close()` of one descriptor: the data written through it gets its place in the order, unless the close does
-    /// not tell whether the data is complete. After the last one [`Tiers::release`] follows.
+    /// One `close()` of one descriptor: commits the data written through it, unless the close does not imply that the
+    /// data is complete. After the last close [`Tiers::release`] follows.
     pub fn flush(&self, cx: &Cx, file: &OpenFile) -> Result<()> {
         if !file.mode.write || !self.ends_work(cx, &file.state)? || self.waits_for_others(cx, &file.state)? {
             return Ok(());
@@ -48,16 +48,16 @@ impl Tiers {
         self.commit(cx, &file.state).map(|_| ())
     }
 
-    /// The process closes the file. Whether that says anything about the data: not if it did nothing to the file; nor if
-    /// the file was only truncated so far, as by a shell that opens it for a command and closes the descriptor it opened
-    /// it by.
+    /// Whether this close by the process says that the data is complete. Not if the process did nothing to the file,
+    /// and not if the file was only truncated so far: a shell opens the file of a redirection, passes it to a command
+    /// and closes its own descriptor.
     fn ends_work(&self, cx: &Cx, state: &FileState) -> Result<bool> {
         let (wrote, anyone_wrote, nobody) = {
             let at_work = state.at_work();
             (at_work.wrote(cx.process()), at_work.anyone_wrote(), at_work.is_empty())
         };
         let Some(wrote) = wrote else { return Ok(nobody) };
-        // Of processes that cannot be told apart each close counts.
+        // Processes that cannot be told apart: each close counts.
         if cx.process() != UNNAMED && !anyone_wrote && self.is_replaced_by_nothing(cx, state)? {
             return Ok(false);
         }
@@ -66,7 +66,7 @@ impl Tiers {
         Ok(wrote || at_work.is_empty())
     }
 
-    /// Whether an earlier version is there, which a file that was only truncated would replace.
+    /// Whether there is an earlier version, which a commit of the truncated file would replace.
     fn is_replaced_by_nothing(&self, cx: &Cx, state: &FileState) -> Result<bool> {
         let (uncommitted, has_event) = {
             let io = self.shared(cx, state)?;
@@ -75,9 +75,9 @@ impl Tiers {
         Ok(uncommitted && (has_event || self.is_on_slow(state.ino)))
     }
 
-    /// Whether others are at work on a file whose incomplete versions cannot have a place in the order: in a fleet, where a
-    /// version that is replaced by a later one could make two members wait for each other for ever; and of an object that
-    /// is itself moved into place.
+    /// Whether to wait for other processes at work on a file whose incomplete versions cannot go into the order. That
+    /// is so in a fleet, where a version that is replaced by a later one could make two members wait for each other for
+    /// ever, and for an object that is itself renamed into place.
     fn waits_for_others(&self, cx: &Cx, state: &FileState) -> Result<bool> {
         let io = self.shared(cx, state)?;
         Ok(!self.is_complete(state, &io) && !self.may_be_incomplete(&io))
@@ -91,23 +91,23 @@ impl Tiers {
         self.fleet.is_none() && io.object().is_some_and(|object| !object.needs_slow())
     }
 
-    /// The last reference is gone. Stores through a mapping may have arrived after the last flush, so this commits too;
-    /// but not while someone else writes: the kernel sends a release late, and a process that has opened the file since
-    /// may have truncated it and not written yet.
+    /// Drops the last reference of a handle. Stores through a mapping may arrive after the last flush, so this commits
+    /// too, but not while there is another writer: the kernel sends a release late, and a process that has opened the
+    /// file since may have truncated it and not written yet.
     pub fn release(&self, cx: &Cx, file: OpenFile) {
         let read = self.note_reading(&file);
         let state = &file.state;
         if file.mode.write {
-            // There is no second try, and without this nobody knows of the stores. Nobody waits for the slow tier with the lock
-            // of a pinned file.
+            // The only chance to learn of these stores: a release is not retried. No caller holds the lock of a pinned
+            // file while it waits for the slow tier.
             let unseen = if state.is_pinned() { self.changed_unseen(&Cx::internal(), state) } else { Ok(()) };
             state.close_to_write();
             let alone = || state.writers.load(Ordering::Acquire) == 0;
             match unseen.and_then(|()| self.commit_if(cx, state, false, alone)) {
                 Ok(_) => {}
-                // The drain has the file's lock, and the slow tier may hang: `tick` commits it.
+                // The drain holds the file's lock, and the slow tier may hang: `tick` commits the file.
                 Err(Error::NeedSlow) => self.wake(),
-                // No one is left to tell; the bytes stay bound to the file and `tick` tries again.
+                // There is no caller to report this to; the bytes stay bound to the file, and `tick` retries.
                 Err(e) => {
                     tracing::error!(ino = state.ino, error = %e, "written data could not be committed at release")
                 }
@@ -128,7 +128,7 @@ impl Tiers {
             }
         }
         let (ino, wrote) = (file.ino, file.mode.write);
-        // So that `collect` finds the state unused.
+        // First, so that `collect` finds the state unused.
         drop(file);
         let mut st = self.state.lock();
         st.view.let_go(ino);
@@ -146,7 +146,7 @@ impl Tiers {
 
     /// D1: returns when bytes, name and every earlier record are durable on the fast tier.
     ///
-    /// Errors: EIO if the tier could not make them durable, now or at an earlier fsync; it is not tried again.
+    /// Errors: EIO if the tier could not make them durable, now or at an earlier fsync; it is not retried.
     pub fn fsync(&self, cx: &Cx, file: &OpenFile) -> Result<()> {
         let state = &file.state;
         if state.failed.load(Ordering::Acquire) {
@@ -157,7 +157,7 @@ impl Tiers {
             return self.log.sync(self.log.last());
         }
         {
-            // The kernel has sent what was stored through a mapping first.
+            // The kernel has already sent what was stored through a mapping.
             let mut at_work = state.at_work();
             at_work.end(cx.process());
             at_work.end(MAPPING);
@@ -167,7 +167,7 @@ impl Tiers {
         self.while_in_burst(&pending, || self.seal_durably(cx, &pending))
     }
 
-    /// Waits as part of the burst that was written: the next file that the program writes belongs to that burst, too.
+    /// Keeps the burst open while it waits, so that the next file the program writes belongs to that burst too.
     fn while_in_burst<T>(&self, written: &[(Lsn, Ino, Arc<Content>)], wait: impl FnOnce() -> T) -> T {
         let Some(burst) = written.last().map(|(.., content)| content.burst()) else { return wait() };
         self.state.lock().bursts.syncing(burst);
@@ -206,13 +206,14 @@ impl Tiers {
         self.while_in_burst(&pending, || self.seal_durably(cx, &pending))
     }
 
-    /// D1 for everything, as it is: commits, seals and syncs all data written so far, for an operator who wants it on the
-    /// slow tier whoever is still at work on it. Waits for the fast tier only, except for objects that did not fit on it.
+    /// D1 for everything as it is now: commits, seals and syncs all data written so far, including files still being
+    /// written. An operator asks for it to have everything on the slow tier. Waits for the fast tier only, except for
+    /// objects that did not fit on it.
     pub fn sync_fast(&self) -> Result<()> {
         self.sync_all(&Cx::internal(), true)
     }
 
-    /// D1 for everything, for a daemon that ends. Files that somebody is still at work on stay incomplete.
+    /// D1 for everything, for a daemon that ends. Files that processes still write stay incomplete.
     pub fn sync_to_leave(&self) -> Result<()> {
         self.sync_all(&Cx::internal(), false)
     }
@@ -228,11 +229,11 @@ impl Tiers {
         Ok(())
     }
 
-    /// Files written in place have their newest bytes on the slow tier only: they are synced there.
+    /// Syncs files written in place on the slow tier: their newest bytes are only there.
     pub(crate) fn sync_in_place(&self, cx: &Cx, which: impl Fn(Ino) -> bool) -> Result<()> {
         if self.state.lock().in_place.has_unknown_left() {
             cx.slow()?;
-            // Before the sync, which is not tried again if it fails.
+            // Before the sync, which is not retried if it fails.
             self.state.lock().in_place.set_unknown_left(false);
             self.slow.root.sync_all().at("sync", "slow tier")?;
         }
@@ -249,7 +250,7 @@ impl Tiers {
                         self.state.lock().synced_in_place(ino);
                         continue;
                     }
-                    // Whoever owns it has a lease on it, and would be waited for.
+                    // Its owner holds a lease on it: an open would wait for that owner. Sync the tier instead.
                     Err(e) if e.errno() == Errno::EAGAIN => {
                         self.state.lock().synced_in_place(ino);
                         let sync = |path: &[u8], _| self.slow.parent(path)?.0.sync_all();
@@ -259,10 +260,10 @@ impl Tiers {
                     other => other?,
                 },
             };
-            // Before the sync: a write that comes meanwhile puts it back.
+            // Before the sync: a write during the sync adds the file again.
             self.state.lock().synced_in_place(ino);
             if let Err(e) = fd.sync() {
-                // The next caller must hear of it, although this was the background's sync: another sync would succeed.
+                // A background fsync failed: the next caller must get the error, because another fsync would succeed.
                 if let Some(file) = self.state.lock().file(ino) {
                     file.failed.store(true, Ordering::Release);
                 }
@@ -278,18 +279,19 @@ impl Tiers {
         files.filter_map(|ino| st.view.get(ino)?.file.clone()).collect()
     }
 
-    /// Makes a content event of the changes since the last one. Returns its LSN if there were any. While others are at
-    /// work on the file, the version is incomplete: it has its place in the order, and is published with the next one.
+    /// Makes a content event of the changes since the last one; returns its LSN if there were any. While other
+    /// processes write the file, the version is incomplete: it has its place in the order and is published together
+    /// with the next one.
     pub(crate) fn commit(&self, cx: &Cx, state: &FileState) -> Result<Option<Lsn>> {
         self.commit_if(cx, state, false, || true)
     }
 
-    /// Makes a content event that counts as complete, whoever is still at work on the file.
+    /// Makes a content event that counts as complete even while processes write the file.
     pub(crate) fn commit_as_it_is(&self, cx: &Cx, state: &FileState) -> Result<Option<Lsn>> {
         self.commit_if(cx, state, true, || true)
     }
 
-    /// Makes a content event if `wanted` is still true once no one can change the bytes.
+    /// Makes a content event if `wanted` still holds once the bytes can no longer change.
     pub(crate) fn commit_if(
         &self,
         cx: &Cx,
@@ -314,8 +316,8 @@ impl Tiers {
         Ok(lsn)
     }
 
-    /// Commits a file that is constantly rewritten, from a private copy of its bytes on fast, which no write can
-    /// invalidate. The file continues in its own object, ahead of that event.
+    /// Commits a constantly rewritten file from a private copy of its bytes on fast, which no write can invalidate. The
+    /// file continues in its own object, ahead of that event.
     pub(crate) fn commit_copy(&self, cx: &Cx, state: &FileState) -> Result<Option<Lsn>> {
         let mut io = state.io.write();
         let (Some(live), Some(frozen)) = (io.object(), self.freeze_if_uncommitted(cx, Some(&mut io))?) else {
@@ -370,8 +372,9 @@ impl Tiers {
         let stat = fd.stat().at("stat", "object")?;
         let xattrs = own_xattrs(&*fd)?;
         let attrs = Attrs { perm: stat.perm, uid: stat.uid, gid: stat.gid, mtime: stat.mtime, xattrs };
-        // In front of an event on its names a version counts as it is: one that waits for its successor would take what is
-        // between the two into one batch, and a program that renames before it closes (safetensors) has nothing to add.
+        // Before an event on the file's names, a version counts as complete. If it waited for its successor, everything
+        // between the two would join one batch; and a program that renames before it closes (safetensors) adds nothing
+        // anyway.
         Ok(Some(Frozen { object, size: stat.size, attrs, ctime: stat.ctime, fd, as_it_is: true }))
     }
 
@@ -399,13 +402,15 @@ impl Tiers {
         if let Some(names) = st.names_record(ino) {
             self.log.append(&[names])?;
         }
-        // An incomplete version: the bytes stay ahead of the order, as after a write to it, so the next one replaces it.
+        // An incomplete version: the bytes stay ahead of the order, as after a write to it, so that the next version
+        // replaces it.
         let invalidate = (!is_complete).then_some((Record::Invalidate { ino, object, from: 0 }, None));
         let lsn = self.log_event_and(cx, st, (record, invalidate), change, |_, _| ())?;
         state.add_pending_version(io, content.clone());
         io.interrupted = false;
         if let Some(node) = st.view.get_mut(ino).filter(|_| io.dirty) {
-            // The object gets attributes of ours from here on, and another ctime with each, which is nobody's business.
+            // Freeze the ctime shown: each attribute that we set on the object from here on changes the object's own
+            // ctime, which must not be visible.
             node.change_meta(|meta| meta.ctime = ctime.max(meta.ctime));
         }
         if is_complete {
@@ -413,11 +418,11 @@ impl Tiers {
             st.uncommitted.remove(ino);
         } else {
             state.invalidate(io, 0);
-            // Also an empty one.
+            // Explicitly, for an empty version, too.
             content.set_overwritten();
         }
         if object.home == Home::Fast {
-            // Only for a rescue without a log; the event itself is logged.
+            // Only for a rescue without the log; the event itself is logged.
             if let Err(e) = Pool::set_name(&*fd, &Named { lsn, ino, path }) {
                 tracing::debug!(ino, error = %e, "the name of an object could not be stored");
             }
@@ -425,8 +430,8 @@ impl Tiers {
         Ok(Some(lsn))
     }
 
-    /// Queues an event of this user that has just been logged, or is replayed. The name that a file has from then on
-    /// decides whether its versions may be skipped once they are superseded; by then it may have none.
+    /// Queues an event of user `by` that was just logged or is replayed. The name that a file has after it decides
+    /// whether the file's superseded versions may be skipped; when they are superseded, it may have no name.
     pub(crate) fn queue_event(&self, st: &mut EngineState, (lsn, by): (Lsn, u32), at: Duration, change: Change) {
         let options = self.options();
         let newest = |place: &DirEntryKey| options.rules.drains_newest(|| st.view.path_at(place));
@@ -441,12 +446,12 @@ impl Tiers {
         named.into_iter().flatten().for_each(|(ino, newest)| st.queue.set_policy(ino, newest, is_new));
     }
 
-    /// A version is complete; returns the number of the burst it belongs to, or 0 if it is of a log.
+    /// Notes a complete version. Returns the number of its burst, or 0 for a log file.
     fn note_burst(&self, st: &mut EngineState, ino: Ino, path: &[u8], bytes: u64) -> u64 {
         let now = self.uptime();
         let kept = st.known_file(ino).map_or(0, |file| file.kept());
         let version = BurstVersion { step: certain_step(path), began: st.began_to_write(ino, now), now, bytes, kept };
-        // What is changed of a checkpoint's large file is no log.
+        // A small change to a large file of a checkpoint is not a log write.
         if version.is_of_a_log() && !st.checkpoints.ask(|index| index.has_large(path)) {
             return 0;
         }
@@ -455,7 +460,7 @@ impl Tiers {
         burst
     }
 
-    /// The first `most` content events that are not sealed yet, in LSN order.
+    /// The first `most` unsealed content events, in LSN order.
     pub(crate) fn unsealed(&self, which: impl Fn(Ino, Lsn) -> bool, most: usize) -> Vec<(Lsn, Ino, Arc<Content>)> {
         self.state.lock().queue.unsealed(which, most)
     }

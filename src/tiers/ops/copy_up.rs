@@ -1,8 +1,8 @@
-//! How a file gets an object, and moves on to another one or to both tiers.
+//! How a file gets an object, and moves to another one or to both tiers.
 //!
-//! A slow file is copied up at its first write, not at its open. One that is too large, has several names or is pinned
-//! (the kernel reads it directly) is written in place. A file that stops fitting on fast continues on slow from that
-//! point. O_TRUNC starts a new object, so the previous version stays whole until the new one is closed.
+//! A slow file is copied up at its first write, not at its open. A file that is too large, has several names or is
+//! pinned (the kernel reads it directly) is written in place. A file that no longer fits on fast continues on slow from
+//! that offset. O_TRUNC starts a new object, so the previous version stays whole until the new one is closed.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -24,10 +24,10 @@ use crate::tiers::{Cx, Tiers};
 const FLOOR: u64 = 50;
 
 impl Tiers {
-    /// Moves on to a new object with the same bytes.
+    /// Moves the file to a new object with the same bytes.
     pub(crate) fn leave_object(&self, cx: &Cx, state: &Arc<FileState>, object: ObjectId) -> Result<()> {
         let source = {
-            // Under the lock: an object on the slow tier is not handed over meanwhile.
+            // Under the lock, which keeps an object on the slow tier from being handed over meanwhile.
             let io = self.shared(cx, state)?;
             if io.object() != Some(object) {
                 return Ok(());
@@ -45,7 +45,7 @@ impl Tiers {
 
     /// Gives a slow-only file an object with its first `keep` bytes, or has it written in place.
     pub(crate) fn copy_up(&self, cx: &Cx, state: &Arc<FileState>, keep: u64) -> Result<()> {
-        // What the kernel reads is shortened where it is.
+        // A file that the kernel reads directly is truncated where it is.
         if (keep > 0 || state.is_pinned()) && self.adopt_copy(cx, state)? {
             return Ok(());
         }
@@ -53,14 +53,14 @@ impl Tiers {
         let held = state.io.read().fd.clone();
         let (source, named) = match (self.open_slow(cx, state.ino, Access::Read), held) {
             (Ok(source), _) => (source, 1),
-            // The name it was opened by is gone; names that were never looked up may be left.
+            // The name that the file was opened by is gone; there may be others that were never looked up.
             (Err(e), Some(held)) if e.errno() == Errno::ESTALE => (held, 0),
             (Err(e), _) => return Err(e),
         };
         let stat = source.stat().at("stat on slow", self.label(state.ino))?;
         let keep = keep.min(stat.size);
         let in_place = keep > self.options().copy_up_max || state.is_pinned();
-        // If somebody else has removed it, it gets an object, which brings it back.
+        // After a foreign unlink the file gets an object, which brings it back.
         let is_there = stat.nlink > 0 || self.path(state.ino).is_none();
         if stat.nlink > named || (is_there && in_place) {
             let fd = source.reopen().at("open for writing on slow", self.label(state.ino))?;
@@ -107,7 +107,7 @@ impl Tiers {
         let attr = self.getattr(cx, state.ino)?;
         let mut xattrs = Vec::new();
         let keys = match self.list_xattr(cx, state.ino) {
-            // Its object was on the slow tier, and someone else has removed it.
+            // Its object was on the slow tier and was removed there from outside.
             Err(e) if e.errno() == Errno::ENOENT => Vec::new(),
             keys => keys?,
         };
@@ -119,7 +119,8 @@ impl Tiers {
         Ok(Birth { perm: attr.perm, uid: attr.uid, gid: attr.gid, xattrs })
     }
 
-    /// Makes `object` the file's bytes, of which some are kept, ahead of its events. `false`: `expected` no longer holds, nothing was done.
+    /// Makes `object` the file's bytes, ahead of its events; `kept`: how many of them are not new. `false`: `expected`
+    /// no longer holds and nothing was done.
     pub(crate) fn install(
         &self,
         cx: &Cx,
@@ -144,7 +145,7 @@ impl Tiers {
         Ok(true)
     }
 
-    /// Switches the log and the references to `object`; the caller, which holds `io`, switches that.
+    /// Switches the log and the references to `object`. The caller holds `io` and switches it.
     pub(crate) fn rebind_to(&self, cx: &Cx, state: &FileState, io: &Io, (object, kept): (ObjectId, u64)) -> Result<()> {
         cx.proceed()?;
         let mut st = self.state.lock();
@@ -158,8 +159,8 @@ impl Tiers {
         Ok(())
     }
 
-    /// Creates an object for the file at `path`: on fast if `size` bytes fit there, else in the slow tier's `tmp` (P8).
-    /// It goes there, too, if a rule keeps this path from being absorbed.
+    /// Creates an object for the file at `path`: on fast if `size` bytes fit there, else in the slow tier's `tmp` (P8),
+    /// and there also if a rule keeps this path from being absorbed.
     pub(crate) fn new_object(
         &self,
         cx: &Cx,
@@ -203,8 +204,8 @@ impl Tiers {
         }
     }
 
-    /// Whether a new object of this size belongs on the fast tier. A failing fast tier is better than an absent slow
-    /// one.
+    /// Whether a new object of this size goes to the fast tier. A failing fast tier is better than a slow tier that is
+    /// down.
     fn takes_new(&self, size: u64) -> bool {
         self.fits(size) && (!self.fast_fails() || self.slow.is_down())
     }
@@ -230,7 +231,7 @@ impl Tiers {
         }
     }
 
-    /// As [`dress`], as far as the slow tier can hold it.
+    /// Like [`dress`], limited to what the slow tier can hold.
     fn dress_on_slow(&self, fd: &dyn File, birth: &Birth) -> std::io::Result<()> {
         if self.slow.abilities.acls {
             drop_inherited(fd, Kind::File, &birth.xattrs)?;
@@ -245,13 +246,13 @@ impl Tiers {
         Ok(())
     }
 
-    /// Whether the fast tier has room for this many bytes and some to spare.
+    /// Whether the fast tier has room for this many bytes and the floor.
     pub(crate) fn fits(&self, size: u64) -> bool {
         self.fast.space().is_ok_and(|space| space.avail.saturating_sub(size) > space.capacity() / FLOOR)
     }
 
-    /// Called when a change of `object` found no room: evicts, or else splits the file there. `full` is the tier's
-    /// error, returned if that tier is the slow one.
+    /// Called when a change of `object` found no room: evicts, or else splits the file at that offset. `full`: the
+    /// tier's error, returned if that tier is the slow one.
     pub(crate) fn make_room(
         &self,
         cx: &Cx,
@@ -277,24 +278,23 @@ impl Tiers {
             return Ok(());
         }
         match self.split(cx, state, object, span.start, full) {
-            // The slow tier is full, too. What `keep` keeps is there as well: better to read it from there once.
+            // The slow tier is full, too. Evict what `keep` keeps: the slow tier has it as well and can be read once.
             Err(error) if lacks_room(&error) && self.evict_for(span.end, true)? => Ok(()),
             other => other,
         }
     }
 
-    /// Moves the bytes from `at` on to the slow tier's `tmp`:
+    /// Continues the file from offset `at` in the slow tier's `tmp`:
     ///
-    /// 1. make the tail, with the bytes that are already behind the point: none, if the file is written from beginning
-    ///    to end. The bytes before the point stay where they are. A kill here leaves a tail that the next start
-    ///    quarantines;
+    /// 1. make the tail, with the bytes that are already behind the offset (none, if the file is written sequentially).
+    ///    The bytes before it stay where they are. A kill here leaves a tail that the next start quarantines;
     /// 2. log a `bind` that names both parts;
     /// 3. let the file continue in both.
     fn split(&self, cx: &Cx, state: &FileState, object: ObjectId, at: u64, full: std::io::Error) -> Result<()> {
         let mut io = state.io.write();
         let (Some(source), true) = (io.fd.clone(), io.object() == Some(object)) else { return Ok(()) };
         if !io.dirty {
-            // Somebody has committed it meanwhile, so its attributes may be in the view alone.
+            // Committed meanwhile, so its attributes may be in the view alone.
             return Ok(());
         }
         let head = match object.home {
@@ -304,7 +304,7 @@ impl Tiers {
         if state.is_pinned() {
             return Err(Error::io("write", self.label(state.ino), full));
         }
-        // Under the lock, which a change of attributes takes, too.
+        // Under the lock, which an attribute change takes, too.
         let Stat { perm, uid, gid, .. } = source.stat().at("stat", label(object))?;
         let birth = Birth { perm, uid, gid, xattrs: own_xattrs(&*source)? };
         let (tail, fd) = self.spill_object(cx, &birth, self.pool.number())?; // 1
@@ -329,10 +329,10 @@ impl Tiers {
         moved
     }
 
-    /// Turns the copy of a file into its object, for the first write:
+    /// Turns the staged copy of a file into its object, for the first write:
     ///
     /// 1. relabel the copy as an object with a fingerprint, and sync label and bytes. A crash here leaves a file in
-    ///    `staged` that is no copy, which the next start removes;
+    ///    `staged` that is not a copy; the next start removes it;
     /// 2. rename it into the pool. A crash here leaves an object with a fingerprint, which waits for its file like any
     ///    other;
     /// 3. give it the attributes that the view shows, and remove its fingerprint, durably (P6);
@@ -348,7 +348,7 @@ impl Tiers {
         let (Some(copy), Bytes::Slow) = (io.copy.clone(), io.place) else { return Ok(false) };
         let object = ObjectId { home: Home::Fast, number: self.pool.number() };
         let label = || self.label(state.ino);
-        // For a removed file use the name it had, for the next step only: no record binds it.
+        // A removed file: use its former name, for step 2 only. No record binds it.
         let path = self.path(state.ino).map_or_else(|| path_then(&*copy.fd), |path| Ok(Some(path)));
         let path = path.at_fast("read the name of the staged copy of", label())?.ok_or(Errno::ESTALE)?;
         become_object(&copy, Named { lsn: 0, ino: state.ino, path }).at_fast("take the staged copy of", label())?; // 1
@@ -362,7 +362,7 @@ impl Tiers {
             NewAttr { perm: Some(birth.perm), mtime: Some(attr.mtime), atime: Some(attr.atime), ..NewAttr::default() };
         let dressed = dress(&*fd, &birth); // 3
         if dressed.as_ref().is_err_and(|e| is_full(e) || has_no_such_room(e)) && !state.is_pinned() {
-            // The attributes only fit on the slow tier, so their file goes there too. Readers of the copy go on.
+            // The attributes fit only on the slow tier, so the object is made there, too. Readers of the copy go on.
             io.copy = None;
             drop(io);
             self.set_staged(state.ino, false);
@@ -374,7 +374,7 @@ impl Tiers {
             self.rebind_to(cx, state, &io, (object, attr.size)) // 4
         });
         if let Err(e) = bound {
-            // Readers go on; the file is the slow one, as before.
+            // Readers go on with the copy; the file is still the slow one.
             self.remove_object(object);
             return Err(e);
         }
@@ -395,7 +395,7 @@ impl Tiers {
         }
         self.remove_object(object);
         if state.is_pinned() {
-            // What is stored through the writer's mapping goes to the file that the kernel reads.
+            // Stores through the writer's mapping go to the file that the kernel reads.
             let path = self.label(state.ino);
             tracing::warn!(%path, "programs read by passthrough a staged copy that is gone; until they close the file nobody can write to it");
             return Err(Error::io_on_fast("write", path, Errno::EIO.into()));

@@ -5,11 +5,11 @@
 //!
 //! 1. remove a clean object's fingerprint, durably (P6);
 //! 2. log `bind`: the file's bytes are ahead of its events (P3);
-//! 3. if the byte belongs to a pending version, log `invalidate`: this version no longer exists. The record is made durable
-//!    if the version may count as sealed ([`Tiers::invalidate`], P4);
+//! 3. if the byte belongs to a pending version, log `invalidate`: this version no longer exists. The record is made
+//!    durable if the version may count as sealed ([`Tiers::invalidate`], P4);
 //! 4. write the byte.
 //!
-//! How a file gets its object, and moves on to another one, is told in `copy_up.rs`.
+//! `copy_up.rs` says how a file gets its object and moves to another one.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -28,9 +28,9 @@ use crate::tiers::objects::pool::{Pool, label};
 use crate::tiers::objects::version::Content;
 use crate::tiers::{Cx, OpenFile, Tiers};
 
-/// Writeback of a large file to the fast disk begins after each such number of bytes.
+/// Writeback of a large file to the fast disk starts after every this many bytes.
 const PIECE: u64 = 8 << 20;
-/// How many pieces may wait for that.
+/// At most this many pieces wait for writeback.
 const BEHIND_MAX: usize = 64;
 /// A range of an open file.
 pub(crate) type Piece = (Arc<dyn File>, Range<u64>);
@@ -41,7 +41,7 @@ impl Tiers {
         let (fd, on_fast) = self.readable(cx, file)?;
         if !on_fast {
             if let Err(why) = cx.slow() {
-                // What lies in memory is read by the thread that has the request.
+                // Bytes in memory are read by the thread that has the request.
                 let got = self.at_hand(|| fd.read_at_hand(buf, offset)).ok_or(why)?;
                 cx.used_slow.store(true, Ordering::Relaxed);
                 file.read.fetch_add(got as u64, Ordering::Relaxed);
@@ -64,7 +64,7 @@ impl Tiers {
         }
     }
 
-    /// Called when a read through `fd` failed: whether the file is read from another one from now on.
+    /// After a failed read through `fd`: whether the file is now read through another descriptor.
     fn is_read_elsewhere(
         &self,
         cx: &Cx,
@@ -76,15 +76,15 @@ impl Tiers {
         if self.give_up_copy(state, fd, error) || (on_fast && self.give_up_object(cx, state, error)?) {
             return Ok(true);
         }
-        // Of two threads whose reads failed, one gives the file up, and the other comes here.
+        // Of two threads whose reads failed, one drops the copy or object, and the other gets here.
         let io = self.shared(cx, state)?;
         let present = io.copy.as_ref().map(|copy| &copy.fd).or(io.fd.as_ref());
         Ok(present.is_none_or(|present| !Arc::ptr_eq(present, fd)))
     }
 
-    /// Called when a read of a file on the fast tier failed. If the slow tier has the same version, the file is read
-    /// from there from now on: `true`. As at every eviction the fingerprint is compared once more (P6): if the slow
-    /// file is gone, an object with one bad spot is all that is left.
+    /// After a failed read of a file on the fast tier: `true` if the slow tier has the same version, and the file is
+    /// read from there from now on. Compares the fingerprint once more, as before every eviction (P6): if the slow file
+    /// is gone, an object with one bad block is all that is left.
     fn give_up_object(&self, cx: &Cx, state: &FileState, error: &std::io::Error) -> Result<bool> {
         let fingerprint =
             self.shared(cx, state)?.clean().filter(|_| is_broken(error) && !state.is_pinned() && !self.slow.is_down());
@@ -112,7 +112,7 @@ impl Tiers {
         Ok(true)
     }
 
-    /// Writes all or fails. `kill_privileges`: clear suid and sgid, as POSIX asks of a write by an unprivileged
+    /// Writes all or fails. `kill_privileges`: clear suid and sgid, as POSIX requires for a write by an unprivileged
     /// process.
     pub fn write(&self, cx: &Cx, file: &OpenFile, bytes: &[u8], offset: u64, kill_privileges: bool) -> Result<()> {
         let end = offset + bytes.len() as u64;
@@ -128,16 +128,16 @@ impl Tiers {
         Ok(())
     }
 
-    /// Starts writeback of written data to the fast disk while the program writes on, so that its fsync has little left
-    /// to wait for. The background does it, because the disk's queue may block. If many pieces wait already, they are
-    /// left to the fsync.
+    /// Starts writeback of written data to the fast disk while the program still writes, so that its fsync has less to
+    /// wait for. The background does it, because the disk's queue may block. If too many pieces wait already, fsync
+    /// writes this one.
     fn write_behind(&self, state: &FileState, written: Range<u64>) {
         let pieces = written.start / PIECE * PIECE..written.end / PIECE * PIECE;
         if pieces.is_empty() {
             return;
         }
         let on_fast = |io: &Io| io.object().is_some_and(|object| object.home == Home::Fast);
-        // Whoever has it to himself may wait for the slow tier: then this piece is left to the fsync, too.
+        // An exclusive holder may block on the slow tier: leave this piece to fsync.
         let Some(io) = state.io.try_read() else { return };
         let Some(fd) = io.fd.clone().filter(|_| on_fast(&io)) else { return };
         drop(io);
@@ -149,7 +149,7 @@ impl Tiers {
         }
     }
 
-    /// Has the fast disk begin with the data written to large files since.
+    /// Starts writeback of the pieces queued since.
     pub(crate) fn begin_behind(&self) {
         loop {
             let next = self.calls.behind.lock().pop_front();
@@ -163,7 +163,7 @@ impl Tiers {
         if matches!(what, Allocate::Extend | Allocate::ZeroRange) {
             self.admit_size(cx, end)?;
         }
-        // Space without a change of bytes invalidates no version.
+        // Allocating space without changing bytes invalidates no version.
         let from = if matches!(what, Allocate::Extend | Allocate::KeepSize) { u64::MAX } else { offset };
         self.change(cx, &file.state, from, offset..end, |fd| {
             file.expect_same()?;
@@ -207,8 +207,8 @@ impl Tiers {
                     self.counters.totals.in_place_writes.increment(1);
                     let overtakes = self.state.lock().awaits_times(state.ino);
                     let done = act(&*fd);
-                    // Also if it failed: some of it may be there, and must be durable before anyone is told that all
-                    // is.
+                    // Even after an error: part of it may be written, and must be durable before an fsync reports
+                    // success.
                     self.state.lock().written_in_place(state.ino, self.uptime());
                     let taken_over = match fd.stat() {
                         Ok(stat) => self.changed_in_place(cx, state, &*fd, &stat, overtakes),
@@ -216,7 +216,7 @@ impl Tiers {
                             let mut st = self.state.lock();
                             let applied = st.queue.applied();
                             st.view.expire_node(state.ino, applied);
-                            // Its times are those that the write has set, whatever they are.
+                            // Its times are those that the write has set; they are not known here.
                             if let Some(node) = st.view.get_mut(state.ino) {
                                 node.ours = false;
                             }
@@ -232,14 +232,14 @@ impl Tiers {
         }
     }
 
-    /// Before bytes from `from` on change: invalidates the versions that contain them. The caller holds `io`, shared or
-    /// not.
+    /// Invalidates the versions that contain bytes from `from` on, before those change. The caller holds `io`, shared
+    /// or exclusive.
     pub(crate) fn invalidate(&self, state: &FileState, io: &Io, from: u64) -> Result<()> {
         let Some(object) = io.object().filter(|_| state.is_guarded(from)) else { return Ok(()) };
         let broken = || io.pending_versions.iter().filter(|content| content.is_alive() && from < content.size);
         if broken().next().is_some() && !left_out!(Invalidate) {
             let (lsn, is_sealing) = {
-                // Under this lock, so that no event of the file is moved in between.
+                // Under the state lock, so that no event of the file is moved in between.
                 let _st = self.state.lock();
                 let lsn = self.log.append(&[Record::Invalidate { ino: state.ino, object, from }])?;
                 // Checked after the append: a seal that is logged later is not durable without this record.
@@ -255,14 +255,15 @@ impl Tiers {
         Ok(())
     }
 
-    /// After a write in place: the view takes over the attributes of the slow file. A pending change of its times
+    /// After a write in place the view takes over the attributes of the slow file. A pending change of its times
     /// (`overtakes`) is older than the write and would undo its mtime. The write is not an event, and its time cannot
-    /// be one either: behind that change it might find the file under no name. So the pending change gets another
-    /// meaning:
+    /// be one either: behind the pending change the file might no longer have a name. So the pending change gets
+    /// another meaning:
     ///
-    /// 1. log `overtaken`: from here on the change sets the time of the write, whoever applies it, even after a crash;
-    /// 2. set the time again, because the change may have been applied since the bytes changed. Publishing looks for 1
-    ///    after each change.
+    /// 1. log `overtaken`: from here on the pending change sets the time of the write, even when it is applied after a
+    ///    crash;
+    /// 2. set the time again, because the pending change may have been applied since the bytes changed. Publishing
+    ///    checks for 1 after each change.
     fn changed_in_place(&self, cx: &Cx, state: &FileState, fd: &dyn File, stat: &Stat, overtakes: bool) -> Result<()> {
         let (ino, Stat { size, blocks, mtime, ctime, .. }) = (state.ino, *stat);
         let overtakes = {
@@ -275,7 +276,7 @@ impl Tiers {
         if !overtakes {
             return Ok(());
         }
-        // Of two writers, the one whose time is last in the log sets it last.
+        // With two writers, the time that is last in the log is also set last.
         let _io = state.io.write();
         {
             let mut st = self.state.lock();
@@ -293,7 +294,7 @@ impl Tiers {
         set.at("set the time of a write in place on slow", format_args!("inode {ino}"))
     }
 
-    /// Brings the file into a state in which its bytes may change (for the numbers see the module).
+    /// Brings the file into a state in which its bytes may change. The numbers are the steps in the module's comment.
     pub(crate) fn make_writable(&self, cx: &Cx, state: &Arc<FileState>) -> Result<()> {
         self.log.takes_records()?;
         let place = self.shared(cx, state)?.place;
@@ -322,20 +323,20 @@ impl Tiers {
         }
         if io.latest.is_some() && self.state.lock().view.path(state.ino).is_none() {
             if state.is_pinned() {
-                // The kernel goes on in this object. The file's versions go with its last name: nobody needs them.
+                // The kernel goes on in this object. The pending versions are not needed: they end with the last name.
                 self.invalidate(state, &io, 0)?;
                 io.dirty = true;
                 return Ok(());
             }
-            // Without a name no record can bind it to the object: the pending version stays as it is.
+            // Without a name no record can bind the file to the object: keep the pending version as it is.
             drop(io);
             return self.leave_object(cx, state, object);
         }
         let is_pending = || io.pending_versions.iter().any(|content| content.is_alive());
         if self.fleet.is_some() && !left_out!(KeepPending) && is_pending() {
-            // A version that no longer exists is published together with its successor, and the gate would have to let
-            // both go at once: two members could wait for each other for ever. So it stays, and the file moves on. Also
-            // if it is copied: a start deletes the copy.
+            // An invalidated version is published together with its successor, and the gate would have to let both go
+            // at once: two members could wait for each other for ever. So keep the version and move the file to a new
+            // object. Copied versions, too: a start deletes the copy.
             drop(io);
             return self.leave_object(cx, state, object);
         }
@@ -343,13 +344,13 @@ impl Tiers {
             let is_of = |content: &Content| content.object() == object;
             let stays = |latest: &Content| is_of(latest) && (latest.is_copied() || latest.size == 0);
             if io.latest.as_ref().is_some_and(|latest| stays(latest)) {
-                // It is about to be published by renaming this very file: from here on it does not change any more.
-                // Neither does an empty one: no record could say which of its bytes changed.
+                // It is about to be published by renaming this very file, so it must not change any more. Nor may an
+                // empty version: no record could say which of its bytes changed.
                 drop(io);
                 return self.leave_object(cx, state, object);
             }
             self.give_attrs(state.ino, &mut io)?;
-            // No version of it survives the next byte.
+            // No version in this object survives the next byte.
             self.invalidate(state, &io, 0)?; // 3
             io.pending_versions.iter().filter(|content| is_of(content)).for_each(|content| content.lose());
         }
@@ -363,7 +364,7 @@ impl Tiers {
         Ok(())
     }
 
-    /// Logs that the file's bytes are this object and ahead of its events. A file without a name needs no record: it
+    /// Logs that the file's bytes are in this object and ahead of its events. A file without a name needs no record: it
     /// ends with its last handle. `kept`: how many of the bytes are not new.
     pub(crate) fn log_bind(
         &self,
@@ -388,7 +389,7 @@ impl Tiers {
         Ok(())
     }
 
-    /// Sets the file's length, as ftruncate or O_TRUNC.
+    /// Sets the file's length, for ftruncate and O_TRUNC.
     pub(crate) fn truncate(&self, cx: &Cx, state: &Arc<FileState>, size: u64) -> Result<()> {
         self.admit_size(cx, size)?;
         state.at_work().begin(cx.process(), false);
@@ -423,7 +424,7 @@ impl Tiers {
         fd.seek(what, offset).at("seek", format_args!("inode {}", file.ino))
     }
 
-    /// Copies between two open files; returns the bytes copied, fewer than asked at the end of the source.
+    /// Copies between two open files. Returns the bytes copied; fewer than asked at the end of the source.
     pub fn copy_range(
         &self,
         cx: &Cx,

@@ -1,8 +1,8 @@
-//! Listing a directory: the slow tier's entries, under the view's.
+//! Listing a directory: the slow tier's entries merged with the view's.
 //!
-//! All callers that have a directory open share one listing of it (`model/listing.rs`). Who begins to read renews it,
-//! unless it was asked for within `attribute_lifetime_slow` and the view of the directory has not changed: every process
-//! that loads a data set begins with a listing, and a slow tier takes seconds for a million names.
+//! All callers that have a directory open share one listing of it (`model/listing.rs`). A caller that begins to read
+//! renews it, unless it was read within `attribute_lifetime_slow` and the view of the directory has not changed: every
+//! process that loads a data set begins with a listing, and a slow tier takes seconds for a million names.
 
 use std::collections::{HashSet, VecDeque};
 use std::sync::Arc;
@@ -19,15 +19,16 @@ use crate::tiers::model::node::{DirNode, Listed, Present, Slot};
 use crate::tiers::model::state::EngineState;
 use crate::tiers::{Cx, Ino, ListEntry, Listing, ROOT, Tiers};
 
-/// How many listings that no one has open are kept, and how many bytes in all of them.
+/// How many unused listings are kept, and how many bytes in all of them.
 const KEPT: usize = 8;
 const BYTES_KEPT: usize = 32 << 20;
-/// Who has closed a directory of a fleet removes it within this time, or other members' names in it count.
+/// A program that has closed a directory of a fleet removes the directory within this time; later, names that other
+/// members have made in it count.
 const REMOVED_WITHIN: Duration = Duration::from_secs(60);
 /// The names of a larger directory are not kept for the time when the slow tier does not answer.
 const PRESENT_MOST: usize = 4096;
 
-/// Keeps the latest listings for the next callers; directories refer to them.
+/// Keeps the latest listings for later callers; a directory has only a weak reference.
 #[derive(Debug, Default)]
 pub(crate) struct Recent(VecDeque<(Duration, Arc<SharedListing>)>);
 
@@ -53,7 +54,7 @@ impl Tiers {
         Ok(self.open_listing(cx, ino)?.latest())
     }
 
-    /// The same, shared with all who have the directory open.
+    /// The listing of a directory, shared by all callers that have it open.
     pub fn open_listing(&self, cx: &Cx, ino: Ino) -> Result<Arc<SharedListing>> {
         self.note_use();
         let asked = self.uptime();
@@ -61,14 +62,14 @@ impl Tiers {
             return Ok(listing);
         }
         let (entries, generation) = self.list_since(cx, ino, false)?;
-        // Needed by creates in it while the slow tier does not answer. If it cannot be read now, it is read then.
+        // Creates need it while the slow tier does not answer. On an error, it is read then.
         self.default_acl(cx, ino).ok();
         let listing = self.share(ino, asked, entries, generation);
         self.calls.recent.lock().keep(asked, &listing);
         Ok(listing)
     }
 
-    /// Gives a new listing to all who have the directory open.
+    /// Gives a new listing to all callers that have the directory open.
     fn share(&self, ino: Ino, asked: Duration, entries: Vec<ListEntry>, generation: u64) -> Arc<SharedListing> {
         let present = (entries.len() <= PRESENT_MOST).then(|| {
             let names = entries.iter().skip(2).filter_map(|entry| Name::new(&entry.name).ok()).collect();
@@ -79,7 +80,7 @@ impl Tiers {
         let (listing, generation) = match open {
             None => (Arc::new(SharedListing::new(entries, generation)), generation),
             Some(listing) => {
-                // Not with the state locked: there may be a million names.
+                // Without the state lock: there may be a million names.
                 drop(st);
                 let generation = listing.renew(entries, generation);
                 st = self.state.lock();
@@ -92,20 +93,20 @@ impl Tiers {
         listing
     }
 
-    /// The directory is closed. Who has listed it may be about to remove it.
+    /// The directory is closed. In a fleet its listing is kept: the program may be about to remove the directory.
     pub fn close_listing(&self, listing: &Arc<SharedListing>) {
         if self.fleet.is_some() {
             self.calls.recent.lock().keep(self.uptime(), listing);
         }
     }
 
-    /// For how long listings are kept that no one has open.
+    /// How long unused listings are kept.
     pub(crate) fn listings_kept(&self) -> Duration {
         if self.fleet.is_some() { REMOVED_WITHIN } else { self.options().attribute_lifetime_slow }
     }
 
-    /// Whether none of these entries of a directory was there when it was listed here, which was lately, and none was looked up
-    /// here since.
+    /// Whether these entries of a directory all came after its latest listing here, which must be recent, and none was
+    /// looked up here since.
     pub(crate) fn came_since_listed(&self, ino: Ino, entries: &[ListEntry]) -> bool {
         if self.fleet.is_none() {
             return false;
@@ -113,7 +114,7 @@ impl Tiers {
         let listing = {
             let st = self.state.lock();
             let dir = st.view.live_dir(ino);
-            // Whoever has looked it up here knows of it.
+            // A looked-up entry has been seen here.
             let is_known =
                 |child: Ino| st.view.owes_below(child) || st.view.get(child).is_some_and(|node| node.refs > 0);
             let is_seen = |entry: &ListEntry| {
@@ -128,7 +129,8 @@ impl Tiers {
         !entries.iter().any(|entry| listed.contains(&*entry.name))
     }
 
-    /// Takes these entries of a directory for gone. Returns its generation then. `None`: the directory has changed since.
+    /// Treats these entries of a directory as gone. Returns its generation then; `None`: the directory has changed
+    /// since `since`.
     pub(crate) fn overlook(&self, ino: Ino, entries: &[ListEntry], since: u64) -> Option<u64> {
         let names: Vec<Name> = entries.iter().filter_map(|entry| Name::new(&entry.name).ok()).collect();
         let mut st = self.state.lock();
@@ -138,17 +140,17 @@ impl Tiers {
             st.view.learn(ino, name, None, asked, applied);
         }
         let dir = st.view.get_mut(ino)?.dir.as_mut()?;
-        // Should the directory stay, it is looked at again.
+        // If the directory is not removed after all, its names are read again.
         dir.forget_others();
         Some(dir.generation)
     }
 
-    /// Whether a name is free by the latest listing, with nothing else known of it.
+    /// Whether a name is free according to the latest listing and everything else that is known.
     pub fn lists_not(&self, dir: Ino, name: &Name) -> bool {
         self.state.lock().view.known(dir, name, self.uptime(), self.ages(), true) == Some(None)
     }
 
-    /// A listing that still holds.
+    /// The latest listing, if it is still valid.
     fn listed(&self, ino: Ino, now: Duration) -> Option<Arc<SharedListing>> {
         let st = self.state.lock();
         let node = st.view.get(ino)?;
@@ -162,8 +164,8 @@ impl Tiers {
         listing.latest().entries.get(1).is_some_and(|above| above.ino == parent).then_some(listing)
     }
 
-    /// The listing as it is now, and the directory's generation it is true for. No lock is held while the slow tier is
-    /// read; names that changed meanwhile are taken from the view. `anew`: the slow tier is read though every name is
+    /// The listing as it is now, and the directory's generation it is valid for. No lock is held while the slow tier is
+    /// read; names that changed meanwhile are taken from the view. `anew`: read the slow tier even if every name is
     /// known.
     pub(crate) fn list_since(&self, cx: &Cx, ino: Ino, anew: bool) -> Result<(Vec<ListEntry>, u64)> {
         let (slow, start) = {
@@ -198,7 +200,7 @@ impl Tiers {
             self.look_again(ino);
             st = self.state.lock();
         }
-        // Someone else has removed it: it will be made anew, with the entries that are on their way.
+        // A foreign rmdir: publishing makes the directory again, with the pending entries.
         let found = if is_gone { Vec::new() } else { found.at("list on slow", format!("inode {ino}"))? };
         let mut entries = Vec::with_capacity(found.len() + 2);
         let dir = |name: &[u8], ino| ListEntry { name: name.to_vec(), ino, kind: Kind::Dir, at: 0 };
@@ -208,8 +210,8 @@ impl Tiers {
     }
 }
 
-/// The listing of a directory is this one, unless somebody else has shared a newer one meanwhile. Its names are present
-/// for as long as no view of them is kept.
+/// Makes this the directory's listing, unless a newer one is in use. Its names count as present while the directory is
+/// not known in full.
 fn note_listing(dir: &mut DirNode, listed: Listed, present: Option<Box<Present>>) {
     if dir.listed.as_ref().is_some_and(|newer| newer.generation > listed.generation && newer.listing.strong_count() > 0)
     {
@@ -222,8 +224,8 @@ fn note_listing(dir: &mut DirNode, listed: Listed, present: Option<Box<Present>>
 }
 
 /// Adds the slow tier's entries that the view does not hide, then the view's own. `since`: the generation before the
-/// slow tier was read; `None` if it was not, because every name has a slot. Returns the generation the result is true
-/// for.
+/// slow tier was read; `None` if it was not read because every name has a slot. Returns the generation that the result
+/// is valid for.
 fn merge(
     st: &mut EngineState,
     ino: Ino,
@@ -252,7 +254,7 @@ fn merge(
     let generation = dir.generation;
     let dev = st.view.dev_of(ino);
     for DirEntry { name, ino: number, kind } in shown {
-        // A mounted directory has another number than its mount point.
+        // A mounted directory has another inode number than its mount point.
         let mounted = st.view.get(ino).and_then(|node| node.dir.as_ref()?.slots.get(name.as_slice())?.view());
         let mounted = mounted.filter(|child| st.view.is_part(*child));
         let ino = mounted.unwrap_or_else(|| st.view.ino_shown((dev, number), kind));

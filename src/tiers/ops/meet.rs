@@ -1,5 +1,5 @@
-//! Clean objects from before this start whose files have not been looked up yet: they wait (`View::waiting`), and
-//! become their files' objects again at the lookup.
+//! Clean objects from before this start whose files have not been looked up yet. They wait (`View::waiting`) and are
+//! attached to their files again at the lookup.
 
 use crate::error::{Context, Error, Result};
 use crate::tiers::disk::Access;
@@ -11,8 +11,8 @@ use crate::tiers::{Cx, Tiers};
 const AT_ONCE: usize = 16;
 
 impl Tiers {
-    /// Makes room on the fast tier for a write that found it full; `false` if nothing could go. `kept`: also the
-    /// checkpoints that `keep` keeps may go.
+    /// Makes room on the fast tier for a write that found it full; `false` if nothing could be evicted. `kept`: also
+    /// evict the checkpoints that `keep` keeps.
     pub(crate) fn evict_for(&self, bytes: u64, kept: bool) -> Result<bool> {
         self.free(bytes, kept, &|| self.meet_waiting())
     }
@@ -38,11 +38,11 @@ impl Tiers {
         self.state.lock().view.waiting.values().map(|waiting| waiting.object.number).collect()
     }
 
-    /// Looks up the files of these objects by the names they had, if these are at or below the path `below`.
+    /// Looks up the files of these objects by the names they had, if those are `below` or beneath it.
     pub fn meet(&self, objects: &[u64], below: &[u8]) -> Result<()> {
         for number in objects {
             let object = match self.pool.open_object(*number, Access::Read) {
-                // Looked up, and gone, meanwhile.
+                // Looked up and deleted meanwhile.
                 Err(e) if e.kind() == std::io::ErrorKind::NotFound => continue,
                 other => other.at_fast("open", "object")?,
             };
@@ -56,7 +56,7 @@ impl Tiers {
 
     pub(crate) fn look_up(&self, path: &[u8]) -> Result<()> {
         match self.at_path(&Cx::internal(), path, |_| Ok(())) {
-            // Something else is there by now.
+            // Another node is there by now.
             Err(Error::Posix(_)) => Ok(()),
             other => other,
         }

@@ -1,6 +1,6 @@
-//! The namespace: looking up, listing, making, linking, renaming, removing.
+//! The namespace: looking up, making, linking, renaming, removing.
 //!
-//! Every operation is a loop of two halves: find out the names (which may need the slow tier and holds no lock across
+//! Every operation is a loop of two halves: resolve the names (which may need the slow tier and holds no lock across
 //! it), then, under the state lock, check that they still hold and log, queue and apply the event at once. Nothing is
 //! changed before the second half, so the loop, or the caller with slow access, may start over.
 
@@ -32,7 +32,7 @@ impl Tiers {
         self.lookup_as(cx, parent, name, Node::show)
     }
 
-    /// The same for internal use: the kernel hears nothing of it.
+    /// Looks up a name for internal use: it counts a reference, but does not count as a lookup by the kernel.
     pub fn find(&self, cx: &Cx, parent: Ino, name: &Name) -> Result<Attr> {
         self.lookup_as(cx, parent, name, Node::refer)
     }
@@ -46,8 +46,8 @@ impl Tiers {
             let attr = match self.getattr(cx, ino) {
                 // Gone between the two: look again.
                 Err(Error::Posix(Errno::ENOENT)) if self.resolve(cx, parent, name)? != Some(ino) => continue,
-                // Collected, because no one referred to it yet. Another lookup may have learned it anew by now, so this
-                // is not checked.
+                // Collected, because it had no reference yet. Another lookup may have found it again by now, so retry
+                // without a check.
                 Err(Error::Posix(Errno::ESTALE)) => continue,
                 other => other?,
             };
@@ -60,7 +60,7 @@ impl Tiers {
         }
     }
 
-    /// The same with one look at the view, if that has the whole answer. A listing asks for each of its entries.
+    /// Looks up a name in one pass over the view, if that has the whole answer. A listing asks for each of its entries.
     fn look_up_in_memory(&self, parent: Ino, name: &Name, refer: fn(&mut Node)) -> Option<Attr> {
         let (now, ages, trust) = (self.uptime(), self.ages(), self.slow.is_down());
         let mut st = self.state.lock();
@@ -84,8 +84,8 @@ impl Tiers {
         }
     }
 
-    /// Calls `act` on the inode at a path from the root. The inode and the directories above it are referenced
-    /// meanwhile; otherwise they may be forgotten before the next name is looked up.
+    /// Calls `act` on the inode at a path from the root. Holds references to the inode and the directories above it,
+    /// which might otherwise be collected before the next name is looked up.
     pub(crate) fn at_path<T>(&self, cx: &Cx, path: &[u8], act: impl FnOnce(Ino) -> Result<T>) -> Result<T> {
         let mut on_the_way = Vec::new();
         let mut walk = || {
@@ -132,7 +132,7 @@ impl Tiers {
         let found = self.at_slow(dir, |path, _| absent_is_none(self.slow.dir(dir, path, id)?.stat(name.as_bytes())));
         if found.as_ref().is_err_and(is_elsewhere) {
             if self.state.lock().view.owes_below(dir) {
-                // Someone else has removed it: it will be made anew, with the entries that are on their way.
+                // A foreign rmdir: publishing makes the directory again, with the pending entries.
                 return Ok(None);
             }
             self.look_again(dir);
@@ -153,7 +153,8 @@ impl Tiers {
         let before = st.view.live_dir(dir).and_then(|slots| slots.slots.get(name)).and_then(Slot::view);
         let slow_id = |st: &EngineState| st.view.get(before?)?.slow_id();
         let former = slow_id(st);
-        // What is written is no event yet, and would go with its name: publishing finds out who else has that.
+        // What is being written is no event yet and would be lost with its name: keep it. Publishing finds the
+        // conflict.
         let found = match st.view.replaced(dir, name, stat).filter(|ino| st.is_written_at(*ino)) {
             Some(kept) => {
                 st.view.keep(dir, name, (kept, stat), asked);
@@ -162,7 +163,7 @@ impl Tiers {
             None => st.view.learn(dir, name, stat, asked, applied),
         };
         if let Some(kept) = before.filter(|_| found == before && slow_id(st) != former) {
-            // Somebody else has put another directory there, into which something of ours is on its way.
+            // A foreign change put another directory there, and something pending goes into it.
             self.slow.forget_dir(kept);
         }
         if let Some(ino) = found
@@ -183,11 +184,12 @@ impl Tiers {
         found
     }
 
-    /// Gives a file the clean object that has waited for it since the start, if both still match.
+    /// Attaches the clean object that has waited for this file since the start, if both still match.
     fn attach_waiting(&self, st: &mut EngineState, ino: Ino, stat: &Stat) {
         let Some(waiting) = st.view.waiting.get(&stat.ino).copied() else { return };
         let Some(file) = st.file(ino) else { return };
-        // No one else uses this file yet, so this does not wait; if someone does, the next lookup attaches it.
+        // The file is new, so this does not block; if another thread has it already, the next lookup attaches the
+        // object.
         let Some(mut io) = file.io.try_write() else { return };
         if io.place != Bytes::Slow || io.fd.is_some() {
             return;
@@ -200,8 +202,8 @@ impl Tiers {
             same_bytes && tier.shows(stat, (own.uid, own.gid, own.perm))
         });
         if Fingerprint::of(stat) != waiting.fingerprint || !is_unchanged {
-            // Changed on the slow tier since: that is the newer version. Or its attributes were changed and a power cut
-            // took the record of it.
+            // Changed on the slow tier since, which makes that the newer version. Or its attributes were changed, and a
+            // power cut took the record of it.
             let lsn = self.log.last();
             st.objects.delete_after(waiting.object, lsn);
             return;
@@ -219,9 +221,9 @@ impl Tiers {
         st.clean.add(Clean { ino, bytes: stat.size, burst });
     }
 
-    /// The directory's generation if it is empty. In a fleet the slow tier is asked: other members may have put
-    /// something into it, and it would be moved away with that. What they have put there since it was listed here does not
-    /// count: who empties a directory removes what the listing shows, and the order says what becomes of the rest.
+    /// The directory's generation if it is empty. In a fleet the slow tier is asked: other members may have made
+    /// entries in it, which a rename over it would move away. Entries made since the directory was listed here do not
+    /// count: a program that empties a directory removes what its listing shows, and the order decides about the rest.
     pub(super) fn empty_since(&self, cx: &Cx, ino: Ino) -> Result<u64> {
         loop {
             let (mut entries, generation) = self.list_since(cx, ino, self.fleet.is_some())?;
@@ -243,7 +245,7 @@ impl Tiers {
         self.make(cx, parent, name, Kind::Dir, mode, umask, 0, &[])
     }
 
-    /// Any node but a directory or symbolic link; for a regular file the same as creating and closing it.
+    /// Makes any node but a directory or symbolic link. A regular file is created and closed.
     #[allow(clippy::too_many_arguments)]
     pub fn mknod(
         &self,
@@ -260,8 +262,8 @@ impl Tiers {
             let (attr, file) = self.create(cx, parent, name, mode, umask, open)?;
             let closed = self.flush(cx, &file);
             self.release(cx, file);
-            // The file exists, so this call is not made again: the release, or the next commit, does what the flush
-            // could not.
+            // The file exists, so this call is not retried: the release, or the next commit, does what the flush could
+            // not.
             return if matches!(closed, Err(Error::NeedSlow)) { Ok(attr) } else { closed.map(|()| attr) };
         }
         self.make(cx, parent, name, kind, mode, umask, rdev, &[])
@@ -312,7 +314,7 @@ impl Tiers {
                 add_subdir(&mut st, parent, 1);
             }
             refer_kernel(&mut st, ino);
-            // No one else knows it yet.
+            // The node is not visible to other calls yet.
             break self.attr_of(ino, st.view.get(ino).ok_or(Errno::EIO)?);
         };
         self.wake();
@@ -336,13 +338,13 @@ impl Tiers {
         self.admit_name(cx, name)?;
         let claim = self.claim_append(cx, open, || self.state.lock().view.path_at(&(parent, name.clone())), None)?;
         if claim.is_some() && self.was_made_by_others(cx, parent, name)? {
-            // The kernel looks the name up once more.
+            // The kernel looks the name up again.
             return Err(Errno::ESTALE.into());
         }
         let birth = self.birth(cx, parent, Kind::File, mode, umask)?;
         let path = || self.state.lock().view.path_at(&(parent, name.clone()));
         let (object, fd) = self.new_object(cx, &birth, 0, path)?;
-        // Read the attributes for the answer before there is a name: an error must not leave one.
+        // Read the attributes for the reply before there is a name: an error must not leave one.
         let stat = fd.stat().at("stat", crate::tiers::objects::pool::label(object));
         let bound = stat.and_then(|stat| Ok((self.bind_new(cx, parent, name, object, fd, &birth)?, stat)));
         let (state, stat) = match bound {
@@ -362,7 +364,7 @@ impl Tiers {
         Ok((self.attr_of_object(file.ino, node, &stat), file))
     }
 
-    /// Whether the slow tier has a name by now that was free.
+    /// Whether a name that was free here exists on the slow tier by now.
     fn was_made_by_others(&self, cx: &Cx, parent: Ino, name: &Name) -> Result<bool> {
         if cx.slow().is_ok() && self.state.lock().view.slow_path(parent).is_some() {
             self.relearn_names(parent, Some(std::slice::from_ref(name)))?;
@@ -485,7 +487,7 @@ impl Tiers {
             if st.view.get(ino).is_some_and(|node| node.kind == Kind::Dir) {
                 return Err(Errno::EISDIR.into());
             }
-            // A process that has it open may still write to it, and takes the copy for that.
+            // A process that has it open may still write to it, and then needs the copy.
             let opens = st.view.get(ino).and_then(|node| Some(node.file.as_ref()?.opens.load(Ordering::Acquire)));
             let copy = self.copy_number_in(&st, ino).filter(|_| opens.unwrap_or(0) == 0);
             self.remove(cx, &mut st, ino, parent, name, false, now)?;
@@ -571,7 +573,7 @@ impl Tiers {
             return Err(Errno::EPERM.into());
         }
         st.view.live_dir(dir).ok_or(Errno::ENOENT)?;
-        // Its age does not matter: it was fresh a moment ago, and any change would have changed the slot.
+        // Ignore the age: the answer was fresh a moment ago, and any change would have changed the slot.
         Ok(st.view.known(dir, name, self.uptime(), self.ages(), true) == Some(who))
     }
 
@@ -579,14 +581,14 @@ impl Tiers {
         Ok(st.view.path_at(&(dir, name.clone())).ok_or(Errno::ENOENT)?.into())
     }
 
-    /// P9: memory and log are bounded; at `max_pending` or `max_pending_bytes` changes are refused, and those of a user
-    /// at a share of that. A commit of bytes that were already accepted is never refused: otherwise nothing that waits
-    /// for it could be published, and no room made.
+    /// P9: memory and log are bounded. At `max_pending` or `max_pending_bytes` changes are refused, and those of one
+    /// user at a share of that. A commit of bytes that were already accepted is never refused: what waits for it could
+    /// not be published, and no room would be made.
     pub(crate) fn room_for_event(&self, cx: &Cx, st: &EngineState) -> Result<()> {
         if self.refuses_changes_of(st, cx.uid) { Err(Errno::ENOSPC.into()) } else { Ok(()) }
     }
 
-    /// Logs an event, applies it to the view, queues it. In this order: everything in the view is in the log.
+    /// Logs an event, applies it to the view, and queues it, in this order: everything in the view is in the log.
     pub(crate) fn log_event(
         &self,
         cx: &Cx,
@@ -610,8 +612,8 @@ impl Tiers {
         self.log_event_and(cx, st, (record, None), change, apply)
     }
 
-    /// Logs an event and, in the same append, a record that is to hold as soon as the event does: with a change that is an event by itself,
-    /// which `apply` does to the view, too, under the next number.
+    /// Logs an event and, in the same append, a record that must hold as soon as the event does. If that record comes
+    /// with a change, it is an event too, with the next LSN; `apply` does both to the view.
     pub(crate) fn log_event_and(
         &self,
         cx: &Cx,
@@ -639,13 +641,13 @@ impl Tiers {
         if left_out!(LogFirst) { append() } else { Ok(lsn) }
     }
 
-    /// A stamp for the start of a version, if this mount keeps an order with others.
+    /// A stamp for the start of a version, if this mount is a member of a fleet.
     pub(crate) fn stamp_of_now(&self) -> Option<u64> {
         self.fleet.as_ref().map(|fleet| fleet.stamp(self.now()))
     }
 
-    /// The origin of an event that is logged now. A version began with its first byte; everything else is so short that
-    /// its end will do for its start: a later start only waits for more.
+    /// The origin of an event that is logged now. A version started with its first byte. Everything else is so short
+    /// that its end serves as its start: a later start only waits for more.
     pub(crate) fn origin(&self, cx: &Cx, st: &EngineState, change: &Change) -> EventOrigin {
         let start = if let Change::Content { ino, .. } = change { st.uncommitted.started(*ino) } else { None };
         let stamps = self.fleet.as_ref().map(|fleet| fleet.stamps(self.now(), start));
@@ -688,7 +690,7 @@ impl Tiers {
         Ok(birth)
     }
 
-    /// A directory's default ACL, read once and then remembered.
+    /// A directory's default ACL, read once and then cached.
     pub(crate) fn default_acl(&self, cx: &Cx, dir: Ino) -> Result<Option<Vec<u8>>> {
         if let Some(known) = self.state.lock().view.get(dir).and_then(|node| node.dir.as_ref()?.default_acl.clone()) {
             return Ok(known);
@@ -706,7 +708,7 @@ pub(super) fn is_ours(st: &EngineState, dir: Ino, name: &Name) -> bool {
     name.as_bytes() == OURS && st.view.is_part(dir)
 }
 
-/// Puts a node that a `make` event describes into the view.
+/// Adds the node of a `make` event to the view.
 pub(crate) fn add_made(st: &mut EngineState, ino: Ino, spec: &Spec, at: (Ino, Name), lsn: Lsn) {
     let time = spec.attrs.mtime;
     let meta = NodeAttrs {
@@ -756,7 +758,7 @@ pub(crate) fn touch(st: &mut EngineState, dir: Ino, now: crate::tiers::disk::Tim
     }
 }
 
-/// A directory's link count counts its subdirectories, unless its file system does not count (btrfs shows 1).
+/// A directory's link count counts its subdirectories, unless its file system does not count them (btrfs shows 1).
 pub(crate) fn add_subdir(st: &mut EngineState, dir: Ino, by: i32) {
     if let Some(node) = st.view.get_mut(dir)
         && node.meta().nlink >= 2

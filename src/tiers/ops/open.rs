@@ -1,7 +1,8 @@
 //! Opening a file: the descriptor of the file that holds its bytes, on fast or on slow, and whether the fast copy is
 //! still the file that the slow tier has (P11).
 //!
-//! What lies in memory is opened by the thread that has the request, everything else on slow by a thread that may wait.
+//! What is in the page or dentry cache is opened by the thread that has the request; everything else on slow is opened
+//! by a thread that may wait.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -19,7 +20,7 @@ use crate::tiers::objects::file::{Bytes, FileState, Pin};
 use crate::tiers::objects::pool::label;
 use crate::tiers::{Cx, Ino, Lsn, MAPPING, OpenFile, OpenMode, ROOT, Tiers};
 
-/// How many of the 16 threads that answer requests may look for bytes and names in memory at the same time.
+/// How many of the 16 threads that answer requests may probe the kernel's caches at the same time.
 const AT_HAND_MAX: u32 = 4;
 
 impl Tiers {
@@ -55,7 +56,7 @@ impl Tiers {
                 // Nothing was written through it, so this is not a close.
                 self.release(cx, OpenFile { mode: OpenMode { write: false, ..mode }, ..file });
                 if matches!(e.errno(), Errno::ENOENT | Errno::ESTALE) && cx.slow().is_ok() {
-                    // For the kernel, which looks the name up once more.
+                    // ESTALE makes the kernel look the name up again.
                     self.look_again(ino);
                     return Err(Errno::ESTALE.into());
                 }
@@ -64,7 +65,7 @@ impl Tiers {
         }
     }
 
-    /// Whether the file is new, and no version of it was complete yet.
+    /// Whether the file is new and never had a complete version.
     fn was_never_complete(&self, cx: &Cx, state: &FileState) -> Result<bool> {
         let is_new = {
             let io = self.shared(cx, state)?;
@@ -85,7 +86,7 @@ impl Tiers {
         }
     }
 
-    /// The handle of a file whose open count was raised under the state lock. It takes ownership of the state: another
+    /// The handle of a file whose open count was raised under the state lock. Takes ownership of the state: another
     /// reference at the release would keep it in memory for good.
     pub(crate) fn hold_open(&self, state: Arc<FileState>, mode: OpenMode) -> OpenFile {
         if mode.write {
@@ -95,8 +96,8 @@ impl Tiers {
         OpenFile { ino: state.ino, mode, state, claim: None, replaced, read: AtomicU64::new(0) }
     }
 
-    /// In a fleet a file is open for appending on one node at a time: EBUSY if another one has it, or has not published what
-    /// it appended. `ino`: `None` if it is about to be made.
+    /// In a fleet a file is open for appending on one member at a time: EBUSY if another member has it open, or has not
+    /// published what it appended. `ino`: `None` if the file is about to be made.
     pub(crate) fn claim_append(
         &self,
         cx: &Cx,
@@ -105,14 +106,14 @@ impl Tiers {
         ino: Option<Ino>,
     ) -> Result<Option<AppendClaim>> {
         let Some(fleet) = self.fleet.as_ref().filter(|_| mode.append && mode.write) else { return Ok(None) };
-        // Nobody else finds a file without a name.
+        // No other member can find a file without a name.
         let Some(path) = path() else { return Ok(None) };
         if let Some(claim) = fleet.appends.again(&path, ino.unwrap_or(ROOT)) {
             return Ok(Some(claim));
         }
         cx.slow()?;
         let claim = fleet.appends.claim(&path, ino.unwrap_or(ROOT))?;
-        // Whoever appended before has published it, and what is known here may be older.
+        // The last member that appended has published it, and what is known here may be older.
         if let Some(ino) = ino.filter(|ino| self.is_on_slow(*ino)) {
             self.look_again(ino);
         }
@@ -179,39 +180,39 @@ impl Tiers {
         if has_fd()? { Ok(()) } else { self.open_bytes(cx, state, OpenMode { truncate: false, ..mode }) }
     }
 
-    /// Pins the file's bytes where they are, for the kernel to read them there directly. With `quiet`, only if no one
-    /// writes and no byte is ahead of the order; without, only if they are pinned already.
+    /// Pins the file's bytes where they are, for the kernel to read them directly. `quiet`: only if there is no writer
+    /// and no byte is ahead of the order; otherwise only if they are pinned already.
     pub fn pin(&self, ino: Ino, quiet: bool) -> Option<Pin> {
         let state = self.state.lock().known_file(ino)?;
         if !quiet {
-            // Pinned already, so the bytes do not move, whoever holds the lock. It must not fail: the kernel refuses an
-            // open that takes another path than those before.
+            // Pinned already, so the bytes do not move, and the lock is not needed. This must not fail: the kernel
+            // refuses an open in another mode than the earlier ones.
             return state.is_pinned().then(|| state.pin());
         }
         let io = state.io.try_read()?;
-        // The kernel cannot read a file in two parts directly, and a version that waits on the slow tier is left for a new
-        // object at the next write.
+        // The kernel cannot read a file in two parts directly; and a version in an object on the slow tier stays there
+        // while the next write moves the file to a new object.
         let stays = io.place != Bytes::InPlace && io.object().is_none_or(|object| !object.needs_slow());
         let settled = !io.dirty && stays && state.writers.load(Ordering::Acquire) == 0;
         settled.then(|| state.pin())
     }
 
-    /// The descriptor that a pinned file is read from. It waits for the lock, because the descriptor exists: without it
-    /// the open would take another path than those before, which the kernel refuses. No one holds the lock of a pinned
-    /// file across a slow call.
+    /// The descriptor that a pinned file is read from. Waits for the lock: without the descriptor the open would take
+    /// another mode than the earlier ones, which the kernel refuses. No caller holds the lock of a pinned file across a
+    /// slow call.
     pub fn backing(&self, file: &OpenFile) -> Option<Arc<dyn File>> {
         let io = file.state.io.read();
         io.copy.as_ref().map(|copy| &copy.fd).or(io.fd.as_ref()).cloned()
     }
 
-    /// Whether no one has changed the bytes behind the mount since the previous call, at the open before.
+    /// Whether the bytes have had no foreign change since the previous call, at the open before.
     pub fn unchanged_since_open(&self, file: &OpenFile) -> bool {
         let now = file.state.changes.load(Ordering::Acquire) + 1;
         file.state.changes_opened.swap(now, Ordering::AcqRel) == now
     }
 
-    /// P11: compares a clean object with its slow file, at most every `revalidate`. A slow file changed by someone else
-    /// is the newer version: the object is dropped. With the slow tier down the fast copy is served.
+    /// P11: compares a clean object with its slow file, at most every `revalidate`. After a foreign change the slow
+    /// file is the newer version: the object is dropped. With the slow tier down the fast copy is served.
     fn revalidate(&self, cx: &Cx, state: &Arc<FileState>) -> Result<()> {
         let (fingerprint, checked) = {
             let io = self.shared(cx, state)?;
@@ -227,7 +228,7 @@ impl Tiers {
             return Ok(());
         }
         cx.slow()?;
-        // Before the slow tier is asked: what somebody publishes meanwhile is compared at the next open.
+        // Before the slow tier is asked: a change published after that is compared at the next open.
         self.state.lock().view.set_to_compare(state.ino, false);
         let compared = self.compare_with_slow(state, fingerprint);
         if compared.is_err() {
@@ -236,7 +237,7 @@ impl Tiers {
         compared
     }
 
-    /// Another member of the fleet has changed the file, so its object may have old attributes, too. While it is open it
+    /// For a file that another member of the fleet has changed: its object may also have old attributes. An open file
     /// keeps its object: the slow tier may not have the file any more.
     pub(crate) fn compare_if_told(&self, cx: &Cx, state: &Arc<FileState>) -> Result<()> {
         let is_told = self.fleet.is_some()
@@ -311,7 +312,7 @@ impl Tiers {
                 (id, node.slow().first().cloned(), st.view.asked(self.uptime()))
             };
             if let Err(why) = cx.slow() {
-                // A caller that may wait finds out what else is there.
+                // A caller that may wait learns what else is there.
                 let at_hand = place.filter(|_| access == Access::Read);
                 let at_hand = at_hand
                     .and_then(|(dir, name)| self.at_hand(|| self.slow.open_at_hand(dir, name.as_bytes())))
@@ -323,8 +324,8 @@ impl Tiers {
             let opened = self.at_slow(ino, |path, id| self.slow.open_of(path, id, access));
             let (fd, stat) = match opened {
                 Err(e) if e.kind() == std::io::ErrorKind::NotFound => continue,
-                // How the seam says that it is no file: somebody else has put a directory or a link in its place, and the kernel is to look
-                // the name up once more.
+                // EINVAL: not a regular file. A foreign change put a directory or a link there; the kernel is to look
+                // the name up again.
                 Err(e) if e.raw_os_error() == Some(Errno::EINVAL as i32) => break,
                 other => other.at("open on slow", self.label(ino))?,
             };
@@ -337,8 +338,9 @@ impl Tiers {
         Err(Errno::ESTALE.into())
     }
 
-    /// Asks for what lies in memory, in a thread that has a request and must not wait. What may be waited for all the same
-    /// (`Dir::open_at_hand`, `disk/page_cache.rs`) takes [`AT_HAND_MAX`] of these threads at most: with so many, `None`.
+    /// Calls `ask`, which reads from the kernel's caches, in a thread that has a request and must not block. Some of
+    /// these calls may block all the same (`Dir::open_at_hand`, `disk/page_cache.rs`), so at most [`AT_HAND_MAX`]
+    /// threads make them; beyond that, `None`.
     pub(crate) fn at_hand<T>(&self, ask: impl FnOnce() -> Option<T>) -> Option<T> {
         let before = self.calls.at_hand.fetch_add(1, Ordering::Relaxed);
         let found = if before < AT_HAND_MAX { ask() } else { None };
@@ -346,7 +348,7 @@ impl Tiers {
         found
     }
 
-    /// The slow file is open, and these are its attributes.
+    /// Records that the slow file was opened and has these attributes.
     fn opened_slow(&self, cx: &Cx, ino: Ino, stat: &Stat, asked: LookupStart) {
         cx.used_slow.store(true, Ordering::Relaxed);
         let mut st = self.state.lock();
@@ -354,7 +356,7 @@ impl Tiers {
         st.view.refresh(ino, stat, asked, applied);
     }
 
-    /// Another file stands under a slow-only file's name: the view follows, unless publishing made the change.
+    /// Another file has the name of a slow-only file: the view follows, unless publishing made the change.
     fn adopt_replacement(&self, ino: Ino, old: SlowId, stat: &Stat, asked: LookupStart) {
         let mut st = self.state.lock();
         let known = st.view.at_slow((stat.dev, stat.ino)).is_some_and(|known| known != ino);
@@ -365,7 +367,8 @@ impl Tiers {
         }
     }
 
-    /// The descriptor of the file that holds the bytes, and whether it is on fast. It outlives the file's lock.
+    /// The descriptor of the file that holds the bytes, and whether it is on fast. It stays valid after the file's lock
+    /// is released.
     pub(crate) fn readable(&self, cx: &Cx, file: &OpenFile) -> Result<(Arc<dyn File>, bool)> {
         for _ in 0..3 {
             let io = self.shared(cx, &file.state)?;
@@ -384,8 +387,8 @@ impl Tiers {
     }
 }
 
-/// From here on the inode is the file that someone else has put there. `is_other`: certainly another one. Attributes that
-/// the former file was to get are not this one's.
+/// Makes the inode the file that a foreign change put there. `is_other`: it is certainly another file. Pending
+/// attributes of the former file are not applied to it.
 fn adopt(st: &mut EngineState, ino: Ino, stat: &Stat, asked: LookupStart, is_other: bool) {
     let (id, applied) = (stat.id(), st.queue.applied());
     let Some(node) = st.view.get_mut(ino) else { return };

@@ -1,17 +1,16 @@
-//! Rechecks directories that are known in full for names that others make and remove (P11).
+//! Rechecks directories that are known in full for names that foreign changes made or removed (P11).
 //!
-//! What is known in full ages, whatever is written there: after three quarters of `revalidate`, if a name was asked for
-//! since, the background asks the slow tier once. A lookup never waits for that. If no name was asked for, the slow
-//! tier is not asked: the directory is no longer known in full.
+//! Knowing a directory in full ages, regardless of writes to it. After three quarters of `revalidate` the background
+//! asks the slow tier once, if a name was looked up since; a lookup never waits for that. If no name was looked up, the
+//! slow tier is not asked, and the directory is no longer known in full.
 //!
-//! 1. read the directory's own times. If they are settled and unchanged, nobody has changed a name, and the check is
-//!    done;
-//! 2. otherwise list it, even if the change was our own: publishing changes the times as well and would hide what
-//!    somebody else has done;
+//! 1. read the directory's own times. If they are settled and unchanged, no name has changed, and the check is done;
+//! 2. otherwise list it, even if the change was our own: publishing changes the times as well and would hide a foreign
+//!    change;
 //! 3. look up each name that differs from what the view knows, and update the view. Names that are pending, that
 //!    publishing moves, or that have changed since 1 are left to the view;
 //! 4. keep the times of step 1. They are *settled* if they were the same some seconds before the listing of step 2: a
-//!    later change then gets other times, however coarse the tier's clock. Our own clock is compared with none of them.
+//!    later change then gets other times, however coarse the tier's clock. They are never compared with our own clock.
 //!
 //! While the slow tier does not answer, the known names are trusted: the step waits, and nothing ages.
 
@@ -32,11 +31,11 @@ use crate::tiers::{Ino, Progress, ROOT, Tiers};
 
 /// Directories checked in one step, one after the other.
 const DIRS_AT_ONCE: usize = 256;
-/// If more names have changed, each is looked up when someone asks for it.
+/// If more names have changed, each is looked up when it is next used.
 const NAMES_AT_ONCE: usize = 4096;
-/// Up to this many names are looked up even if the listed inode numbers may say nothing.
+/// Up to this many names are looked up even if the listed inode numbers may be meaningless.
 const FEW: usize = 64;
-/// Two changes within this time may leave the same times on a directory. FAT counts two seconds.
+/// Two changes within this time may leave the same times on a directory. FAT has a resolution of two seconds.
 const SAME_TIMES: Duration = Duration::from_secs(3);
 
 /// A directory as it was when the slow tier was asked.
@@ -47,8 +46,8 @@ struct Recheck {
 }
 
 impl Tiers {
-    /// Looks for names that others have changed in directories that are known in full, and stops tracking directories
-    /// that no one asks for.
+    /// Looks for foreign changes of names in directories that are known in full. Directories without lookups are no
+    /// longer tracked.
     pub fn recheck_step(&self) -> Result<Progress> {
         if self.slow.is_down() && self.is_root_silent() {
             return Ok(Progress::Idle);
@@ -62,7 +61,7 @@ impl Tiers {
             }
             tracing::debug!(%error, "a directory cannot be rechecked");
             if is_silence(&error) && error.errno() != Errno::ESTALE {
-                // A bad block, or a server of one part of the tree: while no one can read it, it stays as it was known.
+                // A bad block, or a failed server of one part of the tree: while it cannot be read, keep what is known.
                 self.change_dir(*ino, |dir| dir.checked = ObservedAt::at(self.uptime()));
             } else {
                 self.change_dir(*ino, DirNode::forget_others);
@@ -106,7 +105,7 @@ impl Tiers {
         Ok(())
     }
 
-    /// The names that differ from what the view knows of the slow tier. The look is over: names may be collected again.
+    /// The names that differ from what the view knows of the slow tier. Ends the look: slots may be collected again.
     fn compare(&self, look: &Recheck, entries: Option<&[DirEntry]>) -> Vec<Name> {
         let mut st = self.state.lock();
         let Some(dir) = st.view.get_mut(look.ino).and_then(|node| node.dir.as_mut()) else { return Vec::new() };
@@ -117,7 +116,7 @@ impl Tiers {
         let number = |ino: Ino| st.view.get(ino).and_then(|node| node.slow_id()).map(|id| id.1.ino);
         let in_both = dir.slots.iter().filter_map(|(name, slot)| Some((slot.slow()?, *there.get(name.as_bytes())?)));
         let (same, others): (Vec<_>, Vec<_>) = in_both.partition(|(child, ino)| number(*child) == Some(*ino));
-        // Some file systems list other inode numbers than stat shows (sshfs, overlayfs); these say nothing.
+        // Some file systems (sshfs, overlayfs) list other inode numbers than stat shows: ignore the numbers then.
         let numbers_count = !same.is_empty() || others.len() <= FEW;
         let differs = |name: &Name, slot: &Slot| match (slot.slow(), there.get(name.as_bytes())) {
             (Some(child), Some(ino)) => numbers_count && number(child) != Some(*ino),
@@ -129,8 +128,8 @@ impl Tiers {
         made.chain(changed.map(|(name, _)| name.clone())).collect()
     }
 
-    /// The slow tier reports that an inode is gone or was replaced: its names are looked up again. The kernel looks a
-    /// name up once more after ESTALE, and then finds the current state.
+    /// The slow tier reports that an inode is gone or was replaced: looks its names up again. After ESTALE the kernel
+    /// repeats its lookup and then finds the current state.
     pub(crate) fn look_again(&self, ino: Ino) {
         let mut gone = Some(ino).filter(|ino| *ino != ROOT);
         while let Some(ino) = gone.take() {
@@ -149,8 +148,8 @@ impl Tiers {
         Ok(())
     }
 
-    /// Somebody else has changed these names of a directory that is known in full; `None`: too many to look up each.
-    /// An error: the slow tier does not answer, and what is known is kept.
+    /// Takes in a foreign change of these names of a directory that is known in full; `None`: too many to look up each.
+    /// On an error the slow tier does not answer, and what is known is kept.
     pub(crate) fn relearn_names(&self, ino: Ino, names: Option<&[Name]>) -> Result<()> {
         let learned = names.map(|names| {
             let (look, dir) = self.open_to_look(ino).at("open", "a directory on the slow tier")?;
@@ -208,7 +207,7 @@ impl Tiers {
 }
 
 impl Recheck {
-    /// Whether what the slow tier showed under a name counts: no change of ours is on its way there, or has been since.
+    /// Whether the slow tier's answer about a name counts: no change of ours is pending there, or has been since.
     fn may_ask(&self, st: &EngineState, name: &Name) -> bool {
         let slot = st.view.live_dir(self.ino).and_then(|dir| dir.slots.get(name));
         let is_ours = slot.is_some_and(|slot| {

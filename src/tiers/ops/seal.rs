@@ -1,5 +1,4 @@
-//! Makes committed content durable on fast in the background, soon after it is committed, so that `close` is followed
-//! by D1 without an fsync.
+//! Seals content in the background soon after it is committed, so that a closed file reaches D1 without an fsync.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -16,10 +15,10 @@ use crate::tiers::{Cx, Ino, Lsn, Progress, Tiers};
 
 /// Content events sealed with one sync of the log; objects synced together.
 const AT_ONCE: usize = 64;
-/// Writeback of larger files begins while they are written, and their clean pages stay in the cache.
+/// Larger files are written back while they are written, and their clean pages stay in the cache.
 const BEGIN_MAX: u64 = 1 << 20;
 
-/// The number of an event by now.
+/// The current LSN of an event, which may have been moved.
 fn number_of(st: &EngineState, (lsn, ino, content): &(Lsn, Ino, Arc<Content>)) -> Lsn {
     st.queue.versions(*ino).find(|(_, other)| Arc::ptr_eq(other, content)).map_or(*lsn, |(now, _)| *now)
 }
@@ -60,9 +59,9 @@ impl Tiers {
     /// Seals these content events, in order:
     ///
     /// 1. sync the objects' bytes; the disk starts writing all of them before the first sync, so that one journal
-    ///    commit often serves many; if one takes long, several are synced side by side;
+    ///    commit often serves many; if one takes long, several are synced in parallel;
     /// 2. sync their names;
-    /// 3. log the seals (made durable by the caller's log sync).
+    /// 3. log the seals, which the caller's sync of the log makes durable.
     fn seal(&self, cx: &Cx, pending: &[(Lsn, Ino, Arc<Content>)]) -> Result<()> {
         let seals = |st: &EngineState| -> Vec<Record> {
             pending.iter().map(|one| Record::Seal { of: number_of(st, one), size: one.2.size }).collect()
@@ -74,7 +73,7 @@ impl Tiers {
         pending.iter().for_each(|(_, _, content)| content.set_sealing());
         let mut known = HashSet::new();
         let contents: Vec<_> = pending.iter().filter(|(_, _, content)| known.insert(content.object())).collect();
-        // Only this many are open at the same time: there may be a million.
+        // Open only this many at a time: there may be a million.
         for some in contents.chunks(AT_ONCE) {
             let objects: Vec<_> =
                 some.iter().map(|(_, ino, content)| self.to_sync(cx, *ino, content)).collect::<Result<_>>()?;
@@ -90,7 +89,7 @@ impl Tiers {
             return Ok(());
         }
         let st = self.state.lock();
-        // Meanwhile they may have been moved.
+        // Events may have been moved meanwhile: take the numbers again.
         self.log.append(&seals(&st))?; // 3
         for (_, _, content) in pending {
             content.set_sealed();
@@ -122,12 +121,12 @@ impl Tiers {
         Ok(Some(ToSync { ino, state, object, size: content.size, fd }))
     }
 
-    /// Step 1 of one object.
+    /// Step 1 for one object.
     fn sync_object(&self, of: &ToSync) -> Result<()> {
         // After a failed fsync another one would succeed and prove nothing.
         let failed_before = of.state.as_ref().is_some_and(|state| state.failed.load(Ordering::Acquire));
         if failed_before && of.object.home == Home::Fast {
-            // This is no new failure: the earlier one says nothing of how the fast tier is now.
+            // Not a new failure: the earlier one says nothing about the fast tier's present state.
             let what = format!("an fsync of {} has failed, and its bytes may be gone", self.distrust(&[of]));
             return Err(Error::refused(what, "write the file under a new name"));
         }
@@ -138,7 +137,7 @@ impl Tiers {
         })
     }
 
-    /// Step 2 of all objects: usually they are in one directory.
+    /// Step 2 for all objects, which are usually in one directory.
     fn sync_names(&self, objects: &[ToSync]) -> Result<()> {
         let on_fast: Vec<_> = objects.iter().filter(|of| of.object.home != Home::Slow).collect();
         let on_slow: Vec<_> = objects.iter().filter(|of| of.object.needs_slow()).collect();

@@ -1,7 +1,7 @@
 //! Checks an unmounted fast tier piece by piece: whether it is as a start expects, and what is lost.
 //!
 //! Each finding names its place and the remedy. A repair only does what is safe and what the next start would do as
-//! well: it cuts the torn tail of the log, and puts an unexplained object aside with the reason. It changes nothing
+//! well: it cuts the torn tail of the log, and quarantines an unexplained object with the reason. It changes nothing
 //! else, and never deletes.
 
 use std::collections::HashSet;

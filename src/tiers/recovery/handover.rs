@@ -1,20 +1,21 @@
 //! A copy of a lost member's fast tier takes the member's place (`tiers/partner.rs` makes the copy):
 //!
-//! 1. Somebody watches the member's lease, as before it is forgotten (`fleet/forget.rs`).
+//! 1. The caller watches the member's lease, as before it is forgotten (`fleet/forget.rs`).
 //! 2. Refuse a copy that the lease does not name: it was given up, and the fleet has gone on without it.
-//! 3. Write the copy's `super`, with the next turn: from here on it is a fast tier, but no mount takes it, as it has notes.
-//! 4. The lease with the next turn takes the place of the member's, by one rename. The member, should it come back, finds
-//!    that its turn is over, and publishes nothing.
-//! 5. A file with the member's id and the turn that is over keeps the member's own fast tier from joining this fleet again,
-//!    also when its slot has gone to somebody else.
-//! 6. Cut the copy's log to its newest note. What is behind was not durable there, although its lines may say that it was
-//!    durable on the fast tier.
+//! 3. Write the copy's `super`, with the next turn: from here on it is a fast tier, but no mount takes it while it has
+//!    notes.
+//! 4. Replace the member's lease by one with the next turn, by one rename. If the member comes back, it finds that its
+//!    turn is over, and publishes nothing.
+//! 5. Write a file with the member's id and the turn that is over: it keeps the member's own fast tier from joining
+//!    this fleet again, even after its slot has gone to another member.
+//! 6. Cut the copy's log to its newest note. What is behind was not durable there, although its lines may say that it
+//!    was durable on the fast tier.
 //! 7. Remove the notes. From here on the copy can be mounted, and resumes as the member.
 //!
-//! Until the rename nothing has happened to the fleet, or to what the copy has: the member could still come back, and go on
-//! with its copy. That one refuses a directory with a `super`, and makes its copy anew once an operator has removed it. The
-//! turn in `super` comes before the one in the slot: the other order would leave a slot that nobody could have. After a
-//! crash behind the rename, the same command goes on with step 5.
+//! Before the rename nothing has happened to the fleet, or to the copy's contents: the member could still come back and
+//! go on with its copy. It would refuse a directory with a `super`, and make a new copy once an operator has removed
+//! that one. The turn in `super` is written before the one in the slot: the other order could leave a slot that no fast
+//! tier can take. After a crash behind the rename, the same command continues with step 5.
 
 use std::sync::Arc;
 
@@ -30,9 +31,9 @@ use crate::tiers::recovery::identity::{give_turn, read_slow_id, turn_of};
 /// What a directory has of the member.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FoundCopy {
-    /// It may have the member's place.
+    /// It may take the member's place.
     Good,
-    /// It has it already: only the last steps may be left to do.
+    /// It has the member's place already: only the last steps may be left to do.
     InPlace,
 }
 
@@ -52,14 +53,14 @@ impl Watched {
         fast.dir(OURS).at("open", "the copy's .dlio-fs")
     }
 
-    /// The turn of the copy is that of the slot.
+    /// Whether the copy's turn is that of the slot.
     fn is_in_place(&self, ours: &dyn Dir) -> Result<bool> {
         Ok(self.turn() > 0 && turn_of(ours)? == Some(self.turn()))
     }
 
-    /// Steps 2 to 7, or those that are left of them. `partner` is the directory that has the copies, `slow` the slow tree.
-    /// Unless the copy is in place already, the caller has watched for long enough. The copy is in the directory with the
-    /// member's id.
+    /// Steps 2 to 7, or those that are left of them. `partner` is the directory that has the copies, `slow` the slow
+    /// tree. Unless the copy is in place already, the caller has watched for long enough. The copy is in the directory
+    /// with the member's id.
     pub fn hand_over(&self, slow: &Arc<dyn Dir>, partner: &Arc<dyn Dir>) -> Result<()> {
         let ours = self.copy_in(partner)?;
         let note = read_note(&*ours)?;

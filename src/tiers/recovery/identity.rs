@@ -12,11 +12,11 @@ use crate::tiers::fleet::partner::NOTES;
 use crate::tiers::incarnation::Incarnation;
 use crate::tiers::objects::abilities::Abilities;
 
-/// The format of everything that a daemon writes into `<fast>/.dlio-fs`, and into its `tmp` on the slow tier. Another one
+/// The format of everything that a daemon writes into `<fast>/.dlio-fs`, and into its `tmp` on the slow tier. Any other
 /// is refused. There is one number for all of it: nothing there is read by itself.
 pub(crate) const FORMAT: u32 = 5;
 
-/// `<fast>/.dlio-fs/super`: TOML, with a first line that has the CRC-32 of all behind it, in hexadecimal.
+/// `<fast>/.dlio-fs/super`: TOML. Its first line is the CRC-32 of everything behind it, in hexadecimal.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Super {
     pub(crate) format: u32,
@@ -54,7 +54,7 @@ impl Super {
         Super { format: FORMAT, uuid, slow, turn: 0, starts: Vec::new(), abilities: None, others: toml::Table::new() }
     }
 
-    /// The boot in which this fast tier is used. A copy begins as after a power cut, also on the machine that has made it.
+    /// The boot in which this fast tier is used. A copy starts as after a power cut, even on the machine that made it.
     pub(crate) fn boot(&self, boot: &str) -> String {
         if self.turn == 0 { boot.to_owned() } else { format!("{boot}/{}", self.turn) }
     }
@@ -64,7 +64,7 @@ impl Super {
         Ok(format!("{}\n{text}", sum_line(&text)))
     }
 
-    /// This start of a daemon becomes the last one.
+    /// Makes this start of a daemon the last one.
     pub(crate) fn begin(&mut self, ours: &dyn Dir, slow: &dyn Dir) -> Result<Option<Incarnation>> {
         let (uuid, turn, known) = (self.uuid.clone(), self.turn, self.starts.clone());
         Incarnation::begin(slow, &uuid, (turn, &known), |starts| {
@@ -73,8 +73,8 @@ impl Super {
         })
     }
 
-    /// Remembers the slow tier's abilities, for a start at which it is slow to answer. On a fast tier without room they
-    /// stay what they were.
+    /// Stores the slow tier's abilities, for a start at which it is slow to answer. On a fast tier without room the old
+    /// ones stay.
     pub(crate) fn remember(&mut self, ours: &dyn Dir, abilities: Abilities) {
         if self.abilities.replace(abilities) == Some(abilities) {
             return;
@@ -85,8 +85,8 @@ impl Super {
     }
 }
 
-/// Objects that did not fit may be in the `tmp` of a slow tier that was writable once. A slow tier that never was has
-/// no `tmp`: then an empty directory on the fast tier takes its place.
+/// The `tmp` of a slow tier that is not writable now: if it ever was, it may have objects that did not fit. If it never
+/// was, it has no `tmp`, and an empty directory on the fast tier takes its place.
 pub(crate) fn existing_tmp(ours: &dyn Dir, slow: &dyn Dir, identity: &Super) -> Result<Arc<dyn Dir>> {
     let below = |dir: Arc<dyn Dir>, name: &[u8]| dir.dir(name);
     let there = slow.dir(OURS).and_then(|dir| below(dir, b"tmp")).and_then(|dir| below(dir, identity.uuid.as_bytes()));
@@ -179,7 +179,7 @@ pub(crate) fn refuse_other_format(ours: &dyn Dir) -> Result<()> {
     }
 }
 
-/// Checks the format first.
+/// Parses a `super`; checks the format first.
 pub(crate) fn read_super(text: &str) -> Result<Super> {
     let unreadable = |e: toml::de::Error| {
         Error::refused(
@@ -224,7 +224,7 @@ pub(crate) fn give_turn(ours: &dyn Dir, uuid: String, slow: String, turn: u32) -
     write_super(ours, &Super { turn, ..Super::new(uuid, slow) })
 }
 
-/// Whose turn a copy's `super` says it is. `None`: it has none.
+/// The turn in a copy's `super`. `None`: it has no `super`.
 pub(crate) fn turn_of(ours: &dyn Dir) -> Result<Option<u32>> {
     let text = read_text(ours, b"super")?;
     text.map(|text| read_super(&text).map(|identity| identity.turn)).transpose()
@@ -264,16 +264,16 @@ pub(crate) fn read_slow_id(slow: &dyn Dir) -> Result<Option<String>> {
 }
 
 /// Gives the slow tree an id. Several mounts may start at the same moment, each with its own fast tier, and all must
-/// end with the same id: the one that ends up on the tier, not the one that a mount has generated.
+/// end with the same id: the one that is stored on the tier, not the one that a mount has generated.
 ///
-/// 1. write an id to a file of our own beside `id`, under a name that no other mount takes, and sync it: whoever sees
-///    it as `id` sees all of it, even after a power cut;
+/// 1. write an id to a file of our own beside `id`, under a name that no other mount takes, and sync it: a mount that
+///    sees it as `id` sees all of it, even after a power cut;
 /// 2. link it to `id`. This fails if `id` exists, so the first id stays. On a tier without links rename it with
 ///    NOREPLACE, or else create `id` exclusively and write it;
-/// 3. remove our own file, and sync the directory: `id` is durable, whoever made it, before `super` names it;
+/// 3. remove our own file, and sync the directory: `id`, whichever mount made it, is durable before `super` names it;
 /// 4. read `id` again; its content is the tree's id. A server may have done step 2 although it reported a failure.
 ///
-/// A crash between 1 and 3 leaves our own file, which no one reads.
+/// A crash between 1 and 3 leaves our own file, which is never read.
 fn make_slow_id(slow: &dyn Dir, uuid: &str) -> Result<String> {
     let ours = ensure_dir(slow, OURS)?;
     let text = format!("{}\n", uuid::Uuid::new_v4());
@@ -340,7 +340,7 @@ mod tests {
             (FORMAT + 1, "a newer", "mount it with that one"),
             (u32::MAX, "a newer", "drain it there"),
         ] {
-            // Whatever else the other one has, and wherever its checksum is.
+            // The refusal does not depend on what else the other format has, or where its checksum is.
             for rest in ["", "uuid = \"x\"\nslow = \"y\"\nsum = \"7e32c39d\"\n", "[layers]\nmany = [1, 2]\n"] {
                 let said = refusal(&format!("format = {format}\n{rest}"));
                 let numbers =

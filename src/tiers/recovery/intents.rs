@@ -13,9 +13,9 @@ use crate::tiers::writeback::open_tree::OpenTree;
 use crate::tiers::writeback::step::{Met, SyncSet, go_on_beside, step_path};
 use crate::tiers::{Ino, Lsn};
 
-/// Files that the last daemon has written in place while changes of their times were pending, and the times of these
-/// writes, by slow inode number, with the whole identity. Intents of earlier daemons are finished; the last daemon's own plans include what they
-/// have written.
+/// Files that the last daemon has written in place while changes of their times were pending, by slow inode number: the
+/// whole identity, and the time of the write. Only the last daemon's: the groups of earlier daemons are finished, and
+/// the last daemon's own plans include the earlier writes.
 fn written_in_place(records: &[(Lsn, Record)], applied: Lsn) -> HashMap<u64, (FileId, Time)> {
     let started = records.iter().rposition(|(_, record)| matches!(record, Record::Start { .. })).unwrap_or(0);
     let mut last: HashMap<Ino, (FileId, Time)> = HashMap::new();
@@ -31,8 +31,8 @@ fn written_in_place(records: &[(Lsn, Record)], applied: Lsn) -> HashMap<u64, (Fi
 
 impl Recovery<'_> {
     /// Step 3. Applies every step, or finds it applied, by the inode numbers it names, up to one that is refused or has
-    /// nothing to place. If that batch is partly done, or not durable, or something behind it is done, the daemon takes
-    /// it over; batches that have not begun are replayed as other events. Returns the steps that are done for good.
+    /// nothing to place. If that batch is partly done or not durable, or a step behind it is done, the daemon takes it
+    /// over; batches that have not begun are replayed as other events. Returns the steps that are finished for good.
     pub(super) fn finish_intents(&mut self) -> Result<Vec<Step>> {
         self.applied = Record::applied(self.records.iter().map(|(_, record)| record));
         let written = written_in_place(&self.records, self.applied);
@@ -121,7 +121,7 @@ impl Recovery<'_> {
         for (at, (_, step)) in steps.iter().enumerate() {
             match tree.has_applied(step) {
                 Ok(Some(true)) => done = at + 1,
-                // Attributes alone tell nothing.
+                // Attributes alone prove nothing.
                 Ok(None) => {}
                 Ok(Some(false)) | Err(_) => break,
             }
@@ -129,9 +129,9 @@ impl Recovery<'_> {
         done
     }
 
-    /// How many of these steps the previous daemon has done, although the first one is not found done: what it has
-    /// placed may be gone again, or the slow tier may not have answered. A replay would do them once more, to what they
-    /// have led to. Where a look fails nobody knows: then the start fails, as it does where the replay cannot look.
+    /// How many of these steps the previous daemon has done, although the first one is not found done: its node may be
+    /// gone again, or the slow tier may not have answered. A replay would repeat the steps on their own results. If a
+    /// check fails, the answer is unknown, and the start fails, as it does where the replay cannot look.
     fn seen_done(&self, steps: &[(Lsn, Step)]) -> Result<usize> {
         let tree = OpenTree::new(&self.tiers.slow);
         for (at, (_, step)) in steps.iter().enumerate().rev() {

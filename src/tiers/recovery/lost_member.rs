@@ -1,12 +1,12 @@
 //! Finishes the group that a lost member of a fleet had begun to publish. `fleet/forget.rs` has the steps before and
 //! after.
 //!
-//! The member's log is lost, so its group comes from the journal on the slow tree (`fleet/journal.rs`). Everything in it
-//! had its turn, and the others wait for the member until it is forgotten: they find the group finished. Each step is
-//! applied, or found applied, by the inode numbers it names, as at a start (`recovery/intents.rs`), up to one that finds
-//! nothing to place. Before each of them the member must still be silent. Steps of events that the member's lease calls
-//! published are left alone: they were done long ago, and what they name may be somebody else's by now. A removal of a file
-//! moves it to `saved`: nothing is deleted on the word of a journal that nobody is left to confirm.
+//! The member's log is lost, so its group comes from the journal on the slow tree (`fleet/journal.rs`). Everything in
+//! it had its turn, and the other members wait for this one until it is forgotten: they find the group finished. Each
+//! step is applied, or found applied, by the inode numbers it names, as at a start (`recovery/intents.rs`), up to one
+//! that finds nothing to place. Before each step the member must still be silent. Steps of events that are published by
+//! the member's lease are left alone: they were done long ago, and the names in them may belong to other nodes by now.
+//! A removal of a file moves it to `saved`: nothing is deleted on the word of a journal that no member can confirm.
 
 use std::sync::Arc;
 
@@ -33,17 +33,18 @@ const DIRS_KEPT: usize = 64;
 pub struct FinishedGroup {
     /// Steps that are done now, by the member or here.
     pub done: usize,
-    /// All steps that the member had not told to be published.
+    /// All steps that were not published by the member's lease.
     pub all: usize,
-    /// The path of the next one, of which what was to be put there is gone, or would have to be on another file system.
+    /// The path of the next step, if that cannot be done: the node to place is gone, or would have to go to another
+    /// file system.
     pub stopped: Option<String>,
 }
 
-/// Finishes what `member` had begun. It must have been silent for long enough: a member whose own lease is old begins no
-/// step.
+/// Finishes what `member` had begun. It must have been silent for long enough: a member whose own lease is old begins
+/// no step.
 ///
-/// Errors: its journal cannot be read; a step is refused by the slow tier; the member is alive. Then whoever asked must not
-/// let the others go on: it can be done again.
+/// Errors: its journal cannot be read; a step is refused by the slow tier; the member is alive. Then the caller must
+/// not let the other members go on, and may retry.
 pub fn finish_group(member: &Watched, slow: &Arc<dyn Dir>) -> Result<FinishedGroup> {
     let id = member.id();
     let names = [OURS, b"tmp", id.as_bytes()];
@@ -56,7 +57,7 @@ pub fn finish_group(member: &Watched, slow: &Arc<dyn Dir>) -> Result<FinishedGro
     if pending.is_empty() {
         return Ok(finished);
     }
-    // Where a part of the tree has its own `tmp` is written on the lost fast tier: a step from there is refused.
+    // Which parts of the tree have their own `tmp` is recorded on the lost fast tier: a step from there is refused.
     let ours = slow.dir(OURS).at("open", ".dlio-fs on the slow tier")?;
     let parts = Parts::open(ours, &id)?;
     let path = [OURS, b"/tmp/", id.as_bytes()].concat();
@@ -75,16 +76,16 @@ pub fn finish_group(member: &Watched, slow: &Arc<dyn Dir>) -> Result<FinishedGro
     Ok(finished)
 }
 
-/// The lease is the `end` of the oldest event that is not published, or larger.
+/// Whether the step's event is not published: the lease is the `end` of the oldest such event, or larger.
 fn is_pending(step: &GroupStep, least: u64) -> bool {
     step.end >= least
 }
 
-/// One step, durably: the next one must not be on the disk before it. `false`: it cannot be done.
+/// Does one step, durably: the next one must not be on the disk before it. `false`: it cannot be done.
 fn finish_step(tree: &OpenTree<'_>, slow: &SlowTier, step: &Step) -> std::io::Result<bool> {
     let met = match step {
         Step::Remove { path, id, dir: false } => save_removed(slow, path, *id),
-        // The member knew what the tier takes.
+        // The member's plan already considers the tier's abilities: leave out what the tier never takes.
         Step::Attr { .. } | Step::Xattr { .. } => {
             tree.apply(step, None).or_else(|error| match is_never_taken(&error) {
                 true => Ok(Met::LeftOut),
@@ -109,21 +110,21 @@ fn is_never_taken(error: &std::io::Error) -> bool {
     [Errno::EPERM, Errno::EOPNOTSUPP, Errno::ENOSYS].iter().any(|never| errno == Some(*never as i32))
 }
 
-/// The member had placed it, and another one has put its own there since: its event overlaps in time.
+/// Whether the member had placed its node, and another member has placed one there since: its event overlaps in time.
 fn was_replaced(tree: &OpenTree<'_>, step: &Step) -> std::io::Result<bool> {
     let Step::Place { path, id, over, .. } = step else { return Ok(false) };
     Ok(tree.stat_now(path)?.is_some_and(|there| there.file() != *id && Some(there.file()) != *over))
 }
 
-/// The version before, which an exchange has brought to `tmp`, gets another name: an exchange that the member had sent to the
-/// file server before it fell silent would bring it back.
+/// Renames the former version, which an exchange has brought to `tmp`: an exchange that the member had sent to the file
+/// server before it fell silent would otherwise bring it back.
 fn keep_from_going_back(slow: &SlowTier, step: &Step) -> std::io::Result<()> {
     let Step::Place { tmp, over: Some(_), .. } = step else { return Ok(()) };
     let (dir, name) = slow.tmp_of(tmp)?;
     absent_is_none(dir.rename(name, &*dir, &put_aside(name), RenameMode::Replace)).map(drop)
 }
 
-/// Moves a file that the member was about to remove.
+/// Moves a file that the member was about to remove to `saved`.
 fn save_removed(slow: &SlowTier, path: &[u8], id: FileId) -> std::io::Result<Met> {
     let (above, name) = split(path);
     let Some(dir) = absent_is_none(slow.walk(above))? else { return Ok(Met::Gone) };

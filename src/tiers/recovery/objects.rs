@@ -1,5 +1,5 @@
-//! The objects of the pool at a start: what each is (step 2), which of them have lost bytes, and what becomes of those that
-//! nothing uses (step 6). `recovery/start.rs` has the steps.
+//! The objects of the pool at a start: what each is (step 2), which of them have lost bytes, and what becomes of unused
+//! ones (step 6). `recovery/start.rs` has the steps.
 
 use std::io;
 use std::panic::resume_unwind;
@@ -28,11 +28,11 @@ type MarkedClean = (Fingerprint, Option<Named>);
 /// The result of examining an object.
 pub(super) type ObjectLook = io::Result<(Looked, Option<MarkedClean>)>;
 
-/// Examines an object whose fingerprint, if it has one, nobody wants to know.
+/// Examines an object without its fingerprint.
 fn look_outside(pool: &Pool, number: u64) -> ObjectLook {
     let stat = pool.stat(number)?;
     if stat.kind != Kind::File {
-        // The same as for an open.
+        // The error that an open would give.
         return Err(Errno::EINVAL.into());
     }
     Ok((Looked { size: stat.size, alone: stat.nlink == 1, clean: false }, None))
@@ -47,7 +47,7 @@ fn look(file: &dyn File) -> ObjectLook {
     Ok((looked, Some((fingerprint, Pool::name_of(file)?))))
 }
 
-/// Most threads that examine objects side by side, given as many processors.
+/// Most threads that examine objects in parallel, if there are as many processors.
 const LOOKING_MAX: usize = 8;
 
 /// Fewer objects are not worth a thread.
@@ -58,7 +58,7 @@ fn look_at_one(pool: &Pool, number: u64) -> ObjectLook {
 }
 
 /// Examines these objects, on several threads if each has at least `least`; the results are in the order of the
-/// numbers. Of those that are `unproven` only the outside.
+/// numbers. The fingerprints of `unproven` objects are not read.
 pub(super) fn look_at(pool: &Pool, numbers: &[u64], unproven: &SortedSet<u64>, least: usize) -> Vec<(u64, ObjectLook)> {
     let one = |number: &u64| match unproven.contains(number) {
         true => (*number, look_outside(pool, *number)),
@@ -84,8 +84,8 @@ pub(super) fn look_at(pool: &Pool, numbers: &[u64], unproven: &SortedSet<u64>, l
 }
 
 /// The objects of pending versions, and of files ahead of their events, that cannot have a fingerprint: it is removed
-/// durably before the record about the change (P6), and the version gets one only after the intent to place it. To look
-/// for it costs more than all else about them.
+/// durably before the record about the change (P6), and the version gets one only after the intent to place it. Reading
+/// the fingerprint costs more than everything else about them.
 pub(super) fn unproven(records: &[(Lsn, Record)]) -> SortedSet<u64> {
     let applied = Record::applied(records.iter().map(|(_, record)| record));
     let (mut pending, mut placed) = (Vec::new(), Vec::new());
@@ -113,8 +113,8 @@ pub(super) fn expect_empty(numbers: &[u64]) -> Result<()> {
 }
 
 impl Recovery<'_> {
-    /// A version placed by a group that a crash cut off is clean, unless its object has been written to since. After a
-    /// power cut the object may lack attributes that the slow tier has by now: it is dropped.
+    /// Marks versions clean that were placed by a group that a crash cut off, unless their object has been written to
+    /// since. After a power cut the object may lack attributes that the slow tier has by now: it is dropped.
     ///
     /// Returns the numbers of the objects that have a fingerprint now.
     pub(super) fn mark_placed_clean(&self, placed: &[Step], binds: &[Bound]) -> Result<HashSet<u64>> {
@@ -165,7 +165,7 @@ impl Recovery<'_> {
     }
 
     /// Takes in the results of examining the pool's objects; those that got a fingerprint since are examined again.
-    /// Clean objects wait, by the slow inode they equal, and meet their file when it is looked up.
+    /// Clean objects wait, by the slow inode they equal, until their file is looked up.
     pub(super) fn take_in(&mut self, looked: Vec<(u64, ObjectLook)>, marked_since: &HashSet<u64>) {
         let mut clean = Vec::new();
         for (number, looked) in looked {
@@ -181,7 +181,7 @@ impl Recovery<'_> {
                     fingerprint
                 }
                 Err(error) => {
-                    // Not clean: it is put aside, or, if a file needs it, reported when it is read.
+                    // Not clean: it is quarantined, or, if a file needs it, reported when it is read.
                     tracing::error!(object = number, %error, "an object of the pool cannot be read");
                     self.looked.push((number, None));
                     continue;
@@ -201,7 +201,7 @@ impl Recovery<'_> {
     }
 
     /// Finds pending versions of which the fast tier has lost bytes: the object is gone, or in the pool it is shorter
-    /// than when the version was committed, although no one has shortened it since. As after a power cut, the previous
+    /// than when the version was committed, although no record shortened it since. As after a power cut, the previous
     /// version is shown.
     pub(super) fn find_lost(&mut self) -> Result<()> {
         let mut contents = Vec::new();
@@ -244,7 +244,8 @@ impl Recovery<'_> {
         Ok(())
     }
 
-    /// After a power cut an object may be longer than its sealed version, or have attributes that were never synced.
+    /// Restores objects to their sealed state: after a power cut an object may be longer than its sealed version,
+    /// or have attributes that were never synced.
     pub(super) fn restore_sealed(&self) -> Result<()> {
         for (object, (size, attrs)) in &self.sealed_as {
             let fd = match self.tiers.open_object(&self.cx, *object) {

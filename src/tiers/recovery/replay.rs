@@ -32,7 +32,7 @@ use crate::tiers::writeback::step::find_beside;
 use crate::tiers::{Cx, Ino, Lsn, ROOT, Tiers};
 
 impl<'a> Recovery<'a> {
-    /// `by`: whose the events are, but for root's.
+    /// `by`: the users of the events, except root.
     pub(crate) fn new(tiers: &'a Tiers, records: Vec<(Lsn, Record)>, by: Vec<(Lsn, u32)>, boot: &'a str) -> Self {
         let (mut sealed, mut explained) = (Vec::new(), Vec::new());
         let (mut never, mut placed, mut placed_at) = (HashSet::new(), HashMap::new(), HashMap::new());
@@ -105,11 +105,11 @@ impl<'a> Recovery<'a> {
         Ok(())
     }
 
-    /// Whether this is the `bind` of a file whose `content` comes next: that one makes the file, gives it the object,
-    /// and ends what the `bind` begins. It is so for nearly every new file.
+    /// Whether this is the `bind` of a file whose `content` comes next: that record makes the file, gives it the
+    /// object, and ends what the `bind` begins. So it is for nearly every new file.
     fn says_it_all(&self, record: &Record, behind: &[(Lsn, Record)]) -> bool {
         let Record::Bind { path, ino, object } = record else { return false };
-        // A replay does nothing at a `seal`.
+        // A replay does nothing for a `seal`.
         let next = behind.iter().find(|(_, record)| !matches!(record, Record::Seal { .. }));
         matches!(next, Some((lsn, Record::Content { path: same_path, ino: same_ino, object: same_object, .. }))
             if (same_path, same_ino, same_object) == (path, ino, object) && !self.is_skipped(*lsn))
@@ -157,7 +157,7 @@ impl<'a> Recovery<'a> {
             }
             Record::Remove { path, ino, dir } => self.replay_remove(lsn, &path.bytes(), *ino, *dir),
             Record::SetAttr { .. } | Record::SetXattr { .. } => self.replay_attr(lsn, record),
-            // From here on the log is of mounts that saw what that file had left behind.
+            // From here on the log is from mounts that saw the file left behind.
             Record::Discarded { ino } => {
                 self.left.retain(|_, (_, of)| of != ino);
                 Ok(())
@@ -167,7 +167,7 @@ impl<'a> Recovery<'a> {
             | Record::Intent { .. }
             | Record::Applied { .. }
             | Record::SetAside { .. }
-            // Whoever reads a log has put each moved record into its place.
+            // The reader of the log has put each moved record into its place.
             | Record::Again(_)
             | Record::Moved { .. } => Ok(()),
         }
@@ -203,9 +203,9 @@ impl<'a> Recovery<'a> {
         Ok(Some((dir, name_of(name)?)))
     }
 
-    /// Like [`Recovery::place`], for a node that is to be placed there. Missing directories were removed by someone
-    /// else while no daemon ran: the view gets them anew, and publishing makes them (P15). Their permissions for others
-    /// are unknown, so others get none.
+    /// Like [`Recovery::place`], for a node that is to be placed there. Missing directories were removed from outside
+    /// while no daemon ran: the view gets them again, and publishing makes them (P15). Their former permissions are
+    /// unknown, so only the owner gets any.
     pub(crate) fn place_of_new(
         &mut self,
         path: &[u8],
@@ -226,7 +226,7 @@ impl<'a> Recovery<'a> {
             dir = match self.find(&place, None)? {
                 Some(found) => match self.dir_at(&place, found)? {
                     Some(ino) => ino,
-                    // Something else has its name.
+                    // Another node has its name.
                     None => return Ok(None),
                 },
                 None => self.made_anew(place, owner, path),
@@ -235,8 +235,8 @@ impl<'a> Recovery<'a> {
         Ok(Some((dir, name_of(name)?)))
     }
 
-    /// The directory of ours to which this name leads by the log; `found` has the name now. If that is no directory,
-    /// somebody else had made it before ours was published: ours is beside it, which the log does not say.
+    /// Our directory to which this name leads by the log; `found` has the name now. If that is no directory, it is a
+    /// foreign node made before ours was published: then ours is beside it, which the log does not say.
     fn dir_at(&self, place: &DirEntryKey, found: Ino) -> Result<Option<Ino>> {
         let is_dir = |ino: &Ino| self.tiers.state.lock().view.live_dir(*ino).is_some();
         if is_dir(&found) {
@@ -259,8 +259,8 @@ impl<'a> Recovery<'a> {
         let meta =
             NodeAttrs { perm: 0o700, uid, gid, nlink: 2, atime: now, mtime: now, ctime: now, ..NodeAttrs::default() };
         st.view.add(ino, Kind::Dir, meta);
-        // No file system of the slow tier has this device: lookups do not find it, and it is made anew when something
-        // is placed in it.
+        // No file system of the slow tier has this device: lookups do not find it, and publishing makes it again when a
+        // node is placed in it.
         st.view.set_slow_id(ino, Some((0, FileId { ino, birth: 0 })));
         st.view.set_view(dir, &name, Some(ino));
         st.view.set_slow(dir, &name, Some(ino));
@@ -283,8 +283,8 @@ impl<'a> Recovery<'a> {
         stat.map_or_else(|_| ours(), |stat| (stat.uid, stat.gid))
     }
 
-    /// Keeps an object whose place is gone. It may be the only copy of acknowledged data: a missing directory or name
-    /// is no reason to delete it.
+    /// Quarantines an object whose place is gone. It may be the only copy of acknowledged data: a missing directory or
+    /// name is no reason to delete it.
     pub(crate) fn put_aside(&mut self, path: &[u8], object: ObjectId) {
         tracing::error!(path = %escape(path), object = object.number, "its directory no longer exists");
         self.homeless.extend(each_of([object]).map(|object| (object, escape(path))));
@@ -294,7 +294,8 @@ impl<'a> Recovery<'a> {
     pub(crate) fn find(&self, (dir, name): &DirEntryKey, expected: Option<Ino>) -> Result<Option<Ino>> {
         {
             let mut st = self.tiers.state.lock();
-            // No one is served yet: within one start one answer is enough, whatever age the mount may trust.
+            // No request is served yet: within one start an answer is asked for only once, whatever age the mount may
+            // trust.
             let believed = Ages { ours: Duration::MAX, slow: Duration::MAX };
             if let Some(found) = st.view.known(*dir, name, Duration::ZERO, believed, false) {
                 return Ok(found);
@@ -309,7 +310,7 @@ impl<'a> Recovery<'a> {
         }
     }
 
-    /// A version that was not sealed before the power cut: the previous version is shown, if there is one.
+    /// Discards a version that was not sealed before the power cut: the previous version is shown, if there is one.
     fn discard_unsynced(&mut self, path: &[u8], ino: Ino, object: ObjectId) -> Result<()> {
         self.discarded.insert(object);
         if self.at(path, ino)?.is_none() && !self.met.contains_key(&ino) {
@@ -318,9 +319,9 @@ impl<'a> Recovery<'a> {
         Ok(())
     }
 
-    /// A file that a discarded file had replaced is shown in its place, and stays under a name that the discarded file
-    /// has left: it is the newest whole version of that name. If the name is needed for something else, the file is
-    /// removed by the record that freed the name: until then nothing was under the name.
+    /// Removes a file from a name that another node needs. A discarded file had replaced it, so it is shown in its
+    /// place, and stays under a name that the discarded file has left: it is the newest whole version of that name. It
+    /// is removed by the record that freed the name: until then nothing was under the name.
     fn make_way(&mut self, place: &DirEntryKey) -> Result<()> {
         let Some((freed, _)) = self.left.remove(place) else { return Ok(()) };
         if let Some(older) = self.older_at(place)? {
@@ -329,13 +330,13 @@ impl<'a> Recovery<'a> {
         Ok(())
     }
 
-    /// The directory is removed, and by the log it is empty.
+    /// Removes such files from a directory that is removed and, by the log, empty.
     fn make_way_in(&mut self, dir: Ino) -> Result<()> {
         let inside: Vec<DirEntryKey> = self.left.keys().filter(|(parent, _)| *parent == dir).cloned().collect();
         inside.iter().try_for_each(|place| self.make_way(place))
     }
 
-    /// The file that is where a discarded file was. A directory does not count: no file takes the place of one.
+    /// The file that is where a discarded file was. A directory does not count: no file replaces one.
     fn older_at(&mut self, place: &DirEntryKey) -> Result<Option<Ino>> {
         let found = self.find(place, None)?;
         let st = self.tiers.state.lock();
@@ -436,9 +437,9 @@ impl<'a> Recovery<'a> {
         self.tiers.state.lock().uncommitted.bind(file.ino, lsn, object, self.uptime);
     }
 
-    /// Someone else has changed the file under the name while no daemon ran: the view goes on from the earlier file,
-    /// and publishing, which finds another one, keeps both (P11). A file that they removed is not missed. A power cut
-    /// may have taken our writes in place: that makes no file newer.
+    /// Detects a foreign change of the name while no daemon ran: the view continues from the earlier file, and
+    /// publishing, which finds another one, keeps both (P11). A foreign removal is ignored. A power cut may have taken
+    /// our writes in place: that makes no file newer.
     pub(super) fn replay_expect(
         &mut self,
         lsn: Lsn,
@@ -466,7 +467,8 @@ impl<'a> Recovery<'a> {
             // There is no file of which ours could be the next version.
             None => st.view.disown(&place, self.uptime),
             Some(slow) => {
-                // No file has the number 0: theirs may have a new number, and another file may have theirs.
+                // No file has the number 0: the foreign file may have a new number, and another file may have its old
+                // one.
                 let theirs = if slow.file.ino == file.ino { slow.file } else { FileId::default() };
                 st.view.set_slow_id(found, Some((dev, theirs)));
                 if let Some(node) = st.view.get_mut(found) {
@@ -477,14 +479,14 @@ impl<'a> Recovery<'a> {
         Ok(())
     }
 
-    /// Applies after a change of boot, too: a sealed version that was written over is shown as it is, because its
-    /// synced bytes are nowhere else, and waits until someone accepts it.
+    /// Applies after a change of boot, too: a sealed version that was overwritten is shown as it is, because its synced
+    /// bytes are nowhere else, and waits until it is accepted.
     fn replay_invalidate(&mut self, lsn: Lsn, ino: Ino, object: ObjectId, from: u64) -> Result<()> {
         let Some(file) = self.met.get(&ino).and_then(|ino| self.tiers.state.lock().file(*ino)) else {
             return Ok(());
         };
         let mut io = file.io.write();
-        // Of an empty version, too: it may be committed while its writer is at work, whose bytes come behind it.
+        // An empty version, too: it may be committed while its writer is at work, whose bytes come behind it.
         let broken = |content: &Content| object.shares(content.object()) && (from < content.size || from == 0);
         let mut any = false;
         for (_, content) in self.tiers.state.lock().queue.versions(file.ino).filter(|(_, content)| broken(content)) {
@@ -560,8 +562,8 @@ impl<'a> Recovery<'a> {
         if let Some(head) = object.head() {
             self.sealed_as.remove(&head);
         }
-        // An object on slow is published as it is: the drain may have been adding to it, and a write may have been
-        // giving it newer attributes.
+        // An object on slow is published itself: the drain may have been adding to it, and a write may have been giving
+        // it newer attributes.
         self.sealed_as.remove(&object);
         if self.rebooted || object.needs_slow() {
             self.sealed_as.insert(object, (size, attrs.clone()));
@@ -640,8 +642,8 @@ impl<'a> Recovery<'a> {
         Ok(())
     }
 
-    /// The inode that a rename moves. For a discarded file it is none, and the file it had replaced stays behind; an
-    /// exchange moves that one.
+    /// The inode that a rename moves. `None` for a discarded file: the file it had replaced stays behind; an exchange
+    /// moves that file.
     fn mover(&mut self, lsn: Lsn, path: &[u8], from: &DirEntryKey, ino: Ino, exchange: bool) -> Result<Option<Ino>> {
         let found = self.at(path, ino)?;
         if found.is_some() || !self.never.contains(&ino) {
@@ -751,12 +753,12 @@ impl<'a> Recovery<'a> {
         }
     }
 
-    /// The user whose event it is.
+    /// The event's user.
     fn by(&self, lsn: Lsn) -> u32 {
         beside(&self.by, lsn).copied().unwrap_or(0)
     }
 
-    /// The node that a change of attributes refers to; the root has no name.
+    /// The node that an attribute change refers to; the root has no name.
     fn subject(&mut self, path: &[u8], ino: Ino) -> Result<Option<Ino>> {
         if path.is_empty() { Ok(Some(ROOT)) } else { Ok(self.at(path, ino)?.map(|(_, ino)| ino)) }
     }
@@ -768,7 +770,8 @@ impl<'a> Recovery<'a> {
         object.map(|object| self.tiers.open_object(&self.cx, object)).transpose()
     }
 
-    /// Whether the node may be the file of the slow tier that a record is about. One that is made anew has no device.
+    /// Whether the node may be the slow file that a record is about. A directory that publishing is to make again has
+    /// no device.
     fn is_on_slow(&self, ino: Ino, slow: Option<FileId>) -> bool {
         let there = self.tiers.state.lock().view.get(ino).and_then(|node| node.slow_id());
         let there = there.filter(|(dev, _)| *dev != 0).map(|(_, file)| file);
@@ -786,7 +789,7 @@ impl<'a> Recovery<'a> {
         !is_there || of.owned.may_be(&self.tiers.slow.abilities.owned(&shown, &of.owned), &new)
     }
 
-    /// Somebody has put another file in the place of the one that a record is about.
+    /// Reports that a record is left out: a foreign file has replaced the one that it is about.
     fn leave_out(&self, path: &[u8]) {
         let path = escape(path);
         tracing::warn!(

@@ -6,7 +6,8 @@
 //! name are listed. The fast tier is not changed; read access is enough. Unreadable objects are listed, and the rest is
 //! restored.
 //!
-//! Whoever may write to the tier says what is restored. So only a tier of root's own gives device nodes and set-id bits.
+//! Every user who may write to the tier controls what is restored. So only a tier that root alone can write gives
+//! device nodes and set-id bits.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
@@ -53,7 +54,7 @@ enum Restored {
     Whole,
     /// Only the first number of bytes, out of the second.
     Short(u64, u64),
-    /// All of its bytes, without an attribute that is not given here.
+    /// All of its bytes, without this attribute.
     Without(&'static str),
     /// Its bytes are on the slow tier.
     Elsewhere,
@@ -73,7 +74,7 @@ pub fn rescue(fast: Arc<dyn Dir>, to: Arc<dyn Dir>, boot: &str) -> Result<Rescue
     })?;
     let boot = &boot_of(&*ours, boot);
     let mut report = RescueReport::default();
-    // What this one can read of it may be all that there is.
+    // What this version can read of it may be all that there is.
     report.damage.extend(refuse_other_format(&*ours).err().map(|error| error.to_string()));
     let records = match ours.dir(b"log").at("open", "log").and_then(|dir| log::read_only(&*dir, boot)) {
         Ok(found) => {
@@ -254,8 +255,8 @@ fn add_unlogged(
     for number in pool.quarantined_numbers()?.into_iter().filter(|number| !logged(*number)) {
         report.unexplained.push(format!("quarantine/{number:016x}: {}", pool.why_quarantined(number)));
     }
-    // The newest object of a name gets it. The others get one beside it: programs write many files under one temporary
-    // name.
+    // The newest object of a name gets it. The others get a name beside it: programs write many files under one
+    // temporary name.
     for ((path, _), number) in named.into_iter().rev() {
         let beside = [&path[..], format!(".dlio-object-{number:016x}").as_bytes()].concat();
         let path = if tree.contains_key(&path) { beside } else { path };
@@ -264,7 +265,7 @@ fn add_unlogged(
     Ok(())
 }
 
-/// Whether nobody but root may have written in this directory.
+/// Whether only root can have written in this directory.
 fn is_roots(dir: &dyn Dir) -> bool {
     let others = |stat: &Stat| if stat.gid == 0 { stat.perm & 0o002 } else { stat.perm & 0o022 };
     dir.stat(b".").is_ok_and(|stat| stat.uid == 0 && others(&stat) == 0)
@@ -317,7 +318,8 @@ fn restore(pool: &Pool, to: &dyn Dir, path: &[u8], found: &RescuedAt, is_roots: 
     Ok(Restored::Whole)
 }
 
-/// Who is not in a file's group cannot give it: then the file has none that may use it. Returns what was not given.
+/// Sets a file's attributes. A user who is not in the file's group cannot give it: then its group bits are cleared.
+/// Returns what was not given.
 fn give_attrs(file: &dyn File, mut attrs: Attrs) -> std::io::Result<Option<&'static str>> {
     match set_attrs(file, &attrs) {
         Err(e) if e.raw_os_error() == Some(Errno::EPERM as i32) => {}
@@ -325,7 +327,7 @@ fn give_attrs(file: &dyn File, mut attrs: Attrs) -> std::io::Result<Option<&'sta
     }
     attrs.gid = file.stat()?.gid;
     attrs.perm &= !0o070;
-    // It would give them back.
+    // An ACL would give the group bits back.
     attrs.xattrs.retain(|(key, _)| key != acl::ACCESS);
     set_attrs(file, &attrs).map(|()| Some("group"))
 }

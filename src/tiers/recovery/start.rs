@@ -3,10 +3,10 @@
 //! 1. Make or check the fast tier's layout, and identify the slow tier (P7).
 //! 2. Read the log and cut a torn tail. Another thread lists the objects meanwhile. Then look at each.
 //! 3. Finish the intents behind the last `applied` on the slow tier: their group was under way. If a step is refused,
-//!    or has nothing to place any more, the events from its batch on stay pending. If that batch is half done, or
-//!    something behind it is done, the daemon takes it over (`recovery/takeover.rs`): no refused step keeps a mount
-//!    from starting (P15).
-//! 4. Delete copies in `tmp` that nobody will publish.
+//!    or has nothing to place any more, the events from its batch on stay pending. If that batch is half done, or a
+//!    step behind it is done, the daemon takes it over (`recovery/takeover.rs`): no refused step keeps a mount from
+//!    starting (P15).
+//! 4. Delete copies in `tmp` that will not be published.
 //! 5. Replay the records behind `applied` into the view. After another boot, content that was not sealed is discarded,
 //!    and the version before it is shown.
 //! 6. Attach the objects in use, keep clean ones until their file is looked up, delete superseded ones, and quarantine
@@ -87,7 +87,7 @@ pub fn open(
     }
     let mut identity = identify(&*ours, &*slow, writable)?; // 1
     if writable {
-        // Not before: a tier that is refused because it is another one stays as it is.
+        // Not before: a tier that is refused as the wrong one stays unchanged.
         Abilities::expect_of_fast(&*ours)?;
     }
     let boot = &*identity.boot(boot);
@@ -160,15 +160,15 @@ pub fn open(
     match &tiers.fleet {
         // Nothing will be logged, and no background renews the lease.
         Some(_) if tiers.lacks().is_some() => tiers.leave_fleet(|| false)?,
-        // From here on the others know of what this mount may log.
+        // From here on the other members know of what this mount may log.
         Some(fleet) => tiers.renew_lease(fleet)?,
         None => {}
     }
     Ok(tiers)
 }
 
-/// Joins the fleet that the configuration names. What the log of the fast tier has pending belongs to the fleet, or to
-/// none, in which it was logged: its stamps, or their lack, mean nothing elsewhere.
+/// Joins the fleet that the configuration names. The events pending in the log of the fast tier belong to the fleet in
+/// which they were logged, or to none: elsewhere their stamps, or their lack, have no meaning.
 fn join_fleet(
     ours: &Arc<dyn Dir>,
     slow: &dyn Dir,
@@ -199,7 +199,7 @@ fn join_fleet(
         }
         None => None,
     };
-    // Once the fleet has taken it.
+    // Only once the fleet has taken it.
     if before != name {
         replace_text(&**ours, b"fleet", &name.unwrap_or_default())?;
     }
@@ -219,10 +219,10 @@ fn has_pending(records: &[(Lsn, Record)]) -> bool {
     records.iter().any(|(lsn, record)| *lsn > applied && record.is_event())
 }
 
-/// With fewer shards the pool has too few objects for a thread that lists them beside the reading of the log.
+/// With fewer shards the pool has too few objects for a thread that lists them while the log is read.
 const SHARDS_BESIDE: usize = 16;
 
-/// Does two things, at the same time if that is worth a thread; otherwise in a fixed order.
+/// Runs two functions, in parallel if that is worth a thread; otherwise in a fixed order.
 fn beside<A: Send, B>(worth_it: bool, one: impl Fn() -> A + Sync, other: impl FnOnce() -> B) -> (A, B) {
     if !worth_it {
         let other = other();
@@ -286,7 +286,7 @@ impl Recovery<'_> {
         Ok(())
     }
 
-    /// Objects in quarantine keep their numbers, too: the next one must not take such a name.
+    /// Reserves all numbers in use. Objects in quarantine keep theirs, too: a new object must not take such a name.
     fn reserve_numbers(&self) -> Result<()> {
         self.tiers.pool.quarantined_numbers()?.into_iter().for_each(|number| self.tiers.pool.reserve(number));
         let records = self.records.iter().map(|(_, record)| record);
@@ -297,8 +297,9 @@ impl Recovery<'_> {
         Ok(())
     }
 
-    /// The `expect` records in front of a `bind` that `applied` has passed, where the file's version comes behind it; each
-    /// with whether it is of this boot. A name that was moved or removed meanwhile is left out: it may be another file's.
+    /// The `expect` records in front of a `bind` that `applied` has passed, if the file's version comes behind it; each
+    /// with whether it is from this boot. A name that was moved or removed meanwhile is left out: another file may have
+    /// it.
     fn expects_passed(&self) -> Vec<(Lsn, bool, LoggedPath, Option<Fingerprint>)> {
         let is_below = |at: &LoggedPath, of: &LoggedPath| {
             let (at, of) = (at.bytes(), of.bytes());
@@ -307,13 +308,13 @@ impl Recovery<'_> {
         let mut waiting: HashMap<Ino, (Lsn, bool, &LoggedPath, Option<Fingerprint>)> = HashMap::new();
         let (mut this_boot, mut before) = (false, None);
         for (lsn, record) in self.records.iter().filter(|(lsn, _)| *lsn <= self.applied && !self.is_skipped(*lsn)) {
-            // It stands right in front of its `bind`, or of an event, which uses it up.
+            // It is right in front of its `bind`, or of an event, which uses it up.
             let expect = if matches!(record, Record::Names { .. }) { before } else { before.take() };
             match record {
                 Record::Start { boot } => this_boot = *boot == self.boot,
                 Record::Expect { path, slow } => before = Some((*lsn, this_boot, path, *slow)),
                 Record::Bind { ino, .. } => waiting.extend(expect.map(|expect| (*ino, expect))),
-                // Ours changes what stood there.
+                // Our change alters what was there.
                 Record::Content { ino, .. } | Record::SetAttr { ino, .. } | Record::InPlace { ino, .. } => {
                     waiting.remove(ino);
                 }
@@ -404,7 +405,7 @@ impl Recovery<'_> {
         };
         sweep(b"")?;
         for part in self.tiers.slow.parts.paths() {
-            // A file system may be unmounted now.
+            // A part's file system may be unmounted now.
             if let Err(error) = sweep(&part) {
                 tracing::warn!(part = escape(&part), %error, "the tmp of a part of the slow tree cannot be read");
             }
@@ -412,7 +413,7 @@ impl Recovery<'_> {
         Ok(())
     }
 
-    /// The same in a `tmp` and its lanes.
+    /// Sweeps one `tmp` and its lanes.
     fn sweep_dir(
         &self,
         tmp: &dyn Dir,
@@ -442,7 +443,7 @@ impl Recovery<'_> {
         Ok(())
     }
 
-    /// Applies the logged changes of attributes to objects again, except to those that are published as they are. Times
+    /// Applies the logged attribute changes to objects again, except to objects that are published themselves. Times
     /// only if no later write can have advanced them.
     fn reapply_attrs(&self) -> Result<()> {
         let last = self.records.last().map_or(0, |(lsn, _)| *lsn);
@@ -479,9 +480,9 @@ impl Recovery<'_> {
         spoken_of.into_iter().filter(|ino| self.never.contains(ino))
     }
 
-    /// Step 7. If the room set aside for it is not enough, staged copies and clean objects are evicted; as a last
-    /// resort the records are put behind the last start's. If even that has no room, everything is readable but nothing
-    /// is logged: this start does not count, and the next one finds the same state.
+    /// Step 7. If the room reserved for it is not enough, staged copies and clean objects are evicted; as a last resort
+    /// the records are put behind the last start's. If even that has no room, everything is readable but nothing is
+    /// logged: this start does not count, and the next one finds the same state.
     fn log_start_where_there_is_room(&self) -> Result<()> {
         let full = match self.log_start() {
             Err(error) if log::is_full(&error) => error,

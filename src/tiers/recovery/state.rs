@@ -20,7 +20,7 @@ use crate::tiers::{Cx, Ino, Lsn, Tiers};
 pub(crate) struct Recovery<'a> {
     pub(crate) tiers: &'a Tiers,
     pub(crate) records: Vec<(Lsn, Record)>,
-    /// Whose the events are, but for root's.
+    /// The users of the events, except root.
     pub(crate) by: Vec<(Lsn, u32)>,
     pub(crate) boot: &'a str,
     /// The last daemon ran in another boot: anything it did not sync may be gone.
@@ -29,19 +29,19 @@ pub(crate) struct Recovery<'a> {
     /// The LSN up to which everything is on the slow tier, once the intents are finished.
     pub(crate) applied: Lsn,
     pub(crate) sealed: SortedSet<Lsn>,
-    /// Objects that the log mentions, each by itself: their fate is known.
+    /// Objects that the log mentions, the parts of one in two parts each by itself: their fate is known.
     pub(crate) explained: SortedSet<ObjectId>,
     pub(crate) discarded: HashSet<ObjectId>,
     /// Objects that have lost bytes, with a description.
     pub(crate) lost: HashMap<ObjectId, String>,
-    /// Versions whose directory no longer exists, and their paths: they are put aside.
+    /// Versions whose directory no longer exists, and their paths: they are quarantined.
     pub(crate) homeless: HashMap<ObjectId, String>,
     /// After a reboot: the newest sealed version of each object, to cut bytes that a power cut left after it and to
     /// restore the attributes it was sealed with. Always: the committed objects on the slow tier.
     pub(crate) sealed_as: HashMap<ObjectId, (u64, Attrs)>,
     /// The slow files that we have placed, by their inode numbers, and the intent that says so.
     pub(crate) placed: HashMap<u64, (FileId, Lsn)>,
-    /// The slow files of nodes that are no versions of files, by the paths where the log says that they go.
+    /// The slow files of placed nodes that are not versions of files, by the paths that the log gives.
     pub(super) placed_at: HashMap<LoggedPath, FileId>,
     /// The part of the group in progress that is done, if the group could not be finished. `refused`: the reason.
     pub(crate) half: Option<Half>,
@@ -57,8 +57,8 @@ pub(crate) struct Recovery<'a> {
     /// Names that the log has freed and that still have a file which a discarded file had replaced: the freeing record,
     /// and the discarded file.
     pub(super) left: HashMap<DirEntryKey, (Lsn, Ino)>,
-    /// Changes of attributes after a file's newest content, for its object: memory and the log have them, the object
-    /// perhaps not.
+    /// Attribute changes after a file's newest content, for its object: memory and the log have them, the object may
+    /// not.
     pub(crate) later_attrs: BTreeMap<Ino, Vec<(Lsn, Record)>>,
     /// The burst of each version, by the LSN of its event, as far as the previous mount has recorded it.
     pub(crate) bursts: HashMap<Lsn, u64>,
@@ -99,12 +99,12 @@ pub(crate) struct Half {
     pub(crate) upto: Lsn,
     pub(crate) steps: Vec<Step>,
     pub(crate) met: Vec<Met>,
-    /// So many steps are done. Those behind `met` were seen to be, although one in front of them gave no result.
+    /// How many steps are done. Those behind `met` were found done, although one in front of them gave no result.
     pub(crate) done: usize,
 }
 
 impl Half {
-    /// Whether the step has changed the slow tree as it was to.
+    /// Whether the step has changed the slow tree as intended.
     pub(super) fn has_changed(&self, at: usize) -> bool {
         self.met.get(at).map_or(at < self.done, |met| *met == Met::Expected)
     }

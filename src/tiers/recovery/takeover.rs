@@ -81,7 +81,7 @@ impl Recovery<'_> {
         }
     }
 
-    /// Tells the view what the slow tree had under a name.
+    /// Enters into the view what the slow tree had under a name.
     fn was(&mut self, path: &[u8], stat: Option<Stat>) -> Result<()> {
         self.last_dir = None;
         let place = self.place(path)?;
@@ -190,7 +190,7 @@ impl GroupParts {
         effects.into_iter().flatten().collect()
     }
 
-    /// The version that a step places has its copy: the drain makes no other one under that name.
+    /// Gives the version that a step places its copy: the drain makes no other one under that name.
     fn take_in(&mut self, st: &EngineState, step: &Step) {
         let Step::Place { tmp, id, node, object, known, .. } = step else { return };
         self.brought.insert(step_path(step).to_vec(), *node);
@@ -218,8 +218,8 @@ impl GroupParts {
         self.place(st, path).map_or(st.view.root_dev(), |(dir, _)| st.view.dev_of(dir))
     }
 
-    /// Nodes that the group moves have links in `tmp`, and have already lost or got names: the replay counts these once
-    /// more.
+    /// Hides the links in `tmp` of nodes that the group moves. Those nodes have already lost or got names, which the
+    /// replay counts once more.
     fn hide_links(&self, st: &mut EngineState, planned: &[Planned], changed: &[bool]) {
         for (Planned { step, .. }, changed) in planned.iter().zip(changed) {
             let (id, by) = match step {

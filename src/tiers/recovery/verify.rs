@@ -2,7 +2,7 @@
 //!
 //! If they differ, a third witness tells which one is bad: the hash that was taken when the bytes were copied down
 //! (`user.dlio.hash` on the object, [`Sum`]). Objects of earlier releases and staged copies have none: for a staged
-//! copy the slow file counts. Files that are changed meanwhile are skipped: they are no longer clean.
+//! copy the slow file counts. Files that change meanwhile are skipped: they are no longer clean.
 
 use std::sync::Arc;
 
@@ -48,7 +48,7 @@ pub enum Verified {
     },
     /// It is neither clean nor staged: dirty, evicted or changed meanwhile.
     NotClean,
-    /// The slow file's fingerprint has changed: someone else changed the file.
+    /// The slow file's fingerprint has changed: a foreign change.
     Changed,
 }
 
@@ -91,7 +91,7 @@ impl std::fmt::Debug for Verifying {
 
 impl Verifying {
     fn new(Begun { copy, label, fingerprint, fast, recorded }: Begun, slow: Arc<dyn File>) -> Self {
-        // From the devices, not from memory.
+        // Read from the devices, not from memory.
         fast.forget_cached(WHOLE);
         slow.forget_cached(WHOLE);
         let sums = Box::default();
