@@ -270,7 +270,7 @@ fn open_tiers(request: &Request, [fast, slow]: [&HeldDir; 2], slow_is_writable: 
     let noatime = request.flags.contains(MountFlags::MOUNT_ATTR_NOATIME);
     let open = |dir: &HeldDir| OsDir::open(&dir.by_descriptor()).at("open", dir.path().shown());
     let tier = |dir: OsDir| -> Arc<dyn Dir> { Arc::new(dir.unnoticed(noatime)) };
-    let (fast, slow) = (tier(open(fast)?), tier(open(slow)?.telling_births()));
+    let (fast, slow) = (tier(open(fast)?), tier(open(slow)?.with_births()));
     let boot = boot_id()?;
     #[cfg(debug_assertions)]
     let ([fast, slow], boot) = tiers::disk::faults::install([fast, slow], boot)?;
@@ -492,7 +492,7 @@ fn renew(live: &LiveSettings, in_background: bool) {
     };
     if opened {
         info!("log file reopened");
-        if in_background && let Err(error) = logging::take_stderr_along() {
+        if in_background && let Err(error) = logging::redirect_stderr() {
             warn!(%error, "a panic message goes to the former log file");
         }
     }

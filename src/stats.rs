@@ -231,12 +231,12 @@ impl Stats {
     fn merge_idle(&self, new: u64) {
         let mut queue = self.queue.lock();
         queue.push_back(new);
-        let mut looked_at = Vec::with_capacity(LOOKED_AT);
+        let mut inspected = Vec::with_capacity(LOOKED_AT);
         if queue.len() > AT_HAND {
-            looked_at.extend((0..LOOKED_AT).filter_map(|_| queue.pop_front()));
+            inspected.extend((0..LOOKED_AT).filter_map(|_| queue.pop_front()));
         }
         drop(queue);
-        for ino in looked_at {
+        for ino in inspected {
             // With the table's lock held: a thread that asks for the file meanwhile waits and finds the catalog's
             // record; a thread that holds the file keeps it here.
             let gone = self.files.remove_if(&ino, |_, file| {

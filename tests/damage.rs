@@ -1055,8 +1055,8 @@ fn nothing_in_a_crafted_tier_leads_out_of_it() {
         put(&engine, ROOT, 0, &content(0));
         drop(engine);
         craft(&at("fast/.dlio-fs"), &at("out"));
-        let looked_at = tiers::fsck(dir("fast"), Some(dir("slow")), BOOT, true);
-        let found = looked_at.unwrap().findings;
+        let inspected = tiers::fsck(dir("fast"), Some(dir("slow")), BOOT, true);
+        let found = inspected.unwrap().findings;
         assert!(found.iter().any(|f| f.severity != Severity::Repaired), "{case}: {found:?}");
         if let Ok(engine) = open() {
             step(&engine);

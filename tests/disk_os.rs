@@ -40,7 +40,7 @@ macro_rules! contract {
                 return;
             }
             let dir = tempfile::tempdir().unwrap();
-            super::$name(std::sync::Arc::new(super::OsDir::open(dir.path()).unwrap().telling_births()));
+            super::$name(std::sync::Arc::new(super::OsDir::open(dir.path()).unwrap().with_births()));
         })* }
 
         mod simulated { $(#[test] fn $name() {

@@ -52,7 +52,7 @@ pub(super) fn dir(tier: &HeldDir) -> Result<Arc<dyn Dir>, Error> {
 
 /// The slow tier for a command that changes what is there: it tells apart the files that have had one inode number.
 pub(super) fn slow_dir(tier: &HeldDir) -> Result<Arc<dyn Dir>, Error> {
-    Ok(Arc::new(opened(tier)?.telling_births()))
+    Ok(Arc::new(opened(tier)?.with_births()))
 }
 
 /// Of a fleet on this slow tier.

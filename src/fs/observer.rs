@@ -67,7 +67,7 @@ impl Observer {
 
     /// For each plan whose staging job has ended, notes what was counted until now. To be called some ten times a
     /// second; the pass over all files runs on a thread of its own, because calls must be collected meanwhile.
-    pub fn look_after_plans(&self) {
+    pub fn update_plans(&self) {
         let is_over = |job: &u64| self.tiers.staging_job(*job).is_none_or(|job| job.state != JobState::Running);
         let over: Vec<u64> = self.stats.plans.open().into_iter().filter(is_over).collect();
         if over.is_empty() || self.busy.swap(true, Relaxed) {

@@ -98,7 +98,7 @@ impl DrainProgress {
         DrainProgress { applied: tiers.applied_lsn(), arrived: tiers.copied_bytes(), at: Instant::now() }
     }
 
-    fn look_again(&mut self, tiers: &Tiers) {
+    fn refresh(&mut self, tiers: &Tiers) {
         let now = DrainProgress::of(tiers);
         if (now.applied, now.arrived) != (self.applied, self.arrived) {
             *self = now;
@@ -140,7 +140,7 @@ impl Shared {
     fn work(&self) {
         let mut progress = DrainProgress::of(&self.tiers);
         while self.wait_for_work() {
-            progress.look_again(&self.tiers);
+            progress.refresh(&self.tiers);
             let (due, next) = self.due(&progress);
             for (answer, result) in due {
                 answer(result);

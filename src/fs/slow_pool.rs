@@ -344,7 +344,7 @@ impl PoolShared {
     fn work(&self) {
         let mut state = self.state.lock();
         while !state.closed {
-            let Some(Queued { uid, number, has_own_wait, job }) = state.take_next(&self.limits) else {
+            let Some(Queued { uid, number, has_own_wait, job }) = state.pop_next(&self.limits) else {
                 if state.threads > state.wanted(&self.limits) {
                     // It replaced one that hung.
                     break;
@@ -449,7 +449,7 @@ impl PoolState {
     }
 
     /// The oldest call of a user who has none running; otherwise the oldest of a user who may have one more.
-    fn take_next(&mut self, limits: &Limits) -> Option<Queued> {
+    fn pop_next(&mut self, limits: &Limits) -> Option<Queued> {
         let mut running: HashMap<u32, RunningOfUser> = HashMap::new();
         for call in self.running.values() {
             let of_user = running.entry(call.uid).or_default();

@@ -77,7 +77,7 @@ const WORKS: [Work; 11] = [
     Work { name: "recheck", step: |t, _| t.recheck_step(), ..PLAIN },
     Work { name: "fleet", step: |t, _| t.fleet_step(), steady: true, rounds: true, ..PLAIN },
     Work { name: PARTNER, step: |t, _| t.partner_step(), needs_slow: false, woken: true, ..PLAIN },
-    Work { name: "checkpoints", step: |t, _| t.look_at_parts(), ..PLAIN },
+    Work { name: "checkpoints", step: |t, _| t.check_parts(), ..PLAIN },
     // If it hangs or fails, other work reports the same of the tier.
     Work { name: "saved", step: |t, _| t.saved_step(), needs_slow: false, ..PLAIN },
     Work { name: "tick", step: |t, _| t.tick(), needs_slow: false, ..PLAIN },

@@ -134,7 +134,7 @@ pub(super) fn reopen() -> Result<bool> {
 }
 
 /// Redirects standard error, for panics for example, to the log file, if there is one.
-pub(super) fn take_stderr_along() -> io::Result<()> {
+pub(super) fn redirect_stderr() -> io::Result<()> {
     match LOG_FILE.get() {
         Some(file) => Ok(nix::unistd::dup2_stderr(file.current())?),
         None => Ok(()),

@@ -63,7 +63,7 @@ impl Places {
         places.refuse_tiers_on_ours(&mounts)?;
         places.refuse_overlap(&mounts)?;
         places.refuse_swapped()?;
-        places.look_at_slow(read_only)?;
+        places.check_slow_tree(read_only)?;
         Ok(places)
     }
 
@@ -151,7 +151,7 @@ impl Places {
     }
 
     /// Checks the slow tree's contents where that is possible.
-    fn look_at_slow(&mut self, read_only: bool) -> Result<()> {
+    fn check_slow_tree(&mut self, read_only: bool) -> Result<()> {
         let (path, hidden) = (self.slow.clone(), self.slow_is_hidden());
         let looked = within(PATIENCE, move || {
             let tree = underlay::open(&path, hidden)?;

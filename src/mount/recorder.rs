@@ -164,7 +164,7 @@ fn collect(
         if sampled.elapsed() >= FINEST || ending {
             sampled = Instant::now();
             stats.sample(tiers.copied_bytes());
-            behind_door("plans", || observer.look_after_plans());
+            behind_door("plans", || observer.update_plans());
         }
         if ending {
             break;

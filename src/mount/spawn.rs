@@ -82,5 +82,5 @@ pub(super) fn announce() -> Result<()> {
     stdout.write_all(READY).and_then(|()| stdout.flush()).at("tell", "the starting process")?;
     nix::unistd::dup2_stdout(&null).map_err(io::Error::from).at("redirect", "standard output")?;
     nix::unistd::dup2_stderr(&null).map_err(io::Error::from).at("redirect", "standard error")?;
-    logging::take_stderr_along().at("redirect", "standard error")
+    logging::redirect_stderr().at("redirect", "standard error")
 }

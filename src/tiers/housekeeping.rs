@@ -37,11 +37,11 @@ impl Tiers {
             done = done.and(committed);
         }
         done = done.and(self.delete_unreferenced(&cx).map(drop));
-        self.look_at_checkpoints(now);
+        self.update_checkpoints(now);
         self.save_streams();
         let ages = self.ages();
         let mut st = self.state.lock();
-        for ino in st.take_orphans() {
+        for ino in st.pop_orphans() {
             self.settle_lost(&mut st, ino);
             st.view.collect(ino);
         }
@@ -95,7 +95,7 @@ impl Tiers {
             wanted
         };
         let asks = Class::ALL.into_iter().any(|class| wanted.asks(class));
-        if asks && self.let_some_go(wanted, &|| self.meet_waiting())? { Ok(Progress::Did) } else { Ok(Progress::Idle) }
+        if asks && self.let_some_go(wanted, &|| self.learn_waiting())? { Ok(Progress::Did) } else { Ok(Progress::Idle) }
     }
 
     /// While a deadline is set, the drain is not limited or paused, and nothing is staged.

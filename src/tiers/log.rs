@@ -208,7 +208,7 @@ impl Log {
         count: usize,
         records: impl FnOnce(Lsn) -> I,
     ) -> Result<Lsn> {
-        self.takes_records()?;
+        self.check_writable()?;
         let mut tail = self.tail.lock();
         if tail.broken {
             return Err(broken());
@@ -274,7 +274,7 @@ impl Log {
         self.read_only.store(true, Ordering::Relaxed);
     }
 
-    pub(crate) fn takes_records(&self) -> Result<()> {
+    pub(crate) fn check_writable(&self) -> Result<()> {
         if self.read_only.load(Ordering::Relaxed) { Err(Errno::EROFS.into()) } else { Ok(()) }
     }
 

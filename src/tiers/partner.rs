@@ -232,13 +232,13 @@ impl Tiers {
         if !goes_on() {
             return Ok(RoundEnd::Paused);
         }
-        mirror.take_texts(texts)?;
+        mirror.copy_texts(texts)?;
         let objects_first = !left_out!(PartnerObjects);
-        if objects_first && let Some(end) = mirror.take_objects(&self.pool, goes_on)? {
+        if objects_first && let Some(end) = mirror.copy_objects(&self.pool, goes_on)? {
             return Ok(end);
         } // 2
         if extent.last > mirror.noted {
-            match mirror.take_log(&extent, |first| self.log.segment(first), goes_on)? {
+            match mirror.copy_log(&extent, |first| self.log.segment(first), goes_on)? {
                 Some(true) => {} // 3
                 Some(false) => return Ok(RoundEnd::Paused),
                 None => return Ok(RoundEnd::Again),
@@ -252,7 +252,7 @@ impl Tiers {
             return Ok(RoundEnd::Paused);
         } // 5
         if !objects_first {
-            mirror.take_objects(&self.pool, goes_on)?;
+            mirror.copy_objects(&self.pool, goes_on)?;
         }
         Ok(RoundEnd::Whole(round))
     }
@@ -397,7 +397,7 @@ impl Mirror {
         }
     }
 
-    fn take_texts(&mut self, texts: Vec<Option<String>>) -> Result<()> {
+    fn copy_texts(&mut self, texts: Vec<Option<String>>) -> Result<()> {
         for ((name, known), text) in TEXTS.into_iter().zip(&mut self.texts).zip(texts) {
             if let Some(text) = text.as_ref().filter(|text| known.as_ref() != Some(text)) {
                 replace_text(&*self.ours, name, text)?;
@@ -408,7 +408,7 @@ impl Mirror {
     }
 
     /// Step 2. Returns what ends the round before its log is copied.
-    fn take_objects(&mut self, from: &Pool, goes_on: &dyn Fn() -> bool) -> Result<Option<RoundEnd>> {
+    fn copy_objects(&mut self, from: &Pool, goes_on: &dyn Fn() -> bool) -> Result<Option<RoundEnd>> {
         // If its seal is being logged, the copied part of the log may contain it.
         let sealing: Vec<(Lsn, Arc<Content>)> = self
             .unsealed
@@ -427,7 +427,7 @@ impl Mirror {
                 is_missing = true;
                 continue;
             }
-            match self.take_object(from, number, size, goes_on) {
+            match self.copy_object(from, number, size, goes_on) {
                 Ok(true) => {}
                 Ok(false) => return Ok(Some(RoundEnd::Paused)),
                 // Applied just now, and deleted.
@@ -455,7 +455,7 @@ impl Mirror {
         self.objects.get(&number).is_some_and(|(copied, has)| *has >= size && (*copied == lsn || of_pending(copied)))
     }
 
-    fn take_object(&self, from: &Pool, number: u64, size: u64, goes_on: &dyn Fn() -> bool) -> io::Result<bool> {
+    fn copy_object(&self, from: &Pool, number: u64, size: u64, goes_on: &dyn Fn() -> bool) -> io::Result<bool> {
         let source = from.open_object(number, Access::Unnoticed)?;
         self.ours.unlink(BEING_MADE).or_else(|error| match error.kind() {
             io::ErrorKind::NotFound => Ok(()),
@@ -485,11 +485,11 @@ impl Mirror {
             return Ok(false);
         }
         self.pool.remove(number)?;
-        self.pool.take_in(number, &*self.ours, BEING_MADE).map(|()| true)
+        self.pool.adopt(number, &*self.ours, BEING_MADE).map(|()| true)
     }
 
     /// Step 3. `None`: a segment was deleted meanwhile; `false`: it was cut off.
-    fn take_log(
+    fn copy_log(
         &mut self,
         extent: &LogExtent,
         segment: impl Fn(Lsn) -> io::Result<Arc<dyn File>>,

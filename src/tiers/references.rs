@@ -55,7 +55,7 @@ impl Tiers {
         let to_delete = {
             let mut st = self.state.lock();
             let durable = if left_out!(DeleteDurable) { needed } else { self.log.durable() };
-            st.objects.take_deletable(durable)
+            st.objects.pop_deletable(durable)
         };
         for object in to_delete {
             if object.needs_slow() {

@@ -138,14 +138,14 @@ impl Tiers {
             state.due = Some(now + EVERY * turns);
             state.dirs.clone().unwrap_or_default()
         };
-        match self.look_at_saved(&known) {
+        match self.scan_saved(&known) {
             Ok(dirs) => self.saved.0.lock().dirs = Some(dirs),
             Err(error) => tracing::debug!(%error, "what is saved on the slow tier could not be looked at"),
         }
         Ok(Progress::Idle)
     }
 
-    fn look_at_saved(&self, known: &[SavedDir]) -> Result<Vec<SavedDir>> {
+    fn scan_saved(&self, known: &[SavedDir]) -> Result<Vec<SavedDir>> {
         let (slow, most) = (&*self.slow.root, self.options().saved_age);
         let now = self.now().sec.max(0).unsigned_abs();
         // A user may have changed a young one further down, which its own time does not show.

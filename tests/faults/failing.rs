@@ -172,7 +172,7 @@ impl Run {
                 Step::Drain => {
                     let drained = self.world.drain().is_ok();
                     self.note(format!("drain: {drained} {:?}", self.world.trouble));
-                    self.look_at_slow()?;
+                    self.check_slow_tree()?;
                     if drained {
                         self.player.drained();
                     }
@@ -197,7 +197,7 @@ impl Run {
         if let Some(path) = self.player.open_file().filter(|_| !last || self.case.cut.is_none()) {
             self.call(&Op::Close(path))?;
         }
-        self.look_at_slow()
+        self.check_slow_tree()
     }
 
     /// One call; `false` if it failed.
@@ -227,7 +227,7 @@ impl Run {
     }
 
     /// P1 and P5.
-    fn look_at_slow(&mut self) -> Check {
+    fn check_slow_tree(&mut self) -> Check {
         for image in self.world.slow.take_observed() {
             let slow = tree_of(&image);
             let Some(first) = self.player.positions(&slow, self.since).first().copied() else {
@@ -265,7 +265,7 @@ impl Run {
         let seen = self.world.tree()?;
         self.player.shows(&seen).map_err(|why| format!("once nothing failed any more: {why}"))?;
         let drained = self.world.drain().is_ok();
-        self.look_at_slow()?;
+        self.check_slow_tree()?;
         if drained {
             return Ok(false);
         }

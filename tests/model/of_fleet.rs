@@ -44,7 +44,7 @@ fn put_part(pair: &Pair, member: usize, place: &str, step: u32) {
 fn look(pair: &Pair, member: usize) {
     let engine = &pair.members[member];
     engine.tick().unwrap();
-    engine.look_at_parts().unwrap();
+    engine.check_parts().unwrap();
 }
 
 /// Work of one member until nothing more comes of it.

@@ -70,7 +70,7 @@ pub(crate) struct CheckpointIndex {
     bursts: BTreeMap<u64, BurstFiles>,
     /// Files of an earlier mount that have not been checked for changes yet.
     unchecked: Vec<(Path, Lsn)>,
-    /// Something has changed since [`CheckpointIndex::take_changed`].
+    /// Something has changed since [`CheckpointIndex::pop_changed`].
     changed: bool,
     /// The last number of the previous mount, and how many checkpoints of this mount were dropped to make room.
     resumed: u64,
@@ -464,7 +464,7 @@ impl CheckpointIndex {
     }
 
     /// Whether something has changed since the last call.
-    pub(crate) fn take_changed(&mut self) -> bool {
+    pub(crate) fn pop_changed(&mut self) -> bool {
         std::mem::take(&mut self.changed)
     }
 
@@ -579,7 +579,7 @@ impl CheckpointIndex {
     }
 
     /// A marker of this checkpoint was looked for at `now`; by `finished` all had written their parts.
-    pub(crate) fn looked_for_parts(&mut self, of: &UnprovedCheckpoint, now: Duration, finished: Option<Duration>) {
+    pub(crate) fn note_parts_check(&mut self, of: &UnprovedCheckpoint, now: Duration, finished: Option<Duration>) {
         if let Some(burst) = self.bursts.get_mut(&of.number).filter(|burst| burst.upto == of.upto) {
             burst.parts.looked.get_or_insert(now);
             burst.parts.finished = finished;
@@ -940,7 +940,7 @@ mod tests {
         assert_eq!(offered(&index).as_deref(), Some("run/step-1"));
         // Notes about a checkpoint do not apply to its successor under the same name.
         write_in_fleet(&mut index, 2, "run/step-2/b", 21, MIB, 16);
-        index.looked_for_parts(&unproved[0], S, Some(S));
+        index.note_parts_check(&unproved[0], S, Some(S));
         index.has_all_parts(&unproved[0], S * 18);
         index.published(21, S * 19);
         let again = index.unproved(&moment, 9);
@@ -1033,7 +1033,7 @@ mod tests {
         index.published(90, S * 16);
         let moment = Moment { fleet: "job".into(), ..at(60, 90, None) };
         let unproved = index.unproved(&moment, 9);
-        index.looked_for_parts(&unproved[0], S, Some(S * 17));
+        index.note_parts_check(&unproved[0], S, Some(S * 17));
         index.has_all_parts(&unproved[0], S * 17);
         let at_17 = (S * 17).as_nanos() as u64;
         index.placed_by_other(b"run/last/b", at_17 - 1);
@@ -1051,7 +1051,7 @@ mod tests {
         index.published(90, S * 16);
         let after = |uptime: Duration| Moment { fleet: "job".into(), uptime, ..at(60, 90, None) };
         let unproved = index.unproved(&after(S), 9);
-        index.looked_for_parts(&unproved[0], S, None);
+        index.note_parts_check(&unproved[0], S, None);
         assert_eq!(index.unproved(&after(PATIENCE), 9).len(), 1);
         assert_eq!(index.unproved(&after(PATIENCE + S * 2), 9), []);
     }

@@ -45,7 +45,7 @@ const POINTER_MAX: usize = 256;
 
 impl Tiers {
     /// One look at the newest checkpoints of which other members may have parts.
-    pub fn look_at_parts(&self) -> Result<Progress> {
+    pub fn check_parts(&self) -> Result<Progress> {
         let Some(fleet) = &self.fleet else { return Ok(Progress::Idle) };
         let writing = self.being_written();
         let unproved = {
@@ -85,7 +85,7 @@ impl Tiers {
         // After the look, so that what it found existed by then. Rounded up, like the times of a verdict.
         let now = Duration::from_millis(nanos(self.now()).div_ceil(1_000_000));
         let finished = is_finished.then_some(now);
-        self.state.lock().checkpoints.change(|index| index.looked_for_parts(one, self.uptime(), finished));
+        self.state.lock().checkpoints.change(|index| index.note_parts_check(one, self.uptime(), finished));
     }
 
     /// Step 2. What cannot be looked at is no sign; other work reports a slow tier that does not answer.

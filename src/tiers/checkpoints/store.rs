@@ -26,14 +26,14 @@ const AT_ONCE: usize = 64;
 
 impl Tiers {
     /// Ends a burst that is over, and saves changes of finished ones.
-    pub(crate) fn look_at_checkpoints(&self, now: Duration) {
+    pub(crate) fn update_checkpoints(&self, now: Duration) {
         let writing = self.being_written();
         let patience = self.options().live_after / 2;
         let saved = {
             let mut st = self.state.lock();
             let over = st.bursts.end_if_quiet(now, &writing, patience);
             st.learn(&over, self.stamp(Duration::ZERO));
-            if !st.checkpoints.change(|index| index.take_changed()) && over.is_empty() {
+            if !st.checkpoints.change(|index| index.pop_changed()) && over.is_empty() {
                 return;
             }
             let moment = self.moment(&st, &writing);

@@ -280,7 +280,7 @@ impl Copies {
     /// Moves the copy into the pool, as an object.
     pub(crate) fn hand_over(&self, number: u64, pool: &Pool, object: u64) -> io::Result<()> {
         self.index.lock().take(number);
-        pool.take_in(object, &*self.shards.of(number)?, &file_name(number))
+        pool.adopt(object, &*self.shards.of(number)?, &file_name(number))
     }
 
     /// Notes that a file of a directory was read to its end, with or without a copy. Returns the interval for
@@ -357,7 +357,7 @@ impl Copies {
     }
 
     /// Scans the next directory and removes copies that are not certainly whole; `false`: all were scanned.
-    fn look_through_one(&self) -> io::Result<bool> {
+    fn scan_one(&self) -> io::Result<bool> {
         let next = {
             let mut index = self.index.lock();
             if index.unread.is_none() {
@@ -397,7 +397,7 @@ impl Copies {
 impl Tiers {
     /// Finds the copies of the previous mount, one directory at a time.
     pub fn find_copies_step(&self) -> Result<Progress> {
-        match self.copies.look_through_one().at_fast("look through", "the staged copies")? {
+        match self.copies.scan_one().at_fast("look through", "the staged copies")? {
             true => Ok(Progress::Did),
             false => Ok(Progress::Idle),
         }

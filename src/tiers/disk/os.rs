@@ -145,7 +145,7 @@ impl OsDir {
 
     /// For the slow tier: stats have [`Stat::birth`], if the file system has one. Without it on a kernel or in a
     /// sandbox that lacks the calls.
-    pub fn telling_births(self) -> OsDir {
+    pub fn with_births(self) -> OsDir {
         let births = Births::of(&self.fd).unwrap_or(Births::Untold);
         OsDir { births, ..self }
     }

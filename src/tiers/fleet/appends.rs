@@ -191,7 +191,7 @@ impl AppendClaims {
 
     /// Step 3. `upto`: where the log ends; `is_published`: whether all of this file that was logged by then is
     /// published.
-    pub(super) fn take_away_done(&self, upto: Lsn, is_published: impl Fn(Ino, Lsn) -> bool) -> Result<()> {
+    pub(super) fn remove_done(&self, upto: Lsn, is_published: impl Fn(Ino, Lsn) -> bool) -> Result<()> {
         let closed: Vec<(String, Ino, Lsn)> = {
             let mut held = self.held.lock();
             let closed = held.iter_mut().filter(|(_, claim)| claim.opens == 0);

@@ -31,7 +31,7 @@ impl Tiers {
         let now = self.uptime();
         let may_collect = fleet.may_collect();
         if fleet.duty(|duty| duty.is_to_look(oldest.is_some(), now)) == Some(true) {
-            fleet.look_at_smallest(&*self.clock)?; // 1
+            fleet.read_smallest_leases(&*self.clock)?; // 1
         }
         if !may_collect {
             fleet.stop_collecting()?;
@@ -87,7 +87,7 @@ impl Fleet {
     }
 
     /// Step 1. While the file is being written, the previous reading stays in use.
-    fn look_at_smallest(&self, clock: &dyn Clock) -> Result<()> {
+    fn read_smallest_leases(&self, clock: &dyn Clock) -> Result<()> {
         let uptime = clock.uptime();
         let began = nanos(clock.now());
         self.state.lock().pace.spend();
@@ -143,7 +143,7 @@ impl Fleet {
         let Some(pass) = self.duty(CollectorDuty::has_read_all).flatten() else { return Ok(()) };
         self.state.lock().read_all = Some(pass.began);
         if pass.is_for_file {
-            self.look_at_smallest(clock)?; // It may give the pass up.
+            self.read_smallest_leases(clock)?; // It may give the pass up.
         }
         let is_for_file = self.duty(CollectorDuty::end_pass).flatten().is_some_and(|pass| pass.is_for_file);
         // The check at the begin of the round is old by now: reading takes time.
@@ -158,6 +158,6 @@ impl Fleet {
         };
         self.members.write_smallest(&smallest, self.id)?;
         self.duty(|duty| duty.note_written(clock.uptime()));
-        self.look_at_smallest(clock)
+        self.read_smallest_leases(clock)
     }
 }

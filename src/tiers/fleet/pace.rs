@@ -118,7 +118,7 @@ impl LeasePace {
     pub(crate) fn one_more(&mut self, now: Duration) -> Option<u32> {
         // A round less than that, because the next one would come too late.
         let slot = self.not_since(now.checked_sub(READ.saturating_sub(ROUND))?)?;
-        self.take_more().then_some(slot)
+        self.admit_more().then_some(slot)
     }
 
     /// With nothing pending: whether a pass is in progress. `is_used`: a program uses what the others publish.
@@ -136,11 +136,11 @@ impl LeasePace {
     /// The next slot of the pass.
     pub(crate) fn next_of_pass(&mut self) -> Option<u32> {
         let slot = self.not_since(self.pass?)?;
-        self.take_more().then_some(slot)
+        self.admit_more().then_some(slot)
     }
 
     /// Takes a file for which no event waits from the share, if at least half of what may be saved up is left.
-    fn take_more(&mut self) -> bool {
+    fn admit_more(&mut self) -> bool {
         let is_first = !std::mem::replace(&mut self.has_more, true);
         (is_first || self.left > self.kept / 2) && self.take()
     }

@@ -472,8 +472,8 @@ mod tests {
     #[test]
     fn who_is_missing_is_named() {
         let late = Duration::from_secs(31);
-        let looked_at = |seen: SeenLease| SeenLease { seen_at: late, ..seen };
-        let all = |first: Option<SeenLease>| missing(1, &[first.map(looked_at), None], late);
+        let inspected = |seen: SeenLease| SeenLease { seen_at: late, ..seen };
+        let all = |first: Option<SeenLease>| missing(1, &[first.map(inspected), None], late);
         assert_eq!(all(None).as_deref(), Some("waits for member 0, which has not been mounted yet"));
         assert!(all(seen(lease(1, 1))).is_some_and(|why| why.contains("member 0 on node7, last seen 31s ago")));
         assert_eq!(all(seen(MemberLease { standing: Standing::Left, ..lease(1, 1) })), None);

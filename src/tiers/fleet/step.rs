@@ -65,7 +65,7 @@ impl Tiers {
         }
         if fleet.is_ourselves(now)? {
             // 2
-            fleet.tell_names(); // 4
+            fleet.announce_names(); // 4
             fleet.write(least, clock, Standing::Here)?; // 5
             let mut state = fleet.state.lock();
             (state.written, state.oldest) = (Some(now), oldest);
@@ -92,7 +92,7 @@ impl Tiers {
             && fleet.is_ourselves(self.uptime())?
             && !given_up()
         {
-            fleet.tell_names();
+            fleet.announce_names();
             if given_up() {
                 return Ok(());
             }
@@ -241,7 +241,7 @@ impl Fleet {
 
     /// Step 4. Names that cannot be written are lost, and the lease says so: it must not wait for room on the slow
     /// tier.
-    fn tell_names(&self) {
+    fn announce_names(&self) {
         let (own, lines) = {
             let mut state = self.state.lock();
             (state.names.clone(), std::mem::take(&mut state.untold))

@@ -36,7 +36,7 @@ impl Tiers {
             let st = self.state.lock();
             !st.uncommitted.has(ino) && st.queue.front().is_none_or(|front| front > upto)
         };
-        if let Err(error) = fleet.appends.take_away_done(self.log.last(), is_published) {
+        if let Err(error) = fleet.appends.remove_done(self.log.last(), is_published) {
             tracing::debug!(%error, "a file stays claimed for appending on this node");
         }
         let oldest = self.oldest_start();

@@ -25,7 +25,7 @@ pub(crate) fn plan_copies(st: &mut EngineState, pressure: bool, refused: Option<
     if !is_up_to_date(&cursor, st, &missing_at_front(st, pressure, refused)) {
         cursor.begin_anew();
     }
-    look_on(&mut cursor, st, pressure, refused);
+    advance_cursor(&mut cursor, st, pressure, refused);
     let found = cursor.found.iter().cloned().collect();
     st.queue.copied = cursor;
     found
@@ -35,19 +35,19 @@ pub(crate) fn plan_copies(st: &mut EngineState, pressure: bool, refused: Option<
 fn is_up_to_date(cursor: &CopyCursor, st: &EngineState, front: &[Lsn]) -> bool {
     let has_room = cursor.found.len() < GROUP_MAX || !st.queue.has_newest_only();
     let is_known =
-        |lsn: &Lsn| (*lsn > cursor.looked_at && has_room) || cursor.found.iter().any(|(_, (known, _))| known == lsn);
+        |lsn: &Lsn| (*lsn > cursor.inspected && has_room) || cursor.found.iter().any(|(_, (known, _))| known == lsn);
     let first = cursor.found.front().filter(|_| st.queue.has_newest_only() && !front.is_empty());
     front.iter().all(is_known) && first.is_none_or(|(_, (lsn, _))| front.contains(lsn))
 }
 
 /// Searches the events behind those seen so far, until enough is found.
-fn look_on(cursor: &mut CopyCursor, st: &EngineState, pressure: bool, refused: Option<usize>) {
-    let mut walk = Walk::behind(cursor.looked_at).up_to(refused);
-    let mut at = st.queue.index_behind(cursor.looked_at);
+fn advance_cursor(cursor: &mut CopyCursor, st: &EngineState, pressure: bool, refused: Option<usize>) {
+    let mut walk = Walk::behind(cursor.inspected).up_to(refused);
+    let mut at = st.queue.index_behind(cursor.inspected);
     while at < st.queue.len() && cursor.found.len() < GROUP_MAX {
         let batch = batch_at(st, &mut walk, at, pressure);
         at = batch.as_ref().map_or(at + 1, |batch| batch.events.end);
-        cursor.looked_at = st.queue.events()[at - 1].lsn;
+        cursor.inspected = st.queue.events()[at - 1].lsn;
         cursor.found.extend(batch.into_iter().flat_map(missing_in));
         #[cfg(test)]
         {

@@ -39,7 +39,7 @@ impl FillPlan {
     pub(crate) fn begin(st: &EngineState, batch: &Batch) -> Option<FillPlan> {
         let mut events = st.queue.events().range(batch.events.clone());
         match (&events.next()?.change, events.next()) {
-            (Change::Make { ino, at, spec }, None) if takes_in(spec) && is_free(st, at) => Some(FillPlan {
+            (Change::Make { ino, at, spec }, None) if can_be_filled(spec) && is_free(st, at) => Some(FillPlan {
                 dirs: HashSet::from([*ino]),
                 nodes: HashSet::from([*ino]),
                 names: HashSet::new(),
@@ -77,14 +77,14 @@ impl FillPlan {
         let is_taken = match (&events[..], &first.change) {
             ([_], Change::Make { spec, .. }) if spec.kind == Kind::Dir && self.dirs.len() >= DIRS_MAX => false,
             ([_], Change::Make { ino, at, spec }) => {
-                self.take_node(st, *ino, at) && {
-                    if takes_in(spec) {
+                self.add_node(st, *ino, at) && {
+                    if can_be_filled(spec) {
                         self.dirs.insert(*ino);
                     }
                     true
                 }
             }
-            (_, Change::Content { ino, .. }) => self.take_file(st, *ino, &events, batch),
+            (_, Change::Content { ino, .. }) => self.add_file(st, *ino, &events, batch),
             _ => false,
         };
         if is_taken {
@@ -95,7 +95,7 @@ impl FillPlan {
     }
 
     /// Adds a file's version, which may have been renamed or removed since.
-    fn take_file(&mut self, st: &EngineState, ino: Ino, events: &[&Event], batch: &Batch) -> bool {
+    fn add_file(&mut self, st: &EngineState, ino: Ino, events: &[&Event], batch: &Batch) -> bool {
         let mut place = None;
         for event in events {
             place = match &event.change {
@@ -110,7 +110,7 @@ impl FillPlan {
             (Some(at), Some((_, content))) => {
                 let bytes = self.bytes.saturating_add(content.size);
                 let fits = content.size <= FILE_MAX && bytes <= BYTES_MAX && !content.object().needs_slow();
-                let takes = whole && fits && self.take_node(st, ino, &at);
+                let takes = whole && fits && self.add_node(st, ino, &at);
                 if takes {
                     self.bytes = bytes;
                 }
@@ -121,14 +121,14 @@ impl FillPlan {
         }
     }
 
-    fn take_node(&mut self, st: &EngineState, ino: Ino, at: &DirEntryKey) -> bool {
+    fn add_node(&mut self, st: &EngineState, ino: Ino, at: &DirEntryKey) -> bool {
         let is_new = self.dirs.contains(&at.0) && !is_there(st, ino) && is_free(st, at);
         is_new && !self.nodes.contains(&ino) && self.names.insert(at.clone()) && self.nodes.insert(ino)
     }
 }
 
 /// Whether we can put something into such a directory and list it, without root as well.
-fn takes_in(spec: &Spec) -> bool {
+fn can_be_filled(spec: &Spec) -> bool {
     spec.kind == Kind::Dir && spec.attrs.perm & 0o700 == 0o700
 }
 

@@ -254,7 +254,7 @@ impl Node {
     }
 
     /// Takes the names on the slow tier, if they differ from those in the view. Put them back with [`Node::put_moved`].
-    fn take_moved(&mut self) -> Option<LinkNames> {
+    fn pop_moved(&mut self) -> Option<LinkNames> {
         if self.has_no_slow_names() {
             self.slow_ino = 0;
             return Some(LinkNames::default());
@@ -276,7 +276,7 @@ impl Node {
     /// Sets which file it is on the slow tier, if any. Drops the fingerprint, which is not that of another file.
     pub(super) fn set_slow_id(&mut self, id: Option<SlowId>) {
         self.set_slow_fingerprint(None);
-        let moved = self.take_moved();
+        let moved = self.pop_moved();
         self.on_slow = id.is_some();
         let (dev, file) = id.unwrap_or_default();
         (self.slow_dev, self.slow_ino, self.slow_birth) = (dev as u32, file.ino, file.birth);
@@ -288,7 +288,7 @@ impl Node {
         if view && slow && !self.moved() {
             return change(&mut self.links);
         }
-        let mut on_slow = self.take_moved().unwrap_or_else(|| self.links.clone());
+        let mut on_slow = self.pop_moved().unwrap_or_else(|| self.links.clone());
         if view {
             change(&mut self.links);
         }

@@ -77,7 +77,7 @@ impl ObjectReferences {
     }
 
     /// Takes the objects that may be deleted once the log is durable up to `durable`.
-    pub(crate) fn take_deletable(&mut self, durable: Lsn) -> Vec<ObjectId> {
+    pub(crate) fn pop_deletable(&mut self, durable: Lsn) -> Vec<ObjectId> {
         self.to_delete.extract_if(.., |_, lsn| *lsn <= durable).map(|(object, _)| object).collect()
     }
 

@@ -55,7 +55,7 @@ impl PendingShares {
 #[derive(Debug, Default)]
 pub(super) struct CopyCursor {
     /// All events up to here were looked at.
-    pub(super) looked_at: Lsn,
+    pub(super) inspected: Lsn,
     /// The versions among them that are needed and had no copy, in the order in which they are needed.
     pub(super) found: VecDeque<(Ino, QueuedVersion)>,
     /// How many batches were looked at since the start; for tests.
@@ -66,7 +66,7 @@ pub(super) struct CopyCursor {
 impl CopyCursor {
     /// Starts the search at the front again.
     pub(super) fn begin_anew(&mut self) {
-        self.looked_at = 0;
+        self.inspected = 0;
         self.found.clear();
     }
 }
@@ -343,7 +343,7 @@ impl EventQueue {
 
     /// Takes these events out of the order, wherever they are in it; `events` is sorted. Their versions stay until
     /// [`EventQueue::forget_version`].
-    pub(super) fn take_out(&mut self, events: &[Lsn]) -> Vec<Event> {
+    pub(super) fn remove_events(&mut self, events: &[Lsn]) -> Vec<Event> {
         let (mut taken, mut left) = (Vec::new(), VecDeque::with_capacity(self.events.len()));
         for event in std::mem::take(&mut self.events) {
             match events.binary_search(&event.lsn) {
@@ -405,7 +405,7 @@ impl EventQueue {
         let now = |lsn: Lsn| beside(new, lsn).copied();
         let old: Vec<Lsn> = new.iter().map(|(old, _)| *old).collect();
         let mut files = foldhash::HashSet::default();
-        for mut event in self.take_out(&old) {
+        for mut event in self.remove_events(&old) {
             event.lsn = now(event.lsn).unwrap_or(event.lsn);
             if let Change::Content { ino, .. } = &event.change {
                 files.insert(*ino);

@@ -78,12 +78,12 @@ impl EngineState {
         }
     }
 
-    /// Adds a removed file whose object is in use; [`EngineState::take_orphans`] comes back to it.
+    /// Adds a removed file whose object is in use; [`EngineState::pop_orphans`] comes back to it.
     pub(crate) fn add_orphan(&mut self, ino: Ino) {
         self.orphans.insert(ino);
     }
 
-    pub(crate) fn take_orphans(&mut self) -> HashSet<Ino> {
+    pub(crate) fn pop_orphans(&mut self) -> HashSet<Ino> {
         std::mem::take(&mut self.orphans)
     }
 
@@ -179,8 +179,8 @@ impl EngineState {
     }
 
     /// Takes these events out of the order, wherever they are in it. The nodes they touched are not collected yet.
-    pub(crate) fn take_out(&mut self, events: &[Lsn], now: Lsn) -> Vec<Event> {
-        let taken = self.queue.take_out(events);
+    pub(crate) fn remove_events(&mut self, events: &[Lsn], now: Lsn) -> Vec<Event> {
+        let taken = self.queue.remove_events(events);
         for event in &taken {
             self.unpin(event, now);
         }
@@ -239,12 +239,12 @@ impl EngineState {
             return;
         }
         self.view.set_view(place.0, &place.1, None);
-        self.look_again_at(place);
+        self.forget_slow_at(place);
         shown.into_iter().for_each(|ino| self.add_orphan(ino));
     }
 
     /// Forgets what the slow tier has under this name.
-    pub(crate) fn look_again_at(&mut self, place: &DirEntryKey) {
+    pub(crate) fn forget_slow_at(&mut self, place: &DirEntryKey) {
         self.view.set_slow(place.0, &place.1, None);
         if let Some(dir) = self.view.get_mut(place.0).and_then(|node| node.dir.as_mut()) {
             dir.known = false;

@@ -800,8 +800,8 @@ impl View {
             // If the directory is gone by now, continue with the next one.
             let Some(&ino) = self.dirs.range(first..).next() else { return true };
             let after = after.filter(|_| ino == first);
-            let (looked_at, last) = self.age_names_of(ino, after, now, ages, left);
-            left -= looked_at.clamp(1, left);
+            let (inspected, last) = self.age_names_of(ino, after, now, ages, left);
+            left -= inspected.clamp(1, left);
             if last.is_none() {
                 self.collect(ino);
             }

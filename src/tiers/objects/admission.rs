@@ -73,7 +73,7 @@ impl Tiers {
     }
 
     /// Reports attributes that the slow tier does not take: `path` has them in the mount only.
-    pub(crate) fn tell_left_out(&self, path: impl Display, keys: &[Vec<u8>]) {
+    pub(crate) fn warn_of_left_out(&self, path: impl Display, keys: &[Vec<u8>]) {
         for key in keys {
             let key = escape(key);
             self.counters.left_out.fetch_add(1, Ordering::Relaxed);

@@ -73,7 +73,7 @@ impl Pool {
     }
 
     /// Renames a file from elsewhere on the same file system to this object.
-    pub(crate) fn take_in(&self, number: u64, from: &dyn Dir, name: &[u8]) -> io::Result<()> {
+    pub(crate) fn adopt(&self, number: u64, from: &dyn Dir, name: &[u8]) -> io::Result<()> {
         let shard = self.shards.made(number)?;
         from.rename(name, &*shard, &file_name(number), RenameMode::NoReplace)
     }

@@ -79,13 +79,13 @@ impl Split {
 
     /// The next offset in a range that must be taken in; the range's end if there is none. Skips holes of the head;
     /// unless `only_data`, only where the tail has a hole, too.
-    pub(crate) fn next_to_take_in(&self, range: Range<u64>, only_data: bool) -> io::Result<u64> {
+    pub(crate) fn next_to_join(&self, range: Range<u64>, only_data: bool) -> io::Result<u64> {
         let data = next_data(&*self.head, range.clone())?;
         if only_data { Ok(data) } else { Ok(next_data(&*self.tail, range)?.min(data)) }
     }
 
     /// Takes `[from, to)` of the head in; with `only_data`, holes stay holes.
-    pub(crate) fn take_in(&self, from: u64, to: u64, only_data: bool) -> io::Result<()> {
+    pub(crate) fn join(&self, from: u64, to: u64, only_data: bool) -> io::Result<()> {
         self.keeping_mtime(|| {
             if only_data {
                 return Ok(copy_data(&*self.head, &*self.tail, from..to, &mut |_, _| Ok(()))?);
@@ -338,14 +338,14 @@ mod tests {
         all
     }
 
-    fn take_in(split: &Split) {
+    fn join(split: &Split) {
         let only_data = split.clear_tail_below().unwrap();
         let size = split.head_size().unwrap();
         let mut at = 0;
         while at < size {
-            at = split.next_to_take_in(at..size, only_data).unwrap();
+            at = split.next_to_join(at..size, only_data).unwrap();
             let to = size.min(at + 3000);
-            split.take_in(at, to, only_data).unwrap();
+            split.join(at, to, only_data).unwrap();
             at = to;
         }
     }
@@ -361,7 +361,7 @@ mod tests {
                 twins.change(&mut rng);
                 twins.compare(&mut rng);
                 if rng.random_range(0..10) == 0 {
-                    take_in(&twins.split);
+                    join(&twins.split);
                     assert_eq!(content(twins.split.tail()), content(&*twins.plain), "seed {seed}");
                 }
             }
@@ -376,12 +376,12 @@ mod tests {
         split.write_at(&[1; 30_000], 0).unwrap();
         let mtime = Time { sec: 1_000_000_000, nsec: 5 };
         split.set_attr(&NewAttr { mtime: Some(mtime), ..NewAttr::default() }).unwrap();
-        take_in(&split);
+        join(&split);
         assert_eq!(split.stat().unwrap().mtime, mtime);
         // Again, with leftovers of an earlier attempt that are a hole now.
         split.allocate(Allocate::PunchHole, 0, 8192).unwrap();
         split.set_attr(&NewAttr { mtime: Some(mtime), ..NewAttr::default() }).unwrap();
-        take_in(&split);
+        join(&split);
         assert_eq!(split.tail().stat().unwrap().mtime, mtime);
         assert_eq!(split.tail().seek(Seek::Data, 0).unwrap(), 8192);
     }

@@ -200,7 +200,7 @@ impl Tiers {
             _ => {
                 // Without this, a create of the same name would fail with EEXIST.
                 drop(st);
-                self.look_again(ino);
+                self.forget_seen(ino);
                 return Err(Errno::ENOENT.into());
             }
         }
@@ -271,7 +271,7 @@ impl Tiers {
         }
         let file = self.file_of(ino)?;
         let mut io = file.as_ref().map(|file| self.exclusive(cx, file)).transpose()?;
-        self.take_attrs(ino, &before, io.as_deref_mut());
+        self.move_attrs_to_view(ino, &before, io.as_deref_mut());
         // Open before the event: once logged, it cannot be undone if the object cannot be opened.
         let object = io.as_deref().and_then(|io| Some((io, io.with_attrs()?)));
         let fd = object.map(|(io, object)| self.fd(cx, io, object)).transpose()?;
@@ -296,7 +296,7 @@ impl Tiers {
 
     /// Moves a file's attributes into the view before an attribute change, if its object is to be published by a rename
     /// of the object itself.
-    fn take_attrs(&self, ino: Ino, shown: &Attr, io: Option<&mut Io>) {
+    fn move_attrs_to_view(&self, ino: Ino, shown: &Attr, io: Option<&mut Io>) {
         let Some(io) = io.filter(|io| io.goes_as_it_is() && !io.attrs_in_view) else { return };
         let mut st = self.state.lock();
         if let Some(node) = st.view.get_mut(ino) {
@@ -307,7 +307,7 @@ impl Tiers {
     }
 
     /// Moves the attributes back to the object before the object may change again.
-    pub(crate) fn give_attrs(&self, ino: Ino, io: &mut Io) -> Result<()> {
+    pub(crate) fn write_attrs_back(&self, ino: Ino, io: &mut Io) -> Result<()> {
         let (Some(fd), true) = (&io.fd, io.attrs_in_view) else { return Ok(()) };
         let (meta, xattrs) = {
             let st = self.state.lock();
@@ -521,7 +521,7 @@ impl Tiers {
             // Publishing makes it again.
             return Ok(None);
         }
-        self.look_again(ino);
+        self.forget_seen(ino);
         Err(Errno::ESTALE.into())
     }
 
@@ -609,7 +609,7 @@ impl Tiers {
             self.forget_clean(cx, file)?;
         }
         let mut io = file.as_ref().map(|file| self.exclusive(cx, file)).transpose()?;
-        self.take_attrs(ino, &before, io.as_deref_mut());
+        self.move_attrs_to_view(ino, &before, io.as_deref_mut());
         // Open before the event, as in `change_attr`; if the object refuses the change, another event undoes it.
         let object = io.as_deref().and_then(|io| Some((io, io.with_attrs()?)));
         let fd = object.map(|(io, object)| self.fd(cx, io, object)).transpose()?;

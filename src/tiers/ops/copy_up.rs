@@ -172,7 +172,7 @@ impl Tiers {
         if !self.options().rules.absorbs(path) {
             return self.new_slow_object(cx, birth, number);
         }
-        if self.takes_new(size) {
+        if self.has_room_for_new(size) {
             let id = ObjectId { home: Home::Fast, number };
             let made = self.pool.create(number, birth.perm).and_then(|fd| dress(&*fd, birth).map(|()| fd));
             match made {
@@ -206,7 +206,7 @@ impl Tiers {
 
     /// Whether a new object of this size goes to the fast tier. A failing fast tier is better than a slow tier that is
     /// down.
-    fn takes_new(&self, size: u64) -> bool {
+    fn has_room_for_new(&self, size: u64) -> bool {
         self.fits(size) && (!self.fast_fails() || self.slow.is_down())
     }
 
@@ -352,7 +352,7 @@ impl Tiers {
         let path = self.path(state.ino).map_or_else(|| path_then(&*copy.fd), |path| Ok(Some(path)));
         let path = path.at_fast("read the name of the staged copy of", label())?.ok_or(Errno::ESTALE)?;
         become_object(&copy, Named { lsn: 0, ino: state.ino, path }).at_fast("take the staged copy of", label())?; // 1
-        let taken = self.take_copy(state, &copy, object)?; // 2
+        let taken = self.use_copy(state, &copy, object)?; // 2
         if !taken {
             io.copy = None;
             return Ok(false);
@@ -386,7 +386,7 @@ impl Tiers {
     }
 
     /// Renames a copy into the pool. `false`: its name is gone, or another file had it.
-    fn take_copy(&self, state: &FileState, copy: &Copy, object: ObjectId) -> Result<bool> {
+    fn use_copy(&self, state: &FileState, copy: &Copy, object: ObjectId) -> Result<bool> {
         let renamed = absent_is_none(self.copies.hand_over(copy.number, &self.pool, object.number));
         let is_it = renamed
             .and_then(|renamed| Ok(renamed.is_some() && self.pool.stat(object.number)?.ino == copy.fd.stat()?.ino));

@@ -296,7 +296,7 @@ impl Tiers {
 
     /// Brings the file into a state in which its bytes may change. The numbers are the steps in the module's comment.
     pub(crate) fn make_writable(&self, cx: &Cx, state: &Arc<FileState>) -> Result<()> {
-        self.log.takes_records()?;
+        self.log.check_writable()?;
         let place = self.shared(cx, state)?.place;
         if !matches!(place, Bytes::Object(_)) {
             return self.copy_up(cx, state, u64::MAX);
@@ -349,7 +349,7 @@ impl Tiers {
                 drop(io);
                 return self.leave_object(cx, state, object);
             }
-            self.give_attrs(state.ino, &mut io)?;
+            self.write_attrs_back(state.ino, &mut io)?;
             // No version in this object survives the next byte.
             self.invalidate(state, &io, 0)?; // 3
             io.pending_versions.iter().filter(|content| is_of(content)).for_each(|content| content.lose());

@@ -197,7 +197,7 @@ impl Tiers {
         let is_gone = is_elsewhere && st.view.owes_below(ino);
         if is_elsewhere && !is_gone {
             drop(st);
-            self.look_again(ino);
+            self.forget_seen(ino);
             st = self.state.lock();
         }
         // A foreign rmdir: publishing makes the directory again, with the pending entries.

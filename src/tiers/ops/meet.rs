@@ -14,12 +14,12 @@ impl Tiers {
     /// Makes room on the fast tier for a write that found it full; `false` if nothing could be evicted. `kept`: also
     /// evict the checkpoints that `keep` keeps.
     pub(crate) fn evict_for(&self, bytes: u64, kept: bool) -> Result<bool> {
-        self.free(bytes, kept, &|| self.meet_waiting())
+        self.free(bytes, kept, &|| self.learn_waiting())
     }
 
     /// Looks up some of the files whose objects have waited since the start, by the names they had then. Each is tried
     /// once; `false`: there are no more.
-    pub(crate) fn meet_waiting(&self) -> Result<bool> {
+    pub(crate) fn learn_waiting(&self) -> Result<bool> {
         let untried: Vec<u64> = {
             let mut st = self.state.lock();
             let untried = st.view.waiting.values_mut().filter(|waiting| !waiting.tried).take(AT_ONCE);

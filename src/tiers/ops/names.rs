@@ -135,7 +135,7 @@ impl Tiers {
                 // A foreign rmdir: publishing makes the directory again, with the pending entries.
                 return Ok(None);
             }
-            self.look_again(dir);
+            self.forget_seen(dir);
         }
         found.at("stat on slow", self.label(dir))
     }

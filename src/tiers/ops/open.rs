@@ -57,7 +57,7 @@ impl Tiers {
                 self.release(cx, OpenFile { mode: OpenMode { write: false, ..mode }, ..file });
                 if matches!(e.errno(), Errno::ENOENT | Errno::ESTALE) && cx.slow().is_ok() {
                     // ESTALE makes the kernel look the name up again.
-                    self.look_again(ino);
+                    self.forget_seen(ino);
                     return Err(Errno::ESTALE.into());
                 }
                 Err(e)
@@ -115,7 +115,7 @@ impl Tiers {
         let claim = fleet.appends.claim(&path, ino.unwrap_or(ROOT))?;
         // The last member that appended has published it, and what is known here may be older.
         if let Some(ino) = ino.filter(|ino| self.is_on_slow(*ino)) {
-            self.look_again(ino);
+            self.forget_seen(ino);
         }
         Ok(Some(claim))
     }

@@ -130,7 +130,7 @@ impl Tiers {
 
     /// The slow tier reports that an inode is gone or was replaced: looks its names up again. After ESTALE the kernel
     /// repeats its lookup and then finds the current state.
-    pub(crate) fn look_again(&self, ino: Ino) {
+    pub(crate) fn forget_seen(&self, ino: Ino) {
         let mut gone = Some(ino).filter(|ino| *ino != ROOT);
         while let Some(ino) = gone.take() {
             let places = self.state.lock().view.get(ino).map(|node| node.links.iter().cloned().collect::<Vec<_>>());

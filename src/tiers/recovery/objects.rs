@@ -29,7 +29,7 @@ type MarkedClean = (Fingerprint, Option<Named>);
 pub(super) type ObjectLook = io::Result<(Looked, Option<MarkedClean>)>;
 
 /// Examines an object without its fingerprint.
-fn look_outside(pool: &Pool, number: u64) -> ObjectLook {
+fn stat_outside(pool: &Pool, number: u64) -> ObjectLook {
     let stat = pool.stat(number)?;
     if stat.kind != Kind::File {
         // The error that an open would give.
@@ -53,7 +53,7 @@ const LOOKING_MAX: usize = 8;
 /// Fewer objects are not worth a thread.
 pub(super) const LOOKS_EACH: usize = 4096;
 
-fn look_at_one(pool: &Pool, number: u64) -> ObjectLook {
+fn inspect_one(pool: &Pool, number: u64) -> ObjectLook {
     pool.open_object(number, Access::Read).and_then(|file| look(&*file))
 }
 
@@ -61,8 +61,8 @@ fn look_at_one(pool: &Pool, number: u64) -> ObjectLook {
 /// numbers. The fingerprints of `unproven` objects are not read.
 pub(super) fn look_at(pool: &Pool, numbers: &[u64], unproven: &SortedSet<u64>, least: usize) -> Vec<(u64, ObjectLook)> {
     let one = |number: &u64| match unproven.contains(number) {
-        true => (*number, look_outside(pool, *number)),
-        false => (*number, look_at_one(pool, *number)),
+        true => (*number, stat_outside(pool, *number)),
+        false => (*number, inspect_one(pool, *number)),
     };
     let threads = thread::available_parallelism().map_or(1, usize::from).min(LOOKING_MAX);
     let each = numbers.len().div_ceil(threads).max(least);
@@ -166,11 +166,11 @@ impl Recovery<'_> {
 
     /// Takes in the results of examining the pool's objects; those that got a fingerprint since are examined again.
     /// Clean objects wait, by the slow inode they equal, until their file is looked up.
-    pub(super) fn take_in(&mut self, looked: Vec<(u64, ObjectLook)>, marked_since: &HashSet<u64>) {
+    pub(super) fn use_inspected(&mut self, looked: Vec<(u64, ObjectLook)>, marked_since: &HashSet<u64>) {
         let mut clean = Vec::new();
         for (number, looked) in looked {
             let looked = match marked_since.contains(&number) {
-                true => look_at_one(&self.tiers.pool, number),
+                true => inspect_one(&self.tiers.pool, number),
                 false => looked,
             };
             self.tiers.pool.reserve(number);
@@ -226,7 +226,7 @@ impl Recovery<'_> {
             } else if object.needs_slow() {
                 continue;
             } else {
-                let has = match self.looked_at(object) {
+                let has = match self.inspected(object) {
                     Some(looked) => looked.size,
                     None => self.tiers.pool.stat(object.number).at("stat", "object")?.size,
                 };

@@ -325,7 +325,7 @@ impl<'a> Recovery<'a> {
     fn make_way(&mut self, place: &DirEntryKey) -> Result<()> {
         let Some((freed, _)) = self.left.remove(place) else { return Ok(()) };
         if let Some(older) = self.older_at(place)? {
-            self.take_name(freed, place.clone(), older, false);
+            self.remove_name(freed, place.clone(), older, false);
         }
         Ok(())
     }
@@ -386,7 +386,7 @@ impl<'a> Recovery<'a> {
     }
 
     pub(crate) fn has_object(&self, object: ObjectId) -> Result<bool> {
-        if let Some(looked) = self.looked_at(object) {
+        if let Some(looked) = self.inspected(object) {
             return Ok(looked.alone);
         }
         let found = match object.home {
@@ -403,7 +403,7 @@ impl<'a> Recovery<'a> {
     }
 
     /// The known state of an object in the pool.
-    pub(crate) fn looked_at(&self, object: ObjectId) -> Option<&Looked> {
+    pub(crate) fn inspected(&self, object: ObjectId) -> Option<&Looked> {
         beside(&self.looked, object.number).filter(|_| object.home == Home::Fast)?.as_ref()
     }
 
@@ -511,7 +511,7 @@ impl<'a> Recovery<'a> {
             split.finish_truncation().at("truncate", "object")?;
         }
         let in_pool = [Some(object), object.head()].into_iter().flatten().filter(|object| !object.needs_slow());
-        for object in in_pool.filter(|object| self.looked_at(*object).is_none_or(|looked| looked.clean)) {
+        for object in in_pool.filter(|object| self.inspected(*object).is_none_or(|looked| looked.clean)) {
             let fd = self.tiers.open_object(&self.cx, object)?;
             if let Some(fingerprint) = Pool::fingerprint_of(&*fd).at("read the fingerprint of", "object")? {
                 let waiting = &mut self.tiers.state.lock().view.waiting;
@@ -730,11 +730,11 @@ impl<'a> Recovery<'a> {
         if dir {
             self.make_way_in(ino)?;
         }
-        self.take_name(lsn, at, ino, dir);
+        self.remove_name(lsn, at, ino, dir);
         Ok(())
     }
 
-    fn take_name(&self, lsn: Lsn, at: DirEntryKey, ino: Ino, dir: bool) {
+    fn remove_name(&self, lsn: Lsn, at: DirEntryKey, ino: Ino, dir: bool) {
         let mut st = self.tiers.state.lock();
         let slot = st.view.live_dir(at.0).and_then(|dir| dir.slots.get(&at.1));
         let never_seen = slot.is_some_and(|slot| slot.slow().is_none() && slot.pins == 0);

@@ -251,8 +251,8 @@ impl Recovery<'_> {
             self.sweep()?; // 4
         }
         let marked = self.mark_placed_clean(&placed, &binds)?;
-        self.take_in(looked, &marked);
-        self.take_back()?;
+        self.use_inspected(looked, &marked);
+        self.revert()?;
         self.find_lost()?;
         let set_aside = set_aside(&self.records);
         self.tiers.state.lock().checkpoints.change(|index| index.set_aside(|lsn| set_aside.contains(&lsn)));
@@ -271,7 +271,7 @@ impl Recovery<'_> {
         self.sort_objects()?; // 6
         self.log_start_where_there_is_room()?; // 7
         self.mark_cut_off(); // 8
-        self.take_over();
+        self.rebuild_group();
         if let Some(error) = self.refused.take() {
             tracing::warn!(%error, "the slow tier refuses a change, and everything behind it waits; it is tried again until it succeeds");
             let front = self.tiers.state.lock().queue.front();
@@ -489,7 +489,7 @@ impl Recovery<'_> {
             other => return other.map(|()| self.tiers.log.set_room_aside()),
         };
         tracing::warn!(error = %full, "the fast tier is full: files that are also on the slow tier are evicted for this start");
-        if let Err(error) = self.tiers.free_for_a_start(&|| self.tiers.meet_waiting()) {
+        if let Err(error) = self.tiers.free_for_a_start(&|| self.tiers.learn_waiting()) {
             tracing::warn!(%error, "nothing could be evicted");
         }
         let ways: [&dyn Fn() -> Result<bool>; 2] = [&|| Ok(true), &|| self.tiers.log.go_on_in_last_segment()];

@@ -1,10 +1,10 @@
 //! A group of changes that a start finds half done and cannot finish: one of its steps is refused, or its node is gone.
 //! The start takes the group over, and the daemon continues it like one of its own (P15).
 //!
-//! 1. Before the replay ([`Recovery::take_back`]) the view learns the slow tree as it was before the group: finished
+//! 1. Before the replay ([`Recovery::revert`]) the view learns the slow tree as it was before the group: finished
 //!    steps are undone in the view. So their events are replayed as usual.
 //! 2. The intents are logged again behind the start's `applied`.
-//! 3. After the replay ([`Recovery::take_over`]) the group is rebuilt from the inodes and names that the view has now.
+//! 3. After the replay ([`Recovery::rebuild_group`]) the group is rebuilt from the inodes and names that the view has now.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -28,20 +28,20 @@ use crate::tiers::writeback::step::{Met, step_path};
 use crate::tiers::{Ino, Lsn, ROOT};
 
 impl Recovery<'_> {
-    pub(crate) fn take_back(&mut self) -> Result<()> {
+    pub(crate) fn revert(&mut self) -> Result<()> {
         let Some(half) = self.half.take() else { return Ok(()) };
         // For lookups below a directory that the group has moved.
         self.tiers.slow.set_moving(self.tiers.moves(half.steps.iter()));
         for (at, step) in half.steps.iter().enumerate() {
             if half.has_changed(at) || matches!(half.met.get(at), Some(Met::Merged(_))) {
-                self.take_back_one(&half, at as u64, step)?;
+                self.revert_one(&half, at as u64, step)?;
             }
         }
         self.half = Some(half);
         Ok(())
     }
 
-    fn take_back_one(&mut self, half: &Half, at: u64, step: &Step) -> Result<()> {
+    fn revert_one(&mut self, half: &Half, at: u64, step: &Step) -> Result<()> {
         let tiers = self.tiers;
         let slow = &tiers.slow;
         let stat = |path: &[u8]| slow.stat(path).at("stat on slow", escape(path));
@@ -98,7 +98,7 @@ impl Recovery<'_> {
         Ok(())
     }
 
-    pub(crate) fn take_over(&mut self) {
+    pub(crate) fn rebuild_group(&mut self) {
         let Some(half) = self.half.take() else { return };
         let changed: Vec<bool> = (0..half.steps.len()).map(|at| half.has_changed(at)).collect();
         let Half { upto, steps, met, done } = half;
@@ -122,7 +122,7 @@ impl Recovery<'_> {
             Unfinished::taken_over(batch, planned, (met, done))
         };
         tracing::warn!("a group of changes was under way and is not finished; the mount continues it");
-        tiers.take_over(group);
+        tiers.resume_group(group);
     }
 
     /// The step with the view's inode for the one in the log.
@@ -186,12 +186,12 @@ impl GroupParts {
                 vec![touched(if path.is_empty() { Some(ROOT) } else { with(path, *id) })]
             }
         };
-        self.take_in(st, step);
+        self.learn_step(st, step);
         effects.into_iter().flatten().collect()
     }
 
     /// Gives the version that a step places its copy: the drain makes no other one under that name.
-    fn take_in(&mut self, st: &EngineState, step: &Step) {
+    fn learn_step(&mut self, st: &EngineState, step: &Step) {
         let Step::Place { tmp, id, node, object, known, .. } = step else { return };
         self.brought.insert(step_path(step).to_vec(), *node);
         if let Some((lsn, content)) = object.and_then(|object| version(st, *node, tmp, object)) {

@@ -168,7 +168,7 @@ impl JobQueue {
     }
 
     /// Takes the copies that a sync may now make durable: for each job, how many and how many bytes.
-    fn take_unsynced(&mut self) -> Vec<(u64, u64, u64)> {
+    fn pop_unsynced(&mut self) -> Vec<(u64, u64, u64)> {
         let jobs = self.jobs.iter_mut().filter(|(_, job)| job.unsynced.0 > 0);
         let taken = jobs.map(|(number, job)| {
             let (files, bytes) = std::mem::take(&mut job.unsynced);
@@ -367,7 +367,7 @@ impl Tiers {
         match task {
             Task::Nothing => return Ok(Progress::Idle),
             Task::Wait(time) => return Ok(Progress::Wait(time)),
-            Task::LookThrough(job, dir, wanted) => self.look_through(job, &dir, wanted.as_deref()),
+            Task::LookThrough(job, dir, wanted) => self.scan_dir(job, &dir, wanted.as_deref()),
             Task::Copy(job, item) => self.copy_item(job, item),
             Task::Promote(read) => self.promote_now(read),
         }
@@ -384,13 +384,13 @@ impl Tiers {
             }
             queue.syncing = true;
             // Before the sync: copies finished during it belong to the next one.
-            queue.take_unsynced()
+            queue.pop_unsynced()
         };
         let synced = self.sync_copies();
         let mut queue = self.staging.queue.lock();
         queue.syncing = false;
         if let Err(error) = &synced {
-            let meanwhile = queue.take_unsynced();
+            let meanwhile = queue.pop_unsynced();
             queue.lost(&taken, error);
             queue.lost(&meanwhile, error);
         }
@@ -434,7 +434,7 @@ impl Tiers {
         go.is_some_and(|go| go.into_iter().all(|number| self.evict_copy(number).is_ok()))
     }
 
-    fn look_through(&self, number: u64, dir: &[u8], wanted: Option<&Pattern>) {
+    fn scan_dir(&self, number: u64, dir: &[u8], wanted: Option<&Pattern>) {
         let found = self.entries_of(dir, wanted);
         let now = self.uptime();
         let mut queue = self.staging.queue.lock();

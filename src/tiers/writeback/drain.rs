@@ -409,7 +409,7 @@ impl Tiers {
             file.set_len(content.size).map_err(NotCopied::Written)?;
         }
         let left_out = self.slow.set_attrs(&**file, born, &content.attrs()).map_err(NotCopied::Written)?; // 3
-        self.tell_left_out(self.label(state.ino), &left_out);
+        self.warn_of_left_out(self.label(state.ino), &left_out);
         Ok(sum.of_size(content.size))
     }
 
@@ -479,7 +479,7 @@ impl Tiers {
             return Ok(false);
         }
         if let Some(split) = self.open_split(&Cx::internal(), content.object())?
-            && !self.take_in_head(lsn, state, content, &split)?
+            && !self.join_head(lsn, state, content, &split)?
         {
             return Ok(false);
         }
@@ -498,20 +498,20 @@ impl Tiers {
     }
 
     /// Copies the head into the tail, which becomes the whole file. `false`: a program has written meanwhile.
-    fn take_in_head(&self, lsn: Lsn, state: &FileState, content: &Content, split: &Split) -> Result<bool> {
+    fn join_head(&self, lsn: Lsn, state: &FileState, content: &Content, split: &Split) -> Result<bool> {
         let begin = || Ok((split.head_size()?, split.clear_tail_below()?));
         let Some((end, only_data)) = self.if_unchanged(state, content, begin)? else { return Ok(false) };
         let mut at = 0;
         loop {
             // A hole may be as large as the disk.
-            let next = || split.next_to_take_in(at..end, only_data);
+            let next = || split.next_to_join(at..end, only_data);
             let Some(from) = self.if_unchanged(state, content, next)? else { return Ok(false) };
             at = from;
             if at == end {
                 break;
             }
             let to = end.min(at + CHUNK as u64);
-            if self.if_unchanged(state, content, || split.take_in(at, to, only_data))?.is_none() {
+            if self.if_unchanged(state, content, || split.join(at, to, only_data))?.is_none() {
                 return Ok(false);
             }
             at = to;

@@ -152,7 +152,7 @@ impl Tiers {
         let patience = (fill.last + WAIT_FOR).min(fill.began + FILL_FOR).saturating_sub(now);
         match next {
             NextToPublish::Batches(batches) if !batches.is_empty() => {
-                self.take_in(fill, batches)?;
+                self.add_batches(fill, batches)?;
                 fill.last = self.uptime();
                 Ok(Some(Progress::Did))
             }
@@ -165,7 +165,7 @@ impl Tiers {
     }
 
     /// Step 2 for batches that belong there. A directory comes before what goes into it.
-    fn take_in(&self, fill: &mut Filling, batches: Vec<Batch>) -> Result<()> {
+    fn add_batches(&self, fill: &mut Filling, batches: Vec<Batch>) -> Result<()> {
         let made = self.make_in_tmp(&batches)?;
         let planned = publish_plan::steps_below(&self.state.lock(), &batches, &made, &mut fill.places);
         let planned = planned.ok_or_else(not_its_own)?;
@@ -280,7 +280,7 @@ impl Tiers {
     /// Placing the directory places everything in it, except what another program removed at the last moment: from
     /// there on each step is checked. Where another program has made a directory of that name, nothing of ours is in
     /// place: the group ends there.
-    pub(crate) fn take_filled(&self, group: &mut Unfinished) -> Result<()> {
+    pub(crate) fn adopt_filled(&self, group: &mut Unfinished) -> Result<()> {
         let Some(filled) = group.filled.as_ref().filter(|_| group.met.len() == 1) else { return Ok(()) };
         let at = group.planned.first().map(|first| step_path(&first.step).to_vec()).unwrap_or_default();
         match group.met.first().and_then(|met| met.path(&at)) {

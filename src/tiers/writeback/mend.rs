@@ -46,7 +46,7 @@ pub(crate) enum Mended {
 impl Tiers {
     /// If the next step's copy had vanished and the drain has copied it again, logs the intent again with the new copy.
     /// `None`: no such case.
-    pub(crate) fn take_new_copy(&self, group: &mut Unfinished) -> Result<Option<Mended>> {
+    pub(crate) fn adopt_new_copy(&self, group: &mut Unfinished) -> Result<Option<Mended>> {
         let Some((lsn, content)) = group.next_content() else { return Ok(None) };
         let Some(Step::Place { tmp, id, node, .. }) = group.next().map(|next| &next.step) else { return Ok(None) };
         let (tmp, id, node) = (tmp.clone(), *id, *node);
@@ -102,7 +102,7 @@ impl Tiers {
             return Ok(if linked { Mended::Again } else { Mended::Never(Met::Gone) });
         }
         let lsn = group.next_content().map_or(*upto, |(lsn, _)| lsn);
-        let told = self.tell_vanished(lsn, step);
+        let told = self.report_vanished(lsn, step);
         // Tried however often it has vanished: the removals may have stopped.
         let mended = self.make_again(group, lsn)?;
         told.map(|()| mended)
@@ -227,7 +227,7 @@ impl Tiers {
         let last = self.log.append(&group.intents())?;
         self.note_intents(last);
         self.log.sync(last)?;
-        self.tell_group(group);
+        self.journal_group(group);
         Ok(true)
     }
 
@@ -297,7 +297,7 @@ impl Tiers {
     }
 
     /// Fails if it has vanished too often.
-    fn tell_vanished(&self, lsn: Lsn, step: &Step) -> Result<()> {
+    fn report_vanished(&self, lsn: Lsn, step: &Step) -> Result<()> {
         let path = escape(step_path(step));
         tracing::warn!(
             path,

@@ -34,7 +34,7 @@ pub(crate) struct OpenTree<'a> {
     kept: RefCell<HashMap<Path, Arc<dyn Dir>>>,
     /// Nodes looked up ahead, by their path in `tmp`.
     waiting: RefCell<HashMap<Path, Stat>>,
-    /// See [`OpenTree::take_saved`].
+    /// See [`OpenTree::pop_saved`].
     pub(super) saved: RefCell<Vec<(Path, Path)>>,
     /// The fleet, if there is one, and when the event of the next step began.
     fleet: Option<&'a Fleet>,
@@ -134,7 +134,7 @@ impl<'a> OpenTree<'a> {
     }
 
     /// Looks up what these steps place. `uptime` returns the present time.
-    pub(super) fn look_ahead<'s>(&self, uptime: impl Fn() -> Duration, steps: impl Iterator<Item = &'s Step>) {
+    pub(super) fn stat_ahead<'s>(&self, uptime: impl Fn() -> Duration, steps: impl Iterator<Item = &'s Step>) {
         let in_tmp = |step: &'s Step| match step {
             Step::Place { tmp, .. } => Some((tmp, self.slow.tmp_of(tmp).ok()?)),
             _ => None,

@@ -78,7 +78,7 @@ impl Tiers {
 
     /// Brings over versions whose copies wait in another part than the one they are placed in. `true`: the steps name
     /// copies that no longer exist.
-    pub(crate) fn bring_copies(&self, batches: &[Batch], planned: &[Planned]) -> Result<bool> {
+    pub(crate) fn copy_to_parts(&self, batches: &[Batch], planned: &[Planned]) -> Result<bool> {
         let wrong: Vec<(Ino, Ino)> = {
             let st = self.state.lock();
             let is_wrong = |planned: &Planned| match (&planned.step, planned.effects.first()) {
@@ -92,14 +92,14 @@ impl Tiers {
         };
         for (node, dir) in &wrong {
             if let Some((lsn, content)) = batches.iter().find_map(|batch| batch.contents.get(node)) {
-                self.bring_copy(*lsn, *node, content, *dir)?;
+                self.copy_to_part(*lsn, *node, content, *dir)?;
             }
         }
         Ok(!wrong.is_empty())
     }
 
     /// Copies a version's copy to the part of directory `dir`, where it will be placed.
-    fn bring_copy(&self, lsn: Lsn, ino: Ino, content: &Content, dir: Ino) -> Result<Option<Copied>> {
+    fn copy_to_part(&self, lsn: Lsn, ino: Ino, content: &Content, dir: Ino) -> Result<Option<Copied>> {
         let Some(copied) = content.copy.lock().as_deref().cloned() else { return Ok(None) };
         let (part, tmp) = self.tmp_for(dir)?;
         let label = || self.label(ino);
@@ -156,7 +156,7 @@ impl Tiers {
 
     /// The next step's rename failed with EXDEV, although the view knows no border there: records the border in the
     /// view, and brings the node over.
-    pub(crate) fn bring_over(&self, group: &mut Unfinished) -> Result<Mended> {
+    pub(crate) fn move_to_parts(&self, group: &mut Unfinished) -> Result<Mended> {
         let Some(Planned { step, effects, .. }) = group.next() else { return Ok(Mended::Soon) };
         let apart = |step: &Step| {
             Error::refused(
@@ -176,7 +176,7 @@ impl Tiers {
             return Err(apart(step));
         }
         let made = match group.next_content() {
-            Some((lsn, content)) => self.bring_copy(lsn, node, &content, dir)?,
+            Some((lsn, content)) => self.copy_to_part(lsn, node, &content, dir)?,
             None => match self.spec_of(&tmp) {
                 Some((lsn, spec, dir)) => {
                     let (from, name) = self.slow.tmp_of(&tmp).at("open", "tmp on the slow tier")?;

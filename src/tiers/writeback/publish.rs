@@ -283,7 +283,7 @@ impl Tiers {
             planned.ok_or_else(|| Error::refused("an event could not be planned", "report this with the log"))
         };
         let mut planned = plan()?;
-        if self.bring_copies(batches, &planned)? {
+        if self.copy_to_parts(batches, &planned)? {
             if batches.iter().flat_map(|batch| batch.contents.values()).any(|(_, content)| !content.is_copied()) {
                 return Ok(None);
             }
@@ -321,7 +321,7 @@ impl Tiers {
         if !left_out!(IntentsDurable) {
             self.log.sync(self.log.last())?; // 3
         }
-        self.tell_group(&group);
+        self.journal_group(&group);
         if self.apply_group(unfinished.insert(group))? {
             self.finish_group(unfinished)?;
         }
@@ -330,7 +330,7 @@ impl Tiers {
 
     /// In a fleet, writes the intents to the slow tree, too: if this member is lost with its log, the group can be
     /// finished. Continues after an error: then the member that forgets this one finds the slow tree where it stopped.
-    pub(crate) fn tell_group(&self, group: &Unfinished) {
+    pub(crate) fn journal_group(&self, group: &Unfinished) {
         let Some(fleet) = &self.fleet else { return };
         if group.planned.is_empty() {
             return;
@@ -355,8 +355,8 @@ impl Tiers {
     }
 
     /// Continues a group that a start could not finish.
-    pub(crate) fn take_over(&self, group: Unfinished) {
-        self.tell_group(&group);
+    pub(crate) fn resume_group(&self, group: Unfinished) {
+        self.journal_group(&group);
         // Its intents were logged again.
         self.note_intents(self.log.last());
         self.slow.set_moving(self.moves(group.steps()));
@@ -385,14 +385,14 @@ impl Tiers {
             // This sync may have failed before: the next step must not be durable before the last one.
             touched.sync(&tree)?; // 5
         }
-        tree.look_ahead(|| self.uptime(), group.own_steps().skip(group.met.len()));
+        tree.stat_ahead(|| self.uptime(), group.own_steps().skip(group.met.len()));
         let mut mended = None;
         while group.met.len() < group.planned.len() {
             if !self.may_go_on() || !self.is_in_copy(self.writeback.intents.load(Ordering::Acquire)) {
                 return Ok(false);
             }
             let at = group.met.len();
-            let made = match self.take_new_copy(group)? {
+            let made = match self.adopt_new_copy(group)? {
                 Some(mended) => mended,
                 None => match self.apply(&tree, group) {
                     met if group.places_filled() && self.stays_in_tmp(&tree, group, &met) => {
@@ -408,7 +408,7 @@ impl Tiers {
                             }
                             self.mend(group)?
                         }
-                        Met::Apart => self.bring_over(group)?,
+                        Met::Apart => self.move_to_parts(group)?,
                         Met::Moved => {
                             self.cut(group);
                             Mended::Cut
@@ -426,7 +426,7 @@ impl Tiers {
                 Mended::Soon => return Ok(false),
                 Mended::Never(met) => group.met.push(met),
             }
-            self.take_filled(group)?;
+            self.adopt_filled(group)?;
             group.go_on_beside();
             group.planned.get(at).into_iter().for_each(|applied| touched.add(&applied.step));
             if !in_order && !left_out!(EachStepDurable) {
@@ -547,7 +547,7 @@ impl Tiers {
         remove_tree(tmp, name)?;
         let made = make(&self.slow, tmp, name, spec).at("make on the slow tier", escape(name))?;
         let (stat, left_out) = made;
-        self.tell_left_out(escape(&self.slow.path_in_tmp(name)), &left_out);
+        self.warn_of_left_out(escape(&self.slow.path_in_tmp(name)), &left_out);
         if spec.kind == Kind::Dir && tmp.order() == MetadataOrder::Unknown {
             // Makes the directory's own attributes durable; other kinds have nothing to sync.
             let dir = tmp.dir(name).and_then(|dir| dir.sync());
@@ -651,7 +651,7 @@ impl Tiers {
                 met = tree.apply(step, known);
             }
         }
-        tree.take_saved().iter().for_each(|(path, place)| self.tell_saved(path, place));
+        tree.pop_saved().iter().for_each(|(path, place)| self.log_saved(path, place));
         met.at("publish", escape(&path))
     }
 
@@ -667,7 +667,7 @@ impl Tiers {
     }
 
     /// Reports that another member of the fleet had the name.
-    fn tell_saved(&self, path: &[u8], place: &[u8]) {
+    fn log_saved(&self, path: &[u8], place: &[u8]) {
         let (path, place) = (escape(path), escape(place));
         tracing::info!(path, place, "another member has changed the same name; what it had there is saved");
         self.counters.totals.replaced.increment(1);
@@ -983,7 +983,7 @@ impl Tiers {
             );
         }
         if let (Met::LeftOut, Step::Xattr { path, key, .. }) = (met, &planned.step) {
-            self.tell_left_out(escape(path), std::slice::from_ref(key));
+            self.warn_of_left_out(escape(path), std::slice::from_ref(key));
         }
         for effect in effects {
             match effect {
@@ -991,7 +991,7 @@ impl Tiers {
                 Effect::Name((dir, _), _) if st.view.get(*dir).is_none_or(|node| node.dir.is_none()) => {}
                 // Nothing was done there: the name must be looked up again.
                 Effect::Name(place, who) if *met == Met::Gone && !who.is_some_and(|ino| st.comes_below(ino)) => {
-                    st.look_again_at(place);
+                    st.forget_slow_at(place);
                 }
                 Effect::Name((dir, name), who) => {
                     st.view.set_slow(*dir, name, *who);

@@ -46,7 +46,7 @@ const TRIES: u32 = 10;
 impl OpenTree<'_> {
     /// Puts ours in place of another program's file at `path`, which is `name` in `dir`. `in_tmp`: ours waits there.
     /// `false`: there is no fleet, or one of them is a directory, or theirs cannot be saved. Then nothing is done.
-    pub(super) fn take_name(
+    pub(super) fn claim_name(
         &self,
         (from, ours): (&dyn Dir, &[u8]),
         (dir, name): (&dyn Dir, &[u8]),
@@ -144,7 +144,7 @@ impl OpenTree<'_> {
     }
 
     /// What was saved since the last call: its path, and the directory that now has it.
-    pub(super) fn take_saved(&self) -> Vec<(Path, Path)> {
+    pub(super) fn pop_saved(&self) -> Vec<(Path, Path)> {
         self.saved.take()
     }
 }

@@ -233,7 +233,7 @@ impl Tiers {
         closure: &Closure,
         ios: &mut FilesHeld<'_>,
     ) -> (Vec<Event>, HashSet<Ino>) {
-        let taken = st.take_out(&closure.events, self.log.last());
+        let taken = st.remove_events(&closure.events, self.log.last());
         let of_it: HashSet<Lsn> = closure.events.iter().copied().collect();
         st.checkpoints.change(|index| index.set_aside(|lsn| of_it.contains(&lsn)));
         for event in &taken {

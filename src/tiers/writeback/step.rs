@@ -314,10 +314,10 @@ impl OpenTree<'_> {
         let Placing { from, tmp, .. } = *place;
         match from.rename(tmp, dir, name, RenameMode::NoReplace) {
             Ok(()) => Ok(Met::Expected),
-            Err(e) if e.kind() == std::io::ErrorKind::AlreadyExists => self.meet_existing(place, dir, name),
+            Err(e) if e.kind() == std::io::ErrorKind::AlreadyExists => self.resolve_existing(place, dir, name),
             Err(e) if e.raw_os_error() == Some(Errno::EINVAL as i32) => {
                 if absent_is_none(dir.stat_now(name))?.is_some() {
-                    return self.meet_existing(place, dir, name);
+                    return self.resolve_existing(place, dir, name);
                 }
                 from.rename(tmp, dir, name, RenameMode::Replace).map(|()| Met::Expected)
             }
@@ -326,7 +326,7 @@ impl OpenTree<'_> {
     }
 
     /// Another program made the name first. Two directories merge.
-    fn meet_existing(&self, place: &Placing<'_>, dir: &dyn Dir, name: &[u8]) -> std::io::Result<Met> {
+    fn resolve_existing(&self, place: &Placing<'_>, dir: &dyn Dir, name: &[u8]) -> std::io::Result<Met> {
         let Placing { from, tmp, path, .. } = *place;
         let (ours, theirs) = (from.stat(tmp)?, dir.stat(name)?);
         if ours.id() == theirs.id() {
@@ -341,7 +341,7 @@ impl OpenTree<'_> {
             }
             return Ok(Met::Merged(theirs.id()));
         }
-        self.meet_other((from, tmp), (dir, name), path, true)
+        self.resolve_other((from, tmp), (dir, name), path, true)
     }
 
     /// For file systems without exchange: checks first. Only another program's change between the check and the rename
@@ -350,7 +350,7 @@ impl OpenTree<'_> {
         let Placing { from, tmp, path, .. } = *place;
         let there = absent_is_none(dir.stat_now(name))?;
         if there.as_ref().is_some_and(|there| !place.is_replaced(there)) {
-            return self.meet_other((from, tmp), (dir, name), path, true);
+            return self.resolve_other((from, tmp), (dir, name), path, true);
         }
         let replace = || from.rename(tmp, dir, name, RenameMode::Replace);
         match replace() {
@@ -366,14 +366,14 @@ impl OpenTree<'_> {
     }
 
     /// Another program has the name, which is `path` from the root. `in_tmp`: ours waits there.
-    fn meet_other(
+    fn resolve_other(
         &self,
         (from, ours): (&dyn Dir, &[u8]),
         (dir, name): (&dyn Dir, &[u8]),
         path: &[u8],
         in_tmp: bool,
     ) -> std::io::Result<Met> {
-        match self.take_name((from, ours), (dir, name), path, in_tmp)? {
+        match self.claim_name((from, ours), (dir, name), path, in_tmp)? {
             true => Ok(Met::Expected),
             false => place_beside(from, ours, dir, name),
         }
@@ -415,7 +415,7 @@ impl OpenTree<'_> {
         if there == Some(id) {
             return move_onto_itself(&*from, name, &*dir, to_name);
         }
-        let meet = || self.meet_other((&*from, name), (&*dir, to_name), to, false);
+        let meet = || self.resolve_other((&*from, name), (&*dir, to_name), to, false);
         // Our renames never put a file in place of a directory, or the reverse.
         let is_unlike = stat.is_some_and(|stat| (stat.kind == Kind::Dir) != (ours.kind == Kind::Dir));
         if (there != over && there.is_some()) || is_unlike {

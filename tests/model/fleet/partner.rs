@@ -600,7 +600,7 @@ fn a_checkpoint_with_a_part_that_the_copy_lacks_is_never_safe() {
             fleet.fleet_steps();
             for at in 0..2 {
                 fleet.engine(at).tick().unwrap();
-                fleet.engine(at).look_at_parts().unwrap();
+                fleet.engine(at).check_parts().unwrap();
             }
             fleet.clock.advance(Duration::from_millis(100));
         }

@@ -176,7 +176,7 @@ impl World {
                 let done = self.within(When::InStep, |world| world.step(*step));
                 if !self.is_gone() {
                     self.tell(*step, done)?;
-                    self.look_at_slow()?;
+                    self.check_slow_tree()?;
                 }
             }
             Act::Rest => self.rest()?,
@@ -322,7 +322,7 @@ impl World {
     }
 
     /// What holds at any moment.
-    fn look_at_slow(&self) -> Check {
+    fn check_slow_tree(&self) -> Check {
         let slow = self.machine.slow.image();
         let ledger = self.ledger.lock();
         ledger.none_is_torn(&slow)?;
