@@ -97,8 +97,9 @@ fn a_fast_tier_of_another_format_is_refused_and_not_touched() {
     mount.stop();
     let path = mount.fast().join(".dlio-fs/super");
     let ours = fs::read_to_string(&path).unwrap();
+    let line = ours.lines().find(|line| line.starts_with("format = ")).unwrap();
     for (format, age) in [(2, "an older"), (99, "a newer")] {
-        fs::write(&path, ours.replace("format = 4", &format!("format = {format}"))).unwrap();
+        fs::write(&path, ours.replace(line, &format!("format = {format}"))).unwrap();
         let before = fingerprint(&mount.fast());
         let (code, said) = mount.refused();
         assert_eq!(code, Some(1), "{said}");
