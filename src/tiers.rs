@@ -38,6 +38,7 @@ mod log;
 mod model;
 mod objects;
 mod ops;
+mod order;
 mod partner;
 mod pending;
 mod pins;
@@ -65,13 +66,13 @@ use copies::reads::Reads;
 use core::EngineCore;
 use disk::{Kind, NewAttr, Time};
 use drain_control::DrainControl;
-use fleet::Fleet;
 use fleet::appends::AppendClaim;
 use fleet::periods::COLLECT_ABOVE;
 use incarnation::Incarnation;
 use model::queue::PendingMost;
 use objects::file::FileState;
 use ops::SharedByCalls;
+use order::Order;
 use partner::Partner;
 use pins::Pins;
 use saved::SavedWatch;
@@ -378,7 +379,7 @@ pub struct Tiers {
     #[deref]
     core: EngineCore,
     drain_control: DrainControl,
-    fleet: Option<Fleet>,
+    order: Order,
     /// `None`: the mount writes nothing to the slow tree, or nobody would notice a copy of the fast tier.
     incarnation: Option<Incarnation>,
     copies: Copies,

@@ -91,6 +91,7 @@ const ROOMS: &[&str] = &[
     "pins",
     "drain_control",
     "fleet",
+    "order",
     "saved",
     "partner",
     "references",

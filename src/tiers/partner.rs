@@ -136,7 +136,9 @@ impl Tiers {
 
     /// One round. Its failures are not failures of the tiers: only the copy suffers.
     pub fn partner_step(&self) -> Result<Progress> {
-        let (Some(fleet), Some(open)) = (&self.fleet, self.partner.open.get()) else { return Ok(Progress::Idle) };
+        let (Some(fleet), Some(open)) = (self.order.fleet(), self.partner.open.get()) else {
+            return Ok(Progress::Idle);
+        };
         let now = self.uptime();
         let not_before = self.partner.retry.lock().not_before;
         if now < not_before {
@@ -243,7 +245,7 @@ impl Tiers {
                 Some(false) => return Ok(RoundEnd::Paused),
                 None => return Ok(RoundEnd::Again),
             }
-            let member = self.fleet.as_ref().map(Fleet::id).unwrap_or_default();
+            let member = self.order.fleet().map(Fleet::id).unwrap_or_default();
             let LogExtent { tail: segment, len, last: lsn, .. } = extent;
             mirror.note(&CopyNote { member, copy: mirror.copy, lsn, segment, len })?; // 4
         }
@@ -259,7 +261,7 @@ impl Tiers {
 
     /// The rest of step 1, and the small files. The partner is not asked: time spent on this tier is not its silence.
     fn on_fast_tier(&self, extent: &LogExtent) -> Result<Vec<Option<String>>> {
-        if let Some(fleet) = &self.fleet {
+        if let Some(fleet) = self.order.fleet() {
             fleet.partner.lock().is_not_asked();
         }
         self.log.sync(extent.last)?;
@@ -282,18 +284,18 @@ impl Tiers {
         let open = mirror.unsealed.iter().find(|(_, content)| !content.is_sealed() && !content.is_applied());
         let whole = open.map_or(extent.last, |(lsn, _)| lsn - 1);
         let oldest = st.queue.oldest_stamps(0).map(|stamps| stamps.end);
-        let least = oldest.or_else(|| self.fleet.as_ref().map(|fleet| fleet.stamp(now))).unwrap_or(0);
+        let least = oldest.or_else(|| self.order.fleet().map(|fleet| fleet.stamp(now))).unwrap_or(0);
         Ok((extent, CopyRound { noted: 0, whole, oldest, least }))
     }
 
     /// Whether a group whose intents are in the log up to here may be applied.
     pub(crate) fn is_in_copy(&self, intents: Lsn) -> bool {
-        self.fleet.as_ref().is_none_or(|fleet| fleet.partner.lock().lets_go(intents))
+        self.order.fleet().is_none_or(|fleet| fleet.partner.lock().lets_go(intents))
     }
 
     /// How far the copy is. `None`: none is configured.
     pub(crate) fn partner_figures(&self) -> Option<PartnerFigures> {
-        let (fleet, _) = (self.fleet.as_ref()?, self.partner.open.get()?);
+        let (fleet, _) = (self.order.fleet()?, self.partner.open.get()?);
         let (lost, now) = (fleet.lost(), self.uptime());
         let (whole, is_good, trouble, waits) = match lost {
             // Its copy is refused from now on.

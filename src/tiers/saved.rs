@@ -128,7 +128,7 @@ impl Tiers {
     /// the next look tries again.
     pub fn saved_step(&self) -> Result<Progress> {
         let now = self.uptime();
-        let (turns, turn) = self.fleet.as_ref().map_or((1, 0), |fleet| fleet.turns(LOOKERS));
+        let (turns, turn) = self.order.turns(LOOKERS);
         let known = {
             let mut state = self.saved.0.lock();
             let due = *state.due.get_or_insert(now + FIRST + EVERY * turn);

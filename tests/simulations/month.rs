@@ -281,8 +281,8 @@ impl Month {
         self.files[at].staged && self.files[at].read == Some(read)
     }
 
-    fn order(&self) -> Order {
-        Order::new(&self.limits, self.saves.iter().map(|save| save.number))
+    fn order(&self) -> EvictionOrder {
+        EvictionOrder::new(&self.limits, self.saves.iter().map(|save| save.number))
     }
 
     fn evict(&mut self, now: Duration) {

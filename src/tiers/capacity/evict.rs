@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use crate::config::Config;
 use crate::error::{Context, Result};
-use crate::tiers::capacity::policy::{Amount, Candidate, Class, FreeTarget, Order, SpaceLimits, Usage};
+use crate::tiers::capacity::policy::{Amount, Candidate, Class, EvictionOrder, FreeTarget, SpaceLimits, Usage};
 use crate::tiers::disk::errors::is_elsewhere;
 use crate::tiers::disk::fingerprint::Fingerprint;
 use crate::tiers::disk::{Space, Stat};
@@ -177,7 +177,7 @@ impl Tiers {
     fn let_first_go(&self, wanted: FreeTarget) -> Result<(bool, usize)> {
         let limits = self.limits();
         let keep = if wanted.kept { 0 } else { limits.keep };
-        let order = Order::new(&SpaceLimits { keep, ..limits }, self.checkpoints_here());
+        let order = EvictionOrder::new(&SpaceLimits { keep, ..limits }, self.checkpoints_here());
         let candidates = self.candidates(&order);
         let described: Vec<Candidate> = candidates.iter().map(|(_, candidate)| *candidate).collect();
         let (mut any, mut moved, mut failed) = (false, 0, None);
@@ -223,7 +223,7 @@ impl Tiers {
     }
 
     /// For each class the first candidates, of those that may be evicted at all.
-    fn candidates(&self, order: &Order) -> Vec<(Victim, Candidate)> {
+    fn candidates(&self, order: &EvictionOrder) -> Vec<(Victim, Candidate)> {
         // Many at once, because finding them scans the whole index.
         let copies = self.copies.longest_unused(64 * AT_ONCE);
         let st = self.state.lock();

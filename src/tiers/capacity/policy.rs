@@ -183,7 +183,7 @@ impl SpaceLimits {
     }
 
     /// Picks the `victims` that make way for a copy of `size` bytes that is not admitted as it is; `None`: too few are
-    /// out of use. `victims` come in the order of [`Order::sort`], `interval` from `ReadRounds::interval`; the rest is
+    /// out of use. `victims` come in the order of [`EvictionOrder::sort`], `interval` from `ReadRounds::interval`; the rest is
     /// as for [`SpaceLimits::admits`].
     pub(crate) fn make_way<T>(
         &self,
@@ -274,18 +274,18 @@ pub(crate) struct EvictionRank {
 /// The order of eviction: other files, oldest drained first; checkpoints, oldest first; staged copies, least recently
 /// read first.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Order {
+pub(crate) struct EvictionOrder {
     /// This checkpoint and later ones stay.
     kept_from: Option<u64>,
 }
 
-impl Order {
+impl EvictionOrder {
     /// `groups`: the numbers of all checkpoints that are on the fast tier in whole or in part, dirty ones too;
     /// repetitions do not matter.
     pub(crate) fn new(limits: &SpaceLimits, groups: impl IntoIterator<Item = u64>) -> Self {
         let keep = usize::try_from(limits.keep).unwrap_or(usize::MAX);
         let groups: BTreeSet<u64> = groups.into_iter().collect();
-        Order { kept_from: groups.into_iter().rev().take(keep).next_back() }
+        EvictionOrder { kept_from: groups.into_iter().rev().take(keep).next_back() }
     }
 
     /// `None`: it is never evicted. A checkpoint's file without a number counts as the oldest.
@@ -457,7 +457,7 @@ mod tests {
         let (data, other) = (Class::Data, Class::Other);
         let all: Vec<_> = [other, other, data, data, data, data].into_iter().zip(0..).collect();
         let all: Vec<_> = all.into_iter().map(|(class, n)| candidate(class, None, n, n)).collect();
-        let order = Order::new(&limits, []);
+        let order = EvictionOrder::new(&limits, []);
         assert_eq!(order.pick(&all, wanted), [2, 3]);
         let full = limits.to_free(&Usage { avail: 14 * GIB, ..usage }, none(), 0);
         assert_eq!(order.pick(&all, full), [2, 3, 0, 1], "data no further than its quota and the high watermark");
@@ -557,10 +557,10 @@ mod tests {
         ];
         let limits = limits();
         // The fifth checkpoint is not drained: not a candidate, but one of the newest two.
-        let order = Order::new(&limits, [5, 4, 4, 3, 2]);
+        let order = EvictionOrder::new(&limits, [5, 4, 4, 3, 2]);
         assert_eq!(order.sort(&all), [7, 6, 9, 4, 3, 5, 1, 0]);
-        assert_eq!(Order::new(&limits, [2]).sort(&all[3..5]), [0; 0], "the only ones");
-        assert_eq!(Order::new(&SpaceLimits { keep: 0, ..limits }, [2]).sort(&all[3..5]), [1, 0]);
+        assert_eq!(EvictionOrder::new(&limits, [2]).sort(&all[3..5]), [0; 0], "the only ones");
+        assert_eq!(EvictionOrder::new(&SpaceLimits { keep: 0, ..limits }, [2]).sort(&all[3..5]), [1, 0]);
     }
 
     #[test]
@@ -570,7 +570,7 @@ mod tests {
             let limits = any_limits(&mut random);
             let mut all: Vec<_> = (0..random.random_range(0..40)).map(|n| any_candidate(&mut random, n)).collect();
             let groups: Vec<u64> = all.iter().filter_map(|one| one.group).collect();
-            let order = Order::new(&limits, groups.iter().copied());
+            let order = EvictionOrder::new(&limits, groups.iter().copied());
             let sorted = |all: &[Candidate]| order.sort(all).into_iter().map(|at| all[at].drained).collect::<Vec<_>>();
             let before = sorted(&all);
             all.shuffle(&mut random);
@@ -590,7 +590,7 @@ mod tests {
         for _ in 0..2_000 {
             let limits = any_limits(&mut random);
             let all: Vec<_> = (0..random.random_range(1..60)).map(|n| any_candidate(&mut random, n)).collect();
-            let order = Order::new(&limits, all.iter().filter_map(|one| one.group));
+            let order = EvictionOrder::new(&limits, all.iter().filter_map(|one| one.group));
             let ahead = random.random_range(0..20 * GIB);
             let wanted = limits.to_free(&any_usage(&mut random), none(), ahead);
             let picked = order.pick(&all, wanted);

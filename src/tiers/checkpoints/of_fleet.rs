@@ -46,7 +46,7 @@ const POINTER_MAX: usize = 256;
 impl Tiers {
     /// One look at the newest checkpoints of which other members may have parts.
     pub fn check_parts(&self) -> Result<Progress> {
-        let Some(fleet) = &self.fleet else { return Ok(Progress::Idle) };
+        let Some(fleet) = self.order.fleet() else { return Ok(Progress::Idle) };
         let writing = self.being_written();
         let unproved = {
             let st = self.state.lock();

@@ -77,7 +77,7 @@ impl Tiers {
             now: self.stamp(self.uptime()),
             applied: if st.queue.is_empty() { Lsn::MAX } else { st.queue.applied() },
             going_on: st.bursts.joined_by(writing),
-            fleet: self.fleet.as_ref().map(|fleet| fleet.name.clone()).unwrap_or_default(),
+            fleet: self.order.name(),
             uptime: self.uptime(),
             uncommitted,
         }

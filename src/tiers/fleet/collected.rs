@@ -27,7 +27,7 @@ use crate::tiers::fleet::{Fleet, FleetState, nanos};
 impl Tiers {
     /// Steps 1 to 5. `oldest`: when the oldest pending event began.
     pub(super) fn collected_round(&self, fleet: &Fleet, oldest: Option<u64>) -> Result<()> {
-        let before = self.fleet_gate();
+        let before = self.order.gate(self.uptime());
         let now = self.uptime();
         let may_collect = fleet.may_collect();
         if fleet.duty(|duty| duty.is_to_look(oldest.is_some(), now)) == Some(true) {
@@ -50,7 +50,7 @@ impl Tiers {
         if let Some(start) = oldest {
             fleet.read_those_before(&*self.clock, start); // 5
         }
-        if self.fleet_gate() != before {
+        if self.order.gate(self.uptime()) != before {
             self.wake();
         }
         Ok(())

@@ -25,7 +25,7 @@ use crate::tiers::fleet::clocks::{LeaseClock, ReadAt, SeenClock};
 use crate::tiers::fleet::members::OwnNames;
 use crate::tiers::fleet::pace::LeasePace;
 use crate::tiers::fleet::periods::LeaseNews;
-use crate::tiers::fleet::rule::{self, FleetGate, MemberLease, SeenLease, Standing};
+use crate::tiers::fleet::rule::{self, MemberLease, SeenLease, Standing};
 use crate::tiers::fleet::{Fleet, FleetState, nanos};
 use crate::tiers::incarnation::mounted_elsewhere;
 use crate::tiers::{Lsn, Tiers};
@@ -76,7 +76,7 @@ impl Tiers {
     /// At the end of a mount with nothing pending: the others need not wait for this member. Nothing is logged
     /// afterwards. `given_up`: the caller, which must not wait for a hanging slow tier, has gone on.
     pub fn leave_fleet(&self, given_up: impl Fn() -> bool) -> Result<()> {
-        let Some(fleet) = &self.fleet else { return Ok(()) };
+        let Some(fleet) = self.order.fleet() else { return Ok(()) };
         {
             let st = self.state.lock();
             if !st.queue.is_empty() || st.uncommitted.len() > 0 {
@@ -105,35 +105,30 @@ impl Tiers {
     /// How long to delay the answer of a call that has logged this (`Cx::logged`). `all`: the answer says that
     /// everything done before is durable, by any process.
     pub fn commit_wait(&self, logged: u64, all: bool) -> Duration {
-        match &self.fleet {
+        match self.order.fleet() {
             None => Duration::ZERO,
             Some(fleet) if all => fleet.wait_for_all(self.now()),
             Some(fleet) => fleet.wait_for(logged, self.now()),
         }
     }
 
-    /// Which events the other members admit.
-    pub(crate) fn fleet_gate(&self) -> FleetGate {
-        self.fleet.as_ref().map_or(FleetGate::Open, |fleet| fleet.gate(self.uptime()))
-    }
-
     /// Whether a step may be made on the slow tree: not by a member that may have been declared lost.
     pub(crate) fn may_go_on(&self) -> bool {
         let is_last = self.incarnation.as_ref().is_none_or(|this| this.lost().is_none());
-        is_last && self.fleet.as_ref().is_none_or(|fleet| fleet.may_go_on(self.uptime()))
+        is_last && self.order.may_go_on(self.uptime())
     }
 
     /// All members of the fleet as they were read last; requests a new reading in the background. Asks neither tier.
     /// `None`: the mount is in no fleet.
     pub fn fleet_status(&self) -> Option<FleetStatus> {
-        self.fleet.as_ref()?.is_asked.store(true, Ordering::Release);
+        self.order.fleet()?.is_asked.store(true, Ordering::Release);
         self.fleet_as_read()
     }
 
     /// The fleet's figures, for callers that poll. In a large fleet this causes no reads: it uses only what was read
     /// recently, by the collector, or because a caller has asked.
     pub fn fleet_figures(&self) -> Option<FleetFigures> {
-        let fleet = self.fleet.as_ref()?;
+        let fleet = self.order.fleet()?;
         if !fleet.is_collected() {
             return self.fleet_status()?.figures();
         }
@@ -142,7 +137,7 @@ impl Tiers {
     }
 
     fn fleet_as_read(&self) -> Option<FleetStatus> {
-        let fleet = self.fleet.as_ref()?;
+        let fleet = self.order.fleet()?;
         let (asked, now) = (nanos(self.now()), self.uptime());
         let state = fleet.state.lock();
         let read_ago = state.read_all.map(|at| now.saturating_sub(at));
@@ -151,12 +146,12 @@ impl Tiers {
 
     /// Whether the mount is a member of a fleet.
     pub fn is_in_fleet(&self) -> bool {
-        self.fleet.is_some()
+        self.order.is_shared()
     }
 
     /// A program asks for a name or an attribute: names published by others matter.
     pub(crate) fn note_use(&self) {
-        if let Some(fleet) = &self.fleet {
+        if let Some(fleet) = self.order.fleet() {
             fleet.note_use();
         }
     }
@@ -164,7 +159,7 @@ impl Tiers {
     /// Why the fleet holds up what is pending.
     pub(crate) fn held_by_fleet(&self) -> Option<String> {
         let pending = !self.state.lock().queue.is_empty();
-        self.fleet.as_ref()?.held(self.uptime(), pending)
+        self.order.fleet()?.held(self.uptime(), pending)
     }
 }
 

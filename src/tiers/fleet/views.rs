@@ -29,7 +29,7 @@ const LOOKED_UP_MOST: usize = 64;
 impl Tiers {
     /// One round: `step.rs` has its parts.
     pub fn fleet_step(&self) -> Result<Progress> {
-        let Some(fleet) = &self.fleet else { return Ok(Progress::Idle) };
+        let Some(fleet) = self.order.fleet() else { return Ok(Progress::Idle) };
         fleet.state.lock().pace.begin_round(self.uptime());
         self.renew_lease(fleet)?;
         let is_published = |ino, upto| {
@@ -61,21 +61,27 @@ impl Tiers {
     /// Steps 6 and 7.
     fn read_leases(&self, fleet: &Fleet, oldest: Option<u64>) -> Result<()> {
         let is_open = self.counters.open_files.load(Ordering::Relaxed) > 0;
-        let before = self.fleet_gate();
+        let before = self.order.gate(self.uptime());
         if fleet.is_asked.swap(false, Ordering::AcqRel) {
             fleet.read_all_leases(&*self.clock, true);
         } else if !fleet.read_some_leases(&*self.clock, oldest, is_open) {
             return Ok(());
         }
-        if self.fleet_gate() != before {
+        if self.order.gate(self.uptime()) != before {
             self.wake();
         }
         self.follow_others(fleet)
     }
 
+    /// Before steps: what is found is compared with the changes that other members have reported.
+    pub(crate) fn follow_reported(&self) -> Result<()> {
+        let each = self.order.fleet().filter(|fleet| !fleet.is_collected());
+        each.map_or(Ok(()), |fleet| self.follow_others(fleet))
+    }
+
     /// Takes in what the others have published since the last call. An error: the slow tier does not answer. Then the
     /// known state stays, and the next call begins with the same names.
-    pub(crate) fn follow_others(&self, fleet: &Fleet) -> Result<()> {
+    fn follow_others(&self, fleet: &Fleet) -> Result<()> {
         for (slot, known, told) in fleet.not_followed() {
             fleet.state.lock().pace.spend();
             match fleet.members.names_since(slot, known, told)? {
@@ -136,7 +142,7 @@ impl Tiers {
     /// Whether the directory that a step changes, which is no longer at this path, has another path by what the others
     /// have announced so far.
     pub(crate) fn has_moved_on(&self, dir: Ino, path: &[u8]) -> Result<bool> {
-        let Some(fleet) = self.fleet.as_ref().filter(|fleet| !fleet.is_collected()) else { return Ok(false) };
+        let Some(fleet) = self.order.fleet().filter(|fleet| !fleet.is_collected()) else { return Ok(false) };
         fleet.read_all_leases(&*self.clock, false);
         self.follow_others(fleet)?;
         Ok(self.state.lock().view.slow_path(dir).is_some_and(|now| now != path))

@@ -143,9 +143,9 @@ impl Tiers {
     /// daemon killed meanwhile would leave a mount that cannot be unmounted.
     fn kernel_lifetime(&self, ours: bool) -> std::time::Duration {
         let options = self.options();
-        match (ours, &self.fleet) {
-            (true, None) => options.attribute_lifetime,
-            (true, Some(_)) => options.attribute_lifetime.min(options.attribute_lifetime_slow),
+        match (ours, self.order.is_shared()) {
+            (true, false) => options.attribute_lifetime,
+            (true, true) => options.attribute_lifetime.min(options.attribute_lifetime_slow),
             (false, _) => options.attribute_lifetime_slow,
         }
     }

@@ -88,7 +88,7 @@ impl Tiers {
     }
 
     fn may_be_incomplete(&self, io: &Io) -> bool {
-        self.fleet.is_none() && io.object().is_some_and(|object| !object.needs_slow())
+        !self.order.is_shared() && io.object().is_some_and(|object| !object.needs_slow())
     }
 
     /// Drops the last reference of a handle. Stores through a mapping may arrive after the last flush, so this commits

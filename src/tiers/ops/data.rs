@@ -333,7 +333,7 @@ impl Tiers {
             return self.leave_object(cx, state, object);
         }
         let is_pending = || io.pending_versions.iter().any(|content| content.is_alive());
-        if self.fleet.is_some() && !left_out!(KeepPending) && is_pending() {
+        if self.order.is_shared() && !left_out!(KeepPending) && is_pending() {
             // An invalidated version is published together with its successor, and the gate would have to let both go
             // at once: two members could wait for each other for ever. So keep the version and move the file to a new
             // object. Copied versions, too: a start deletes the copy.

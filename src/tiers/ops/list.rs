@@ -95,20 +95,20 @@ impl Tiers {
 
     /// The directory is closed. In a fleet its listing is kept: the program may be about to remove the directory.
     pub fn close_listing(&self, listing: &Arc<SharedListing>) {
-        if self.fleet.is_some() {
+        if self.order.is_shared() {
             self.calls.recent.lock().keep(self.uptime(), listing);
         }
     }
 
     /// How long unused listings are kept.
     pub(crate) fn listings_kept(&self) -> Duration {
-        if self.fleet.is_some() { REMOVED_WITHIN } else { self.options().attribute_lifetime_slow }
+        if self.order.is_shared() { REMOVED_WITHIN } else { self.options().attribute_lifetime_slow }
     }
 
     /// Whether these entries of a directory all came after its latest listing here, which must be recent, and none was
     /// looked up here since.
     pub(crate) fn came_since_listed(&self, ino: Ino, entries: &[ListEntry]) -> bool {
-        if self.fleet.is_none() {
+        if !self.order.is_shared() {
             return false;
         }
         let listing = {

@@ -226,7 +226,7 @@ impl Tiers {
     /// count: a program that empties a directory removes what its listing shows, and the order decides about the rest.
     pub(super) fn empty_since(&self, cx: &Cx, ino: Ino) -> Result<u64> {
         loop {
-            let (mut entries, generation) = self.list_since(cx, ino, self.fleet.is_some())?;
+            let (mut entries, generation) = self.list_since(cx, ino, self.order.is_shared())?;
             let others = entries.split_off(2);
             if others.is_empty() {
                 return Ok(generation);
@@ -643,14 +643,14 @@ impl Tiers {
 
     /// A stamp for the start of a version, if this mount is a member of a fleet.
     pub(crate) fn stamp_of_now(&self) -> Option<u64> {
-        self.fleet.as_ref().map(|fleet| fleet.stamp(self.now()))
+        self.order.stamp(self.now())
     }
 
     /// The origin of an event that is logged now. A version started with its first byte. Everything else is so short
     /// that its end serves as its start: a later start only waits for more.
     pub(crate) fn origin(&self, cx: &Cx, st: &EngineState, change: &Change) -> EventOrigin {
         let start = if let Change::Content { ino, .. } = change { st.uncommitted.started(*ino) } else { None };
-        let stamps = self.fleet.as_ref().map(|fleet| fleet.stamps(self.now(), start));
+        let stamps = self.order.stamps(self.now(), start);
         if let Some(stamps) = &stamps {
             cx.logged.store(stamps.end, Ordering::Relaxed);
         }

@@ -105,19 +105,19 @@ impl Tiers {
         path: impl FnOnce() -> Option<Vec<u8>>,
         ino: Option<Ino>,
     ) -> Result<Option<AppendClaim>> {
-        let Some(fleet) = self.fleet.as_ref().filter(|_| mode.append && mode.write) else { return Ok(None) };
+        if !mode.append || !mode.write || !self.order.is_shared() {
+            return Ok(None);
+        }
         // No other member can find a file without a name.
         let Some(path) = path() else { return Ok(None) };
-        if let Some(claim) = fleet.appends.again(&path, ino.unwrap_or(ROOT)) {
-            return Ok(Some(claim));
-        }
-        cx.slow()?;
-        let claim = fleet.appends.claim(&path, ino.unwrap_or(ROOT))?;
+        let claimed = self.order.claim_append(&path, ino.unwrap_or(ROOT), || cx.slow())?;
         // The last member that appended has published it, and what is known here may be older.
-        if let Some(ino) = ino.filter(|ino| self.is_on_slow(*ino)) {
+        if let Some((_, true)) = &claimed
+            && let Some(ino) = ino.filter(|ino| self.is_on_slow(*ino))
+        {
             self.forget_seen(ino);
         }
-        Ok(Some(claim))
+        Ok(claimed.map(|(claim, _)| claim))
     }
 
     fn prepare_open(&self, cx: &Cx, state: &Arc<FileState>, mode: OpenMode) -> Result<()> {
@@ -223,7 +223,7 @@ impl Tiers {
             return Ok(());
         }
         let is_young = self.uptime().saturating_sub(checked) < self.options().revalidate;
-        let to_compare = self.fleet.is_some() && self.state.lock().view.is_to_compare(state.ino);
+        let to_compare = self.order.is_shared() && self.state.lock().view.is_to_compare(state.ino);
         if is_young && !to_compare {
             return Ok(());
         }
@@ -240,7 +240,7 @@ impl Tiers {
     /// For a file that another member of the fleet has changed: its object may also have old attributes. An open file
     /// keeps its object: the slow tier may not have the file any more.
     pub(crate) fn compare_if_told(&self, cx: &Cx, state: &Arc<FileState>) -> Result<()> {
-        let is_told = self.fleet.is_some()
+        let is_told = self.order.is_shared()
             && state.opens.load(Ordering::Acquire) == 0
             && self.state.lock().view.is_to_compare(state.ino);
         if is_told { self.revalidate(cx, state) } else { Ok(()) }

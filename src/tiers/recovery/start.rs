@@ -46,6 +46,7 @@ use crate::tiers::objects::parts::{Parts, in_part, is_lane};
 use crate::tiers::objects::pool::Pool;
 use crate::tiers::objects::slow_tier::SlowTier;
 use crate::tiers::ops::SharedByCalls;
+use crate::tiers::order::Order;
 use crate::tiers::partner::Partner;
 use crate::tiers::pins::Pins;
 use crate::tiers::progress::WorkKind;
@@ -138,7 +139,7 @@ pub fn open(
     let tiers = Tiers {
         core: EngineCore::new(CoreParts { log: opened.log, damaged, pool, slow, fast, view }, options, clock),
         drain_control: DrainControl::default(),
-        fleet,
+        order: Order::of(fleet),
         incarnation,
         copies,
         reads: Reads::default(),
@@ -157,7 +158,7 @@ pub fn open(
     }
     tiers.state.lock().queue.stamp(opened.stamps);
     Recovery::new(&tiers, opened.records, opened.by, boot).run(looked, writable)?;
-    match &tiers.fleet {
+    match tiers.order.fleet() {
         // Nothing will be logged, and no background renews the lease.
         Some(_) if tiers.lacks().is_some() => tiers.leave_fleet(|| false)?,
         // From here on the other members know of what this mount may log.

@@ -12,15 +12,14 @@ impl Tiers {
     /// Called when the steps are durable and the view is updated, before the events leave the queue: from then on the
     /// lease allows other members to continue.
     pub(super) fn note_changed_names(&self, group: &Unfinished) {
-        let Some(fleet) = &self.fleet else { return };
-        let mut names = Vec::new();
-        {
+        self.order.note_published(|| {
+            let mut names = Vec::new();
             let st = self.state.lock();
             for (planned, met) in group.planned.iter().zip(&group.met) {
                 changed_by(&st, planned, met, &mut names);
             }
-        }
-        fleet.note_published(&names);
+            names
+        });
     }
 }
 

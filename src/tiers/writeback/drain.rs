@@ -193,7 +193,7 @@ impl Tiers {
         if self.copies_nothing() {
             return (found, false);
         }
-        let (pressure, gate) = (self.batches_by_pressure(), self.fleet_gate());
+        let (pressure, gate) = (self.batches_by_pressure(), self.order.gate(self.uptime()));
         let mut st = self.state.lock();
         let refused = publish_plan::first_refused(&st, gate);
         let mut planned = copy_plan::plan_copies(&mut st, pressure, refused);
@@ -280,8 +280,7 @@ impl Tiers {
 
     /// Notes where each copy belongs, in case this member of a fleet is lost with its fast tier.
     fn note_copies(&self, finished: &[&CopyTask]) {
-        let Some(fleet) = &self.fleet else { return };
-        let copies: Vec<WaitingCopy> = {
+        self.order.journal_copies(&*self.slow.tmp, || {
             let st = self.state.lock();
             let note = |CopyTask { state, content, .. }: &&CopyTask| {
                 let copied = content.copy.lock();
@@ -290,10 +289,7 @@ impl Tiers {
                 Some(WaitingCopy { tmp: tmp.clone(), id: id.1, size: content.size, path })
             };
             finished.iter().filter_map(note).collect()
-        };
-        if let Err(error) = fleet.journal.add(&*self.slow.tmp, &copies) {
-            tracing::warn!(%error, "the journal of copies on the slow tier is not written: if this node is lost, nobody knows where its copies belong");
-        }
+        });
     }
 
     /// Steps 1 to 3. `None`: the bytes are already on the slow tier.

@@ -24,7 +24,7 @@ impl Tiers {
     /// After an error: makes room for `bytes` on the slow tier. `false`: the tier is not full, or nothing may be
     /// removed.
     pub(crate) fn removes_first(&self, error: &Error, bytes: u64) -> bool {
-        if self.fleet.is_some() || !is_full(error) {
+        if self.order.is_shared() || !is_full(error) {
             return false;
         }
         let space = self.slow.root.space().unwrap_or_default();

@@ -355,7 +355,7 @@ impl Tiers {
             self.slow.forget_dir(ino);
         }
         let path = escape(path);
-        if self.fleet.is_some() {
+        if self.order.is_shared() {
             tracing::info!(path, "another member has removed a directory with pending changes; it is made again");
             return Ok((dir, id));
         }

@@ -20,9 +20,9 @@ use crate::path::escape;
 use crate::tiers::disk::errors::absent_is_none;
 use crate::tiers::disk::layout::split;
 use crate::tiers::disk::{Dir, FileId, Inode, Stat};
-use crate::tiers::fleet::Fleet;
 use crate::tiers::log::record::{Path, Step};
 use crate::tiers::objects::slow_tier::{SlowTier, or_self};
+use crate::tiers::order::Order;
 use crate::tiers::side_by_side::ask_each;
 
 /// How many directories are kept open.
@@ -36,8 +36,8 @@ pub(crate) struct OpenTree<'a> {
     waiting: RefCell<HashMap<Path, Stat>>,
     /// See [`OpenTree::pop_saved`].
     pub(super) saved: RefCell<Vec<(Path, Path)>>,
-    /// The fleet, if there is one, and when the event of the next step began.
-    fleet: Option<&'a Fleet>,
+    /// The order that is kept with other mounts, and when the event of the next step began.
+    order: Option<&'a Order>,
     pub(super) began: Cell<u64>,
     /// The file systems that may be entered. `None`: all.
     devices: Option<BTreeSet<u64>>,
@@ -46,17 +46,17 @@ pub(crate) struct OpenTree<'a> {
 impl<'a> OpenTree<'a> {
     pub(crate) fn new(slow: &'a SlowTier) -> Self {
         let (kept, waiting, saved) = Default::default();
-        OpenTree { slow, kept, waiting, saved, fleet: None, began: Cell::new(0), devices: None }
+        OpenTree { slow, kept, waiting, saved, order: None, began: Cell::new(0), devices: None }
     }
 
-    /// Sets the fleet of which this host is a member.
-    pub(crate) fn of_fleet(self, fleet: Option<&'a Fleet>) -> Self {
-        OpenTree { fleet, ..self }
+    /// A tree that other mounts change, too, in this order.
+    pub(crate) fn in_order(self, order: &'a Order) -> Self {
+        OpenTree { order: Some(order), ..self }
     }
 
     /// Whether what another member has at this path existed before the event of the next step began.
     pub(super) fn was_there(&self, path: &[u8], ino: u64) -> bool {
-        self.fleet.is_some_and(|fleet| fleet.was_there(path, ino, self.began.get()))
+        self.order.is_some_and(|order| order.was_there(path, ino, self.began.get()))
     }
 
     /// A tree restricted to these file systems.

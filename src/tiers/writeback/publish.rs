@@ -157,15 +157,13 @@ impl Tiers {
             live_after: options.live_after,
             pressure: self.batches_by_pressure(),
             priority_lsn: self.counters.notes.priority_lsn(),
-            gate: self.fleet_gate(),
+            gate: self.order.gate(self.uptime()),
         }
     }
 
     fn plan_next(&self, pace: PublishPace) -> NextToPublish {
         let next = publish_plan::next(&self.state.lock(), pace);
-        if let Some(fleet) = &self.fleet {
-            fleet.note_refusal(matches!(next, NextToPublish::Gated), pace.now);
-        }
+        self.order.note_refusal(matches!(next, NextToPublish::Gated), pace.now);
         match next {
             NextToPublish::Batches(_) => self.counters.publishing_goes_on(pace.now),
             _ => self.counters.publishing_rests(),
@@ -331,19 +329,19 @@ impl Tiers {
     /// In a fleet, writes the intents to the slow tree, too: if this member is lost with its log, the group can be
     /// finished. Continues after an error: then the member that forgets this one finds the slow tree where it stopped.
     pub(crate) fn journal_group(&self, group: &Unfinished) {
-        let Some(fleet) = &self.fleet else { return };
         if group.planned.is_empty() {
             return;
         }
-        let ends: Vec<u64> = {
+        self.order.journal_group(&*self.slow.tmp, || {
             let st = self.state.lock();
-            group.planned.iter().map(|planned| st.queue.stamps(planned.upto).end).collect()
-        };
-        let step = |(planned, end): (&Planned, u64)| GroupStep { upto: planned.upto, end, step: planned.step.clone() };
-        let steps: Vec<GroupStep> = group.planned.iter().zip(ends).map(step).collect();
-        if let Err(error) = fleet.journal.begin_group(&*self.slow.tmp, &steps) {
-            tracing::warn!(%error, "the journal of a group on the slow tier is not written: if this node is lost, nobody can finish it");
-        }
+            let end = |upto: Lsn| st.queue.stamps(upto).end;
+            let step = |planned: &Planned| GroupStep {
+                upto: planned.upto,
+                end: end(planned.upto),
+                step: planned.step.clone(),
+            };
+            group.planned.iter().map(step).collect()
+        });
     }
 
     /// Notes the LSN of the last intent, which the partner must take.
@@ -376,9 +374,8 @@ impl Tiers {
         self.slow.set_moving(self.moves(group.own_steps()));
         self.begin(&group.planned);
         // What is found is compared with the changes that other members have reported.
-        let told = self.fleet.as_ref().filter(|fleet| !fleet.is_collected()).map(|fleet| self.follow_others(fleet));
-        told.transpose()?;
-        let tree = OpenTree::within(&self.slow, self.devices(&group.planned)).of_fleet(self.fleet.as_ref());
+        self.follow_reported()?;
+        let tree = OpenTree::within(&self.slow, self.devices(&group.planned)).in_order(&self.order);
         let mut touched = SyncSet::of(group.applied());
         let in_order = self.keeps_order(&group.planned)?;
         if !in_order {
@@ -627,7 +624,7 @@ impl Tiers {
 
     fn apply_once(&self, tree: &OpenTree<'_>, group: &mut Unfinished, instead: Option<&Step>) -> Result<Met> {
         let Some(Planned { step, effects, upto, .. }) = group.next() else { return Ok(Met::Gone) };
-        if self.fleet.is_some() {
+        if self.order.is_shared() {
             tree.began.set(self.state.lock().queue.stamps(*upto).start);
         }
         let step = instead.unwrap_or(step);
@@ -970,7 +967,7 @@ impl Tiers {
             // Nothing was placed: the slow tier still has its old file under the name.
             return;
         }
-        if *met == Met::Gone && self.fleet.is_some() {
+        if *met == Met::Gone && self.order.is_shared() {
             // Another member removed or replaced it, which is allowed.
             let path = escape(step_path(&planned.step));
             tracing::info!(%path, "another member has changed the same name; this change of ours has nothing left to change");
