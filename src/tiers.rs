@@ -225,7 +225,6 @@ pub struct SetAttr {
 /// How a file is opened; other flags make no difference to the engine.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct OpenMode {
-    pub read: bool,
     pub write: bool,
     pub append: bool,
     pub truncate: bool,

@@ -152,7 +152,7 @@ fn write(dir: &dyn Dir, name: &[u8], bytes: &[u8]) {
 }
 
 fn put(engine: &Tiers, dir: Ino, i: u8, bytes: &[u8]) {
-    let (cx, mode) = (Cx::internal(), OpenMode { read: true, write: true, ..OpenMode::default() });
+    let (cx, mode) = (Cx::internal(), OpenMode { write: true, ..OpenMode::default() });
     let (_, file) = engine.create(&cx, dir, &name("part"), 0o644, 0, mode).unwrap();
     engine.write(&cx, &file, bytes, 0, false).unwrap();
     engine.fsync(&cx, &file).unwrap();
@@ -181,7 +181,7 @@ fn find(engine: &Tiers, path: &[&str]) -> Option<Ino> {
 
 /// What a file of the view has in it.
 fn shown(engine: &Tiers, file: &str) -> Option<Vec<u8>> {
-    let (cx, mode) = (Cx::internal(), OpenMode { read: true, ..OpenMode::default() });
+    let (cx, mode) = (Cx::internal(), OpenMode::default());
     let ino = find(engine, &["run", file])?;
     let open = engine.open(&cx, ino, mode).ok()?;
     let mut bytes = vec![0; 20_000];
@@ -776,7 +776,7 @@ fn rescue_discards_what_a_mount_would() {
     let scene = Scene::used();
     scene.run(BOOT, |engine| {
         let (cx, dir) = (Cx::internal(), find(engine, &["run"]).unwrap());
-        let mode = OpenMode { read: true, write: true, ..OpenMode::default() };
+        let mode = OpenMode { write: true, ..OpenMode::default() };
         let (_, file) = engine.create(&cx, dir, &name("half"), 0o644, 0, mode).unwrap();
         engine.write(&cx, &file, &[9; 100], 0, false).unwrap();
         engine.flush(&cx, &file).unwrap();
@@ -985,7 +985,7 @@ fn verify_tells_which_copy_is_bad_and_takes_nothing_clean_for_damaged() {
     file.set_len(5_001).unwrap();
     assert_eq!(verify(&engine, "ckpt-2"), Verified::Differs { bad: Bad::Unknown, at: 5_001 });
     // Somebody writes: it is dirty, not damaged, and the hash goes with the fingerprint.
-    let (cx, mode) = (Cx::internal(), OpenMode { read: true, write: true, ..OpenMode::default() });
+    let (cx, mode) = (Cx::internal(), OpenMode { write: true, ..OpenMode::default() });
     let open = engine.open(&cx, find(&engine, &["run", "ckpt-1"]).unwrap(), mode).unwrap();
     engine.write(&cx, &open, b"anew", 0, false).unwrap();
     assert_eq!(verify(&engine, "ckpt-1"), Verified::NotClean);

@@ -67,7 +67,6 @@ pub(super) fn open_mode(flags: i32) -> OpenMode {
     let flags = OFlag::from_bits_retain(flags);
     let access = flags & OFlag::O_ACCMODE;
     OpenMode {
-        read: access != OFlag::O_WRONLY,
         write: access != OFlag::O_RDONLY,
         append: flags.contains(OFlag::O_APPEND),
         truncate: flags.contains(OFlag::O_TRUNC),
@@ -225,10 +224,10 @@ mod tests {
     #[test]
     fn open_flags_are_taken_apart() {
         let mode = open_mode(libc::O_WRONLY | libc::O_APPEND | libc::O_TRUNC | libc::O_DIRECT);
-        assert!(!mode.read && mode.write && mode.append && mode.truncate);
+        assert!(mode.write && mode.append && mode.truncate);
         let mode = open_mode(libc::O_RDONLY);
-        assert!(mode.read && !mode.write && !mode.append && !mode.truncate);
-        assert!(open_mode(libc::O_RDWR).read && open_mode(libc::O_RDWR).write);
+        assert!(!mode.write && !mode.append && !mode.truncate);
+        assert!(open_mode(libc::O_RDWR).write);
         assert!(wants_sync(libc::O_SYNC) && wants_sync(libc::O_DSYNC) && !wants_sync(libc::O_DIRECT));
         assert!(wants_exclusive(libc::O_CREAT | libc::O_EXCL) && !wants_exclusive(libc::O_CREAT));
     }

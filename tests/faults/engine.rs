@@ -132,7 +132,7 @@ impl World {
 
     fn bytes_of(&self, path: &Path) -> EngineResult<Vec<u8>> {
         let engine = self.engine();
-        let file = engine.open(&cx(), self.find(path)?, OpenMode { read: true, ..OpenMode::default() })?;
+        let file = engine.open(&cx(), self.find(path)?, OpenMode::default())?;
         let size = engine.getattr(&cx(), file.ino).map(|attr| attr.size as usize);
         let mut bytes = vec![0; size.as_ref().map_or(0, |size| size + 1)];
         let read = size.and_then(|_| engine.read(&cx(), &file, &mut bytes, 0));
@@ -156,7 +156,7 @@ impl World {
     }
 
     fn opened(&mut self, path: &Path, truncate: bool) -> Result<(), Errno> {
-        let mode = OpenMode { read: true, write: true, append: false, truncate };
+        let mode = OpenMode { write: true, append: false, truncate };
         let file = errno(self.engine().open(&cx(), self.find(path)?, mode))?;
         self.open = Some(file);
         Ok(())
@@ -166,7 +166,7 @@ impl World {
         match op {
             Op::Create(path) => {
                 let (dir, name) = self.parent(path)?;
-                let mode = OpenMode { read: true, write: true, append: false, truncate: false };
+                let mode = OpenMode { write: true, append: false, truncate: false };
                 let (_, file) = errno(self.engine().create(&cx(), dir, &name, 0o600, 0, mode))?;
                 self.open = Some(file);
                 Ok(())
@@ -238,7 +238,7 @@ impl World {
                 Kind::Dir => Seen::noted(Shown::Dir, 0, None),
                 Kind::Symlink => Seen::noted(Shown::Link(text(&engine.readlink(&cx(), attr.ino)?).into()), 0, None),
                 _ => {
-                    let file = engine.open(&cx(), attr.ino, OpenMode { read: true, ..OpenMode::default() })?;
+                    let file = engine.open(&cx(), attr.ino, OpenMode::default())?;
                     let mut bytes = vec![0; attr.size as usize + 1];
                     let read = engine.read(&cx(), &file, &mut bytes, 0);
                     engine.release(&cx(), file);

@@ -173,7 +173,7 @@ pub fn who_has_a_file_open_that_is_set_aside_keeps_its_bytes() {
             None => create(&engine, ROOT, "bad", &[2; 300]).1,
             Some(_) => {
                 overwrite(&engine, "bad", &[2; 300]);
-                engine.open(&cx, find(&engine, "bad").unwrap(), OpenMode { read: true, ..WRITE }).unwrap()
+                engine.open(&cx, find(&engine, "bad").unwrap(), WRITE).unwrap()
             }
         };
         engine.sync_fast().unwrap();
@@ -336,7 +336,7 @@ pub fn a_directory_is_set_aside_with_what_is_beneath_and_nothing_else() {
 fn bytes_of(engine: &Tiers, path: &str) -> Vec<u8> {
     let cx = Cx::internal();
     let ino = find(engine, path).unwrap_or_else(|| panic!("{path} is not there"));
-    let file = engine.open(&cx, ino, OpenMode { read: true, ..OpenMode::default() }).unwrap();
+    let file = engine.open(&cx, ino, OpenMode::default()).unwrap();
     let mut bytes = vec![0; 30_000];
     let size = engine.read(&cx, &file, &mut bytes, 0).unwrap();
     bytes.truncate(size);

@@ -10,7 +10,7 @@ use dlio_fs::config::{Config, PathRule, Rules, Verify};
 use dlio_fs::error::Errno;
 use dlio_fs::tiers::disk::sync::{Rank, held};
 use dlio_fs::tiers::disk::{Kind, MetadataOrder, NewAttr, RenameMode};
-use dlio_fs::tiers::{Cx, Evicted, Ino, OpenMode, ROOT, SetAttr, Tiers};
+use dlio_fs::tiers::{Cx, Evicted, Ino, ROOT, SetAttr, Tiers};
 use parking_lot::Mutex;
 use rand::SeedableRng;
 use rand::rngs::Xoshiro256PlusPlus;
@@ -283,7 +283,7 @@ fn a_file_is_written_through_a_descriptor_from_before_it_was_closed() {
             let log = put(&engine, ROOT, "log", 0o644, &[1; 300]);
             all_down(&engine);
             assert!(matches!(engine.evict_now(&cx, log).unwrap(), Evicted::Gone(_)));
-            let file = engine.open(&cx, log, OpenMode { read: true, ..WRITE }).unwrap();
+            let file = engine.open(&cx, log, WRITE).unwrap();
             chmod(&engine, log, perm);
             all_down(&engine);
             engine.write(&cx, &file, &[2; 10], 300, false).unwrap();

@@ -1279,7 +1279,7 @@ fn an_open_file_that_another_member_removes_can_still_be_read() {
     fleet.read(0);
     let (engine, cx) = (fleet.engine(1), Cx::internal());
     let ino = fleet.find(1, dir, "file").unwrap().ino;
-    let open = engine.open(&cx, ino, OpenMode { read: true, ..OpenMode::default() }).unwrap();
+    let open = engine.open(&cx, ino, OpenMode::default()).unwrap();
     fleet.engine(0).unlink(&cx, theirs, &name("file")).unwrap();
     fleet.rounds();
     assert_eq!(engine.getattr(&cx, ino).unwrap().size, 7);

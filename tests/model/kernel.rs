@@ -65,7 +65,7 @@ impl Kernel {
     pub fn call(&mut self, op: &Op) -> Result<u64, Errno> {
         match op {
             Op::Open { slot, path, write, truncate } => {
-                let mode = OpenMode { read: true, write: *write, append: false, truncate: *truncate && *write };
+                let mode = OpenMode { write: *write, append: false, truncate: *truncate && *write };
                 self.find(path)
                     .and_then(|attr| errno(self.at_hand_first(|engine, cx| engine.open(cx, attr.ino, mode))))
                     .and_then(|file| {
@@ -74,7 +74,7 @@ impl Kernel {
                     })
             }
             Op::Create { slot, path, mode, umask, uid } => self.parent(path).and_then(|(dir, name)| {
-                let open = OpenMode { read: true, write: true, append: false, truncate: false };
+                let open = OpenMode { write: true, append: false, truncate: false };
                 let (attr, file) = errno(self.engine.create(&as_user(*uid), dir, &name, *mode, *umask, open))?;
                 self.cached.push(attr.ino);
                 self.files[*slot] = Some(file);

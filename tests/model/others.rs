@@ -646,7 +646,7 @@ fn what_others_put_in_the_place_of_a_file_is_looked_up_at_its_open() {
         let file = engine.lookup(&cx, ROOT, &name("f")).unwrap();
         slow.unlink(b"f").unwrap();
         if is_dir { slow.mkdir(b"f", 0o755) } else { slow.symlink(b"f", b"elsewhere") }.unwrap();
-        let opened = engine.open(&cx, file.ino, OpenMode { read: true, ..OpenMode::default() });
+        let opened = engine.open(&cx, file.ino, OpenMode::default());
         assert_eq!(opened.map(drop).map_err(|e| e.errno()), Err(Errno::ESTALE), "a directory: {is_dir}");
         let kind = engine.lookup(&cx, ROOT, &name("f")).unwrap().kind;
         assert_eq!(kind, if is_dir { Kind::Dir } else { Kind::Symlink });
@@ -690,7 +690,7 @@ fn remove_what_is_read(become_one_that_keeps: fn(&SimDisk)) {
     let open = |file: &str| {
         let ino = engine.lookup(&cx, dir, &name(file)).unwrap().ino;
         engine.evict_now(&cx, ino).unwrap();
-        engine.open(&cx, ino, OpenMode { read: true, ..OpenMode::default() }).unwrap()
+        engine.open(&cx, ino, OpenMode::default()).unwrap()
     };
     let (first, other) = (open("f"), open("replaced"));
     let mut bytes = [0; 50];
@@ -729,7 +729,7 @@ fn what_others_have_removed_is_looked_up_again() {
     machine.slow.become_nfs();
     let engine = machine.open("boot");
     let dir = directory(&engine);
-    let read = OpenMode { read: true, ..OpenMode::default() };
+    let read = OpenMode::default();
     let ino = engine.lookup(&cx, dir, &name("f")).unwrap().ino;
     engine.evict_now(&cx, ino).unwrap();
     let theirs = machine.slow.root();
@@ -1035,7 +1035,7 @@ fn what_is_given_another_name_meanwhile_is_not_opened_for_whom_the_one_before_le
             Err(error) => assert_eq!(error.errno(), Errno::ESTALE),
         }
     };
-    let mode = OpenMode { read: true, ..OpenMode::default() };
+    let mode = OpenMode::default();
     let open_and_read = |_: &Machine, engine: &Tiers, hers: Ino| match engine.open(&cx, hers, mode) {
         Ok(file) => {
             read(engine, &file);

@@ -13,7 +13,7 @@ use crate::stories::{Machine, WRITE, create, name};
 
 const SHE: u32 = 1001;
 const HE: u32 = 1002;
-const READ: OpenMode = OpenMode { read: true, write: false, truncate: false, append: false };
+const READ: OpenMode = OpenMode { write: false, truncate: false, append: false };
 
 /// A change of his that waits while his file becomes hers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -12,8 +12,8 @@ use dlio_fs::tiers::{Cx, Evicted, Ino, OpenFile, OpenMode, Progress, ROOT, SetAt
 use crate::sim::Lose;
 use crate::stories::{Machine, WRITE, background, create, drain, name, read};
 
-const READ: OpenMode = OpenMode { read: true, write: false, truncate: false, append: false };
-const REPLACE: OpenMode = OpenMode { read: true, write: true, truncate: true, append: false };
+const READ: OpenMode = OpenMode { write: false, truncate: false, append: false };
+const REPLACE: OpenMode = OpenMode { write: true, truncate: true, append: false };
 const LEN: usize = 5000;
 
 /// Copies all slow files that have no copy yet, or one of a former version.

@@ -22,7 +22,7 @@ use crate::case::Case;
 use crate::sim::image::Image;
 use crate::sim::{Lose, SimClock, SimDisk, SimPower};
 
-pub const WRITE: OpenMode = OpenMode { read: true, write: true, truncate: false, append: false };
+pub const WRITE: OpenMode = OpenMode { write: true, truncate: false, append: false };
 
 /// Two disks, and what an engine on them is opened with.
 pub struct Machine {
@@ -106,7 +106,7 @@ pub fn create(engine: &Tiers, dir: Ino, file: &str, bytes: &[u8]) -> (Ino, OpenF
 pub fn read(engine: &Tiers, file: &str) -> Vec<u8> {
     let cx = Cx::internal();
     let ino = engine.lookup(&cx, ROOT, &name(file)).unwrap().ino;
-    let file = engine.open(&cx, ino, OpenMode { read: true, ..OpenMode::default() }).unwrap();
+    let file = engine.open(&cx, ino, OpenMode::default()).unwrap();
     let mut bytes = vec![0; 30_000];
     let size = engine.read(&cx, &file, &mut bytes, 0).unwrap();
     bytes.truncate(size);
@@ -383,7 +383,7 @@ fn a_file_that_was_replaced_can_be_opened_until_the_kernel_has_forgotten_it() {
     engine.release(&cx, file);
     rename(&engine, "new", "f", RenameMode::Replace);
     background(&engine, &machine.clock);
-    let found = engine.open(&cx, ino, OpenMode { read: true, ..OpenMode::default() }).unwrap();
+    let found = engine.open(&cx, ino, OpenMode::default()).unwrap();
     let mut bytes = [0; 300];
     assert_eq!(engine.read(&cx, &found, &mut bytes, 0).unwrap(), 300);
     assert_eq!(bytes, [1; 300]);
@@ -749,7 +749,7 @@ fn a_clean_file_that_is_gone_from_the_slow_tier_keeps_its_bytes_when_it_gets_an_
     drain(&engine);
     machine.slow.root().unlink(b"file").unwrap();
     engine.set_xattr(&cx, ino, b"user.key", b"value", false, false).unwrap();
-    let file = engine.open(&cx, ino, OpenMode { read: true, ..OpenMode::default() }).unwrap();
+    let file = engine.open(&cx, ino, OpenMode::default()).unwrap();
     let mut bytes = [0; 5000];
     assert_eq!((engine.read(&cx, &file, &mut bytes, 0).unwrap(), bytes), (5000, [1; 5000]));
     engine.release(&cx, file);
@@ -976,7 +976,7 @@ fn a_file_on_slow_is_found_wherever_publishing_takes_it_meanwhile() {
             let Some(engine) = engine else { return };
             while matches!(engine.publish_step(), Ok(Progress::Did)) {}
         });
-        let opened = engine.open(&cx, ino, OpenMode { read: true, ..OpenMode::default() });
+        let opened = engine.open(&cx, ino, OpenMode::default());
         machine.slow.before_calls(|| ());
         engine.release(&cx, opened.unwrap_or_else(|e| panic!("published before call {at}: {e}")));
         assert_eq!(engine.status().safety.events, 0);
@@ -1332,7 +1332,7 @@ fn what_is_at_hand_under_the_name_of_a_file_may_be_another() {
     machine.clock.advance(Duration::from_secs(600));
     assert_eq!(engine.getattr(&soon, ino).unwrap().size, 3);
     put(b"new", b"another");
-    let opened = engine.open(&soon, ino, OpenMode { read: true, ..OpenMode::default() }).unwrap();
+    let opened = engine.open(&soon, ino, OpenMode::default()).unwrap();
     let mut buf = [0; 9];
     assert_eq!((engine.read(&soon, &opened, &mut buf, 0).unwrap(), &buf[..3]), (3, &b"one"[..]));
     assert!(soon.has_used_slow());
@@ -1341,7 +1341,7 @@ fn what_is_at_hand_under_the_name_of_a_file_may_be_another() {
     root.rename(b"new", &*root, b"b", RenameMode::Replace).unwrap();
     machine.clock.advance(Duration::from_secs(600));
     assert!(matches!(engine.getattr(&soon, ino), Err(Error::NeedSlow)), "who may wait finds out");
-    let open = engine.open(&soon, ino, OpenMode { read: true, ..OpenMode::default() });
+    let open = engine.open(&soon, ino, OpenMode::default());
     assert!(matches!(open, Err(Error::NeedSlow)), "who may wait finds out");
     let found = engine.lookup(&soon, ROOT, &name("b")).unwrap();
     assert!(found.ino != ino && found.size == 7, "{found:?}");
@@ -1358,7 +1358,7 @@ fn no_more_than_a_few_threads_look_in_memory_at_once() {
     machine.slow.root().create(b"b", 0o644).unwrap().write_at(b"one", 0).unwrap();
     let engine = machine.open("boot");
     let ino = engine.lookup(&Cx::internal(), ROOT, &name("b")).unwrap().ino;
-    let opened = engine.open(&Cx::internal(), ino, OpenMode { read: true, ..OpenMode::default() }).unwrap();
+    let opened = engine.open(&Cx::internal(), ino, OpenMode::default()).unwrap();
     // The disk answers when all others have been sent to those who may wait, or when too many wait for it.
     let (inside, refused) = (Arc::new(AtomicUsize::new(0)), AtomicUsize::new(0));
     let (entered, gate) = (Arc::clone(&inside), Arc::new((Mutex::new(false), Condvar::new())));

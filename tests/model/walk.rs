@@ -209,7 +209,7 @@ impl Walk<'_> {
     }
 
     fn bytes(&mut self, attr: &Attr, path: &[u8]) -> Check<Vec<u8>> {
-        let mode = OpenMode { read: true, ..OpenMode::default() };
+        let mode = OpenMode::default();
         let file = self.try_("open", path, self.engine.open(&self.cx, attr.ino, mode))?;
         let mut bytes = vec![0; attr.size as usize + 100];
         let read = self.engine.read(&self.cx, &file, &mut bytes, 0);

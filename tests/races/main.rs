@@ -238,11 +238,11 @@ impl World {
             Op::Run(step) => self.step(*step).map(drop),
             Op::Create { slot, path, mode, umask, .. } => {
                 let (dir, name) = self.parent(path)?;
-                let how = OpenMode { read: true, write: true, append: false, truncate: false };
+                let how = OpenMode { write: true, append: false, truncate: false };
                 tiers.create(&cx, dir, &name, *mode, *umask, how).map(|(_, file)| files[*slot] = Some(file))
             }
             Op::Open { slot, path, write, truncate } => {
-                let how = OpenMode { read: true, write: *write, append: false, truncate: *truncate };
+                let how = OpenMode { write: *write, append: false, truncate: *truncate };
                 tiers.open(&cx, self.find(path)?, how).map(|file| files[*slot] = Some(file))
             }
             Op::Write { slot, at, len, .. } => {
@@ -332,7 +332,7 @@ impl World {
                 match attr.kind {
                     Kind::Dir => dirs.push((path.clone(), attr.ino)),
                     _ => {
-                        let how = OpenMode { read: true, ..OpenMode::default() };
+                        let how = OpenMode::default();
                         let file = self.tiers.open(&root(), attr.ino, how).unwrap();
                         bytes = vec![0; attr.size as usize + 1];
                         let got = self.tiers.read(&root(), &file, &mut bytes, 0).unwrap();

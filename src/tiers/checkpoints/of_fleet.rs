@@ -116,7 +116,7 @@ impl Tiers {
     fn pointed_to(&self, path: &[u8]) -> Option<u64> {
         let cx = Cx::internal();
         let text = self.at_path(&cx, path, |ino| {
-            let file = self.open(&cx, ino, OpenMode { read: true, ..OpenMode::default() })?;
+            let file = self.open(&cx, ino, OpenMode::default())?;
             let mut text = vec![0; POINTER_MAX];
             let got = self.read(&cx, &file, &mut text, 0);
             self.release(&cx, file);

@@ -381,7 +381,7 @@ impl Tiers {
             }
             drop(io);
             // The object was dropped since it was opened.
-            self.open_bytes(cx, &file.state, OpenMode { read: true, ..OpenMode::default() })?;
+            self.open_bytes(cx, &file.state, OpenMode::default())?;
         }
         Err(Errno::EIO.into())
     }

@@ -74,7 +74,7 @@ impl Tiers {
             self.count_open(&state);
             state
         };
-        let held = self.hold_open(state, OpenMode { read: true, ..OpenMode::default() });
+        let held = self.hold_open(state, OpenMode::default());
         let staged = self.stage_held(cx, &held.state, between);
         self.release(cx, held);
         staged

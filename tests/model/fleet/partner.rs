@@ -156,7 +156,7 @@ impl Fleet {
         for entry in listing.entries.iter().filter(|entry| entry.kind == Kind::File) {
             let file = String::from_utf8(entry.name.clone()).unwrap();
             let attr = engine.lookup(&cx, self.members[at].dir, &name(&file)).map_err(told)?;
-            let open = engine.open(&cx, attr.ino, OpenMode { read: true, ..OpenMode::default() }).map_err(told)?;
+            let open = engine.open(&cx, attr.ino, OpenMode::default()).map_err(told)?;
             let mut body = vec![0; attr.size as usize];
             let got = engine.read(&cx, &open, &mut body, 0).map_err(told)?;
             engine.release(&cx, open);

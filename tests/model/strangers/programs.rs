@@ -11,7 +11,7 @@ use super::judge::{Block, Check};
 use super::world::{World, at_hand_first};
 use crate::stories::{WRITE, name};
 
-const READ: OpenMode = OpenMode { read: true, write: false, truncate: false, append: false };
+const READ: OpenMode = OpenMode { write: false, truncate: false, append: false };
 
 /// A file that a program keeps open.
 pub struct Held {
