@@ -187,6 +187,8 @@ impl Tiers {
         let said = SetAside { events: closure.events.len() as u64, ..told(&st, &outcome) };
         let lsn = self.log.append(&[Record::SetAside { events: ranges(closure.events.iter().copied()) }])?; // 4
         st.note_set_aside(outcome.fast_only.iter().map(|one| one.ino), lsn);
+        // Before any call can see the events gone: an fsync must find them set aside, not published.
+        self.counters.set_aside.fetch_add(said.events, Ordering::Relaxed);
         let (taken, touched) = self.follow_set_aside(&mut st, &closure, &mut ios); // 5
         drop(st);
         drop(ios);
@@ -194,7 +196,6 @@ impl Tiers {
             self.log.sync(self.log.last())?; // 6
         }
         drop(unfinished);
-        self.counters.set_aside.fetch_add(said.events, Ordering::Relaxed);
         self.clean_up_set_aside(cx, taken, &touched)?;
         Ok(Some(said))
     }
